@@ -1,0 +1,34 @@
+# Everything lives in this folder: the virtual environment in .venv, downloaded data in .cache.
+# PYTHON may name another interpreter (3.11 or newer): make demo PYTHON=python3.12
+
+PYTHON ?= python3
+export BHC_CACHE ?= $(CURDIR)/.cache/bhc
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/.installed
+	$(BIN)/bhc demo
+
+test: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: .venv/.installed
+	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/emission.py
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("bhc needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .cache bhc-demo

@@ -1,0 +1,37 @@
+"""One trained network in, many small ones out: instant compression for the context you ask for."""
+
+from bhc import data, models
+from bhc.compressor import Compressor, fit, load, wrap
+from bhc.contexts import Budgets, ClassSubsets, ConsecutivePairs, InputDomains, Joint, RandomSubsets
+from bhc.emission import Compressed, Report, read
+from bhc.errors import BhcError
+from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
+from bhc.training import Consolidate, Learn, two_stage_budget
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BhcError",
+    "Budgets",
+    "ClassSubsets",
+    "Compressed",
+    "Compressor",
+    "ConsecutivePairs",
+    "Consolidate",
+    "Full",
+    "Initial",
+    "InputDomains",
+    "Joint",
+    "Learn",
+    "LowRank",
+    "RandomSubsets",
+    "Report",
+    "ScalesOnly",
+    "data",
+    "fit",
+    "load",
+    "models",
+    "read",
+    "two_stage_budget",
+    "wrap",
+]

@@ -1,0 +1,137 @@
+"""The facade: a model that hands out networks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bhc.contexts import ContextSpace
+from bhc.data import Split
+from bhc.emission import Compressed, emit
+from bhc.errors import BhcError
+from bhc.graph import trace
+from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
+from bhc.training import (
+    Consolidate,
+    Learn,
+    Options,
+    Progress,
+    Recipe,
+    RunFolder,
+    TrainedModel,
+    default_progress,
+    load_run,
+    save_run,
+    train,
+)
+
+DEFAULT_RECIPE: Recipe = (Learn(), Consolidate())
+
+
+class Compressor:
+    """A network wrapped for contexts: ``fit`` it once, then ``compress`` for any context in milliseconds."""
+
+    def __init__(self, model: TrainedModel) -> None:
+        self.model = model
+
+    @property
+    def network(self) -> ConditionalNetwork:
+        return self.model.network
+
+    @property
+    def space(self) -> ContextSpace:
+        return self.network.space
+
+    def compress(self, *, threshold: float | None = None, **conditions: Any) -> Compressed:
+        """A plain small network for one context.
+
+        Conditions are those the model was wrapped for: ``classes=[3, 4]``, ``domain=samples``, ``budget=1``.
+        ``threshold`` overrides the one chosen on validation data; a lower one gives a smaller network.
+        """
+        return emit(self.model, self.space.resolve(conditions), threshold=threshold)
+
+    def save(self, path: str | Path) -> None:
+        """Write a run folder that ``bhc.load`` reads."""
+        save_run(RunFolder(Path(path)), self.model)
+
+
+def wrap(
+    net: nn.Module,
+    space: ContextSpace,
+    *,
+    example_input: Tensor,
+    generator: GeneratorSpec | None = None,
+    initial: Initial | None = None,
+    family: str = "io-gnj",
+    std_limits: tuple[float | None, ...] | None = None,
+    seed: int = 0,
+) -> Compressor:
+    """Prepare a trained network for compression by context; ``net`` itself is not changed.
+
+    ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
+    starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer.
+    """
+    design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits)
+    rng = Generator().manual_seed(seed)
+    chain = trace(net, example_input)
+    network = ConditionalNetwork(chain, space, design, example_input=example_input, generator=rng)
+    return Compressor(TrainedModel(network))
+
+
+def fit(
+    model: Compressor,
+    train_set: Split | tuple[Tensor, Tensor],
+    validation_set: Split | tuple[Tensor, Tensor],
+    *,
+    recipe: Recipe = DEFAULT_RECIPE,
+    run: str | Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    class_names: tuple[str, ...] | None = None,
+    checkpoint_every: int = 500,
+    progress: Progress | None = None,
+    device: str | torch.device | None = None,
+) -> Compressor:
+    """Train the hypernetwork in place and return the model.
+
+    With ``run`` the folder gets checkpoints, a diary and at the end the model; ``resume=True`` goes on from
+    the last checkpoint to the same bits (on a CPU, with the same number of threads).
+    """
+    options = Options(
+        seed=seed,
+        run=None if run is None else Path(run),
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        progress=progress or default_progress(),
+    )
+    model.network.to(torch.device(device or "cpu"))
+    trained = train(
+        model.network,
+        _as_split(train_set, model.network),
+        _as_split(validation_set, model.network),
+        recipe,
+        class_names=class_names,
+        options=options,
+    )
+    trained.network.to("cpu")
+    model.model = trained
+    return model
+
+
+def load(path: str | Path) -> Compressor:
+    """Read a finished run folder."""
+    return Compressor(load_run(Path(path)))
+
+
+def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) -> Split:
+    split = data if isinstance(data, Split) else Split(*data)
+    if tuple(split.images.shape[1:]) != network.input_shape:
+        raise BhcError(
+            f"inputs of shape {tuple(split.images.shape[1:])} for a network that takes {network.input_shape}",
+            hint="give the data the network was trained on, as stored: uint8 pixels",
+        )
+    return split
+
+
+__all__ = ["DEFAULT_RECIPE", "Compressor", "fit", "load", "wrap"]

@@ -1,0 +1,68 @@
+"""Contexts of the second kind: inputs come from one region, told by the mean of a sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bhc.contexts.context import ContextBatch
+from bhc.contexts.space import ContextSpace
+from bhc.contexts.subsets import ConsecutivePairs, SubsetSampler, sampler_from_dict
+from bhc.errors import BhcError
+
+
+@dataclass(frozen=True)
+class InputDomains(ContextSpace):
+    """The paper's c_x: the hypernetwork sees the mean input of the batch and nothing of its labels.
+
+    ``sampler`` says which classes a training domain mixes (pairs give the "domain" protocol, all classes at
+    once the "mixed" one); the network keeps all of its outputs. Means are divided by ``full_scale``.
+    """
+
+    image_shape: tuple[int, int, int]
+    sampler: SubsetSampler = field(default_factory=ConsecutivePairs)
+    full_scale: float = 255.0
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        return ("domain",)
+
+    def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        sample = torch.as_tensor(request["domain"])
+        expected = "(samples, " + ", ".join(map(str, self.image_shape)) + ")"
+        if sample.dim() != 1 + len(self.image_shape) or tuple(sample.shape[1:]) != self.image_shape:
+            raise BhcError(
+                f"a domain sample of shape {tuple(sample.shape)}", hint=f"it must have shape {expected}"
+            )
+        if len(sample) == 0:
+            raise BhcError("the domain sample is empty", hint="give at least one input, better a hundred")
+        if not torch.isfinite(sample).all():
+            raise BhcError("the domain sample contains NaN or infinity", hint="remove such inputs first")
+        return {"domain": sample.float().mean(0)}
+
+    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+        members = self.sampler.draw(len(batch), batch.num_classes, generator=generator).float()
+        return replace(batch, class_rates=members / members.sum(1, keepdim=True))
+
+    def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
+        return replace(batch, domain=x.float().mean(1))
+
+    def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
+        assert batch.domain is not None
+        return (batch.domain / self.full_scale,)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "domain",
+            "image_shape": list(self.image_shape),
+            "sampler": self.sampler.to_dict(),
+            "full_scale": self.full_scale,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "InputDomains":
+        """The space that ``to_dict`` described."""
+        channels, height, width = data["image_shape"]
+        return cls((channels, height, width), sampler_from_dict(data["sampler"]), data["full_scale"])

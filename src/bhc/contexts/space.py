@@ -1,0 +1,65 @@
+"""What every kind of context can do: validate a request, sample for training, encode for the hypernetwork."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Generator, Tensor
+
+from bhc.contexts.context import Context, ContextBatch
+from bhc.errors import BhcError
+
+
+class ContextSpace(ABC):
+    """The contexts a model is trained for."""
+
+    @property
+    @abstractmethod
+    def conditions(self) -> tuple[str, ...]:
+        """Names of the conditions a request may give: ``classes``, ``domain``, ``budget``."""
+
+    @abstractmethod
+    def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the conditions of a request and return them as fields of a ``Context``."""
+
+    @abstractmethod
+    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+        """Draw this space's part of every context in ``batch``."""
+
+    @abstractmethod
+    def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
+        """What the embedder reads, one tensor with a leading K for each part."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that ``bhc.contexts.from_dict`` turns back into this space."""
+
+    def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
+        """Note what only the drawn examples tell, (K, B, ...); most contexts are known beforehand."""
+        return batch
+
+    def sample(self, count: int, num_classes: int, *, generator: Generator) -> ContextBatch:
+        """Draw contexts for a training step."""
+        return self.refine(ContextBatch.unconditioned(count, num_classes), generator=generator)
+
+    def check_network(self, num_classes: int) -> None:
+        """Raise if a network with so many outputs cannot be conditioned on this space."""
+        return
+
+    def resolve(self, request: Mapping[str, Any]) -> Context:
+        """The context a user asks for, or an error that says what may be asked."""
+        given = {name: value for name, value in request.items() if value is not None}
+        allowed = ", ".join(self.conditions)
+        unknown = [name for name in given if name not in self.conditions]
+        if unknown:
+            raise BhcError(
+                f"this model was not trained for a condition on {', '.join(unknown)}",
+                hint=f"it takes: {allowed}",
+            )
+        missing = [name for name in self.conditions if name not in given]
+        if missing:
+            raise BhcError(
+                f"the context lacks {', '.join(missing)}",
+                hint=f"this model takes all of: {allowed}",
+            )
+        return Context(**self.resolve_parts(given))

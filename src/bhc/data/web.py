@@ -1,0 +1,54 @@
+"""Public addresses."""
+
+import http.client
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+
+from bhc.data.packed import PackedFile
+from bhc.data.source import Unavailable
+from bhc.errors import BhcError
+
+_TIMEOUT = 20.0  # seconds without an answer
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class WebSource:
+    """An address below which the files stand under their public names.
+
+    Nothing that arrives is trusted: a file is read up to its known size and its content is checked.
+    """
+
+    address: str  # ends in a slash
+
+    @property
+    def title(self) -> str:
+        return self.address
+
+    def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
+        return {file.name: self._content(file) for file in files}
+
+    def _content(self, file: PackedFile) -> bytes:
+        address = self.address + file.name
+        try:
+            packed = _download(address, limit=file.packed_limit)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise Unavailable(f"{file.name}: the server answers {error.code} {error.reason}") from error
+        except urllib.error.URLError as error:
+            raise Unavailable(f"{file.name}: {error.reason}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"{file.name}: {str(error) or type(error).__name__}") from error
+        return file.unpack(packed, where=address)
+
+
+def _download(address: str, *, limit: int) -> bytes:
+    """Read what stands at ``address``, in pieces and to no more than ``limit`` bytes."""
+    packed = bytearray()
+    with urllib.request.urlopen(address, timeout=_TIMEOUT) as response:
+        while chunk := response.read(_CHUNK):
+            packed += chunk
+            if len(packed) > limit:
+                raise BhcError(f"{address} is larger than the {limit:,} bytes such a file may have")
+    return bytes(packed)

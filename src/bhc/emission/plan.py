@@ -1,0 +1,79 @@
+"""The cut for one context: which units of which layer stay."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bhc.contexts import Context, ContextBatch
+from bhc.graph import Layer
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import find_masks
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What stays of one layer, as indices into the original."""
+
+    layer: Layer
+    kept_inputs: Tensor  # ascending
+    kept_outputs: Tensor
+    rescued: bool  # nothing was under the threshold: one unit was kept all the same
+
+    @property
+    def num_weights(self) -> int:
+        return len(self.kept_inputs) * len(self.kept_outputs) * self.layer.kernel_area
+
+    @property
+    def num_flops(self) -> int:
+        """Two operations a weight and place it is applied at."""
+        return 2 * self.num_weights * self.layer.output_area
+
+    @property
+    def width(self) -> int:
+        """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
+        return len(self.kept_outputs if self.layer.is_convolution else self.kept_inputs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cut at one threshold."""
+
+    context: Context
+    threshold: float
+    layers: tuple[LayerPlan, ...]
+
+    @property
+    def num_weights(self) -> int:
+        return sum(layer.num_weights for layer in self.layers)
+
+    @property
+    def num_flops(self) -> int:
+        return sum(layer.num_flops for layer in self.layers)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The outputs that remain, in the original numbering."""
+        return tuple(self.layers[-1].kept_outputs.tolist())
+
+
+@torch.no_grad()
+def make_plan(network: ConditionalNetwork, context: Context, threshold: float) -> Plan:
+    """Generate the scales of one context and cut at ``threshold``; no weight is generated yet."""
+    batch = ContextBatch.of([context], network.num_classes).to(network.device)
+    dropouts = network.hypernet.dropouts(network.space.encode(batch))
+    limit = torch.full((1, 1), threshold, device=network.device)
+    masks = find_masks(network.layers, dropouts, limit, batch.outputs)
+    return Plan(
+        context,
+        float(threshold),
+        tuple(
+            LayerPlan(
+                layer,
+                kept_inputs=mask.keep_in[0].nonzero().flatten(),
+                kept_outputs=mask.keep_out[0].nonzero().flatten(),
+                rescued=bool(mask.rescued[0]),
+            )
+            for layer, mask in zip(network.layers, masks, strict=True)
+        ),
+    )

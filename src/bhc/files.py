@@ -1,0 +1,76 @@
+"""Files that are either whole or not there: every file the library writes goes through here."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bhc.errors import BhcError
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside ``path`` that takes its name only when everything was written.
+
+    An error, a full disk, an interrupt or a killed process leaves the old file as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content`` in one step."""
+    try:
+        with atomic_writer(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise BhcError(
+            f"could not write {path}: {error.strerror or error}",
+            hint="free some space or choose another place; what was there before is untouched",
+        ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value, indented, in one step."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_bytes(path: Path, *, limit: int) -> bytes:
+    """Read a whole file of at most ``limit`` bytes."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise BhcError(f"{path} is larger than the {limit:,} bytes such a file may have")
+            return file.read(size)
+    except OSError as error:
+        raise BhcError(f"could not read {path}: {error.strerror or error}") from error
+
+
+def read_json(path: Path, *, limit: int = 16 << 20) -> Any:
+    """Read a JSON file of bounded size."""
+    try:
+        return json.loads(read_bytes(path, limit=limit))
+    except (ValueError, RecursionError) as error:
+        raise BhcError(f"{path} is not valid JSON: {error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,22 @@
+"""Who decides: embedders read a context, generators write a posterior."""
+
+from bhc.hypernet.conditional import ConditionalNetwork, Design
+from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
+from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, LowRank, ScalesOnly, generator_from_dict
+from bhc.hypernet.hypernetwork import HyperNetwork
+from bhc.hypernet.initial import Initial
+
+__all__ = [
+    "EMBEDDING_WIDTH",
+    "GENERATORS",
+    "ConditionalNetwork",
+    "Design",
+    "Full",
+    "GeneratorSpec",
+    "HyperNetwork",
+    "Initial",
+    "LowRank",
+    "ScalesOnly",
+    "build_embedder",
+    "generator_from_dict",
+]

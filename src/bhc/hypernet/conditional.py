@@ -1,0 +1,124 @@
+"""A pretrained network and the hypernetwork that conditions it: what training trains and emission cuts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bhc import contexts
+from bhc.contexts import ContextBatch, ContextSpace
+from bhc.errors import BhcError
+from bhc.graph import describe, find_layers, rebuild
+from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
+from bhc.hypernet.hypernetwork import HyperNetwork
+from bhc.hypernet.initial import Initial
+from bhc.posterior import (
+    BayesianChain,
+    Family,
+    GroupNormalJeffreys,
+    InputOutputNormalJeffreys,
+    LayerPosterior,
+    Noise,
+    find_masks,
+)
+
+FAMILIES: dict[str, Family] = {"gnj": GroupNormalJeffreys(), "io-gnj": InputOutputNormalJeffreys()}
+
+
+@dataclass(frozen=True)
+class Design:
+    """The choices behind a hypernetwork; with the chain and the space they determine its shape."""
+
+    generator: GeneratorSpec
+    initial: Initial = field(default_factory=Initial)
+    family: str = "io-gnj"
+    std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise BhcError(f"unknown family {self.family!r}", hint=f"choose one of: {', '.join(FAMILIES)}")
+
+
+class ConditionalNetwork(nn.Module):
+    """``W_t = f_phi(c_t, W_0)``: the base chain stays as it was, the hypernetwork learns."""
+
+    def __init__(
+        self,
+        chain: nn.Sequential,
+        space: ContextSpace,
+        design: Design,
+        *,
+        example_input: Tensor,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.base_model = chain.eval().requires_grad_(False)
+        self.space = space
+        self.design = design
+        self.input_shape = tuple(example_input.shape[1:])
+        self.layers = find_layers(chain, example_input[:1])
+        space.check_network(self.num_classes)
+        limits = design.std_limits or (None,) * len(self.layers)
+        if len(limits) != len(self.layers):
+            raise BhcError(f"{len(limits)} limits on standard deviations for {len(self.layers)} layers")
+        self.hypernet = HyperNetwork(
+            self.layers,
+            space,
+            spec=design.generator,
+            family=FAMILIES[design.family],
+            initial=design.initial,
+            std_limits=limits,
+            generator=generator,
+        )
+        self.bayesian = BayesianChain(self.base_model, self.layers)
+
+    @property
+    def num_classes(self) -> int:
+        return self.layers[-1].num_outputs
+
+    @property
+    def num_weights(self) -> int:
+        return sum(layer.num_weights for layer in self.layers)
+
+    @property
+    def device(self) -> torch.device:
+        return self.layers[0].module.weight.device
+
+    def noisy(self, x: Tensor, batch: ContextBatch, *, noise: Noise) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
+        """A sample of the logits (K * B, C) and the posterior it came from."""
+        posteriors = self.hypernet.posterior(self.space.encode(batch))
+        return self.bayesian.noisy(x, posteriors, num_contexts=len(batch), noise=noise), posteriors
+
+    def masked(self, x: Tensor, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
+        """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
+        encoding = self.space.encode(batch)
+        with torch.no_grad():
+            masks = find_masks(self.layers, self.hypernet.dropouts(encoding), threshold, batch.outputs)
+        return self.bayesian.masked(x, self.hypernet.means(encoding), masks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data from which ``from_dict`` builds the same shapes."""
+        return {
+            "network": describe(self.base_model),
+            "input_shape": list(self.input_shape),
+            "context": self.space.to_dict(),
+            "generator": self.design.generator.to_dict(),
+            "family": self.design.family,
+            "std_limits": None if self.design.std_limits is None else list(self.design.std_limits),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "ConditionalNetwork":
+        """The network that ``to_dict`` described; load a state dict into it."""
+        limits: Sequence[float | None] | None = data["std_limits"]
+        # The values are about to be replaced, so start from the cheapest.
+        design = Design(
+            generator_from_dict(data["generator"]),
+            Initial.exact(),
+            data["family"],
+            None if limits is None else tuple(limits),
+        )
+        example = torch.zeros(1, *data["input_shape"])
+        return cls(rebuild(data["network"]), contexts.from_dict(data["context"]), design, example_input=example)

@@ -1,0 +1,82 @@
+"""From an encoded context to the embedding that all heads read."""
+
+from collections.abc import Sequence
+
+from torch import Generator, Tensor, nn
+from torch.nn import init
+
+from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint
+from bhc.errors import BhcError
+
+EMBEDDING_WIDTH = 100
+POOLED_SIDE = 4
+
+
+class VectorEmbedder(nn.Sequential):
+    """The paper's for class subsets: two fully connected layers of width 100."""
+
+    def __init__(self, num_features: int, width: int) -> None:
+        super().__init__(nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+
+
+class ImageEmbedder(nn.Sequential):
+    """The paper's for input domains: two convolutions of 20 filters; here pooled and projected to the width.
+
+    Unpooled, 20 maps of MNIST's size are 15,680 numbers, and a full generator on them eight billion weights.
+    """
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__(
+            nn.Conv2d(channels, 20, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(20, 20, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(POOLED_SIDE),
+            nn.Flatten(),
+            nn.Linear(20 * POOLED_SIDE**2, width),
+            nn.ReLU(),
+        )
+
+
+class BudgetEmbedder(nn.Linear):
+    """No bias: a budget of 0 embeds to zero, so the offsets alone are its network."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(1, width, bias=False)
+
+
+class JointEmbedder(nn.Module):
+    """Sum of the parts' embeddings, mixed by one more layer so that conditions can act on each other."""
+
+    def __init__(self, parts: Sequence[nn.Module], width: int) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.mix = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+
+    def forward(self, *encodings: Tensor) -> Tensor:
+        total = sum(part(encoding) for part, encoding in zip(self.parts, encodings, strict=True))
+        return self.mix(total)
+
+
+def build_embedder(space: ContextSpace, width: int, *, generator: Generator | None = None) -> nn.Module:
+    """The embedder for a context space, its weights drawn from ``generator``."""
+    embedder = _embedder(space, width)
+    for module in embedder.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=generator)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+    return embedder
+
+
+def _embedder(space: ContextSpace, width: int) -> nn.Module:
+    match space:
+        case ClassSubsets():
+            return VectorEmbedder(space.num_classes, width)
+        case InputDomains():
+            return ImageEmbedder(space.image_shape[0], width)
+        case Budgets():
+            return BudgetEmbedder(width)
+        case Joint():
+            return JointEmbedder([_embedder(part, width) for part in space.spaces], width)
+    raise BhcError(f"no embedder for contexts of type {type(space).__name__}")

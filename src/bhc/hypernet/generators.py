@@ -1,0 +1,172 @@
+"""Who writes the weights: three generators behind one interface.
+
+``Full``: the paper's, a linear map from the embedding to every mean and log-variance.
+``LowRank``: shared mean and log-variance, plus a mean of low rank for each context.
+``ScalesOnly``: shared mean and log-variance; a context speaks through its scales and biases alone.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from bhc.errors import BhcError
+from bhc.graph import Layer
+from bhc.hypernet.initial import Initial, kaiming_uniform
+from bhc.hypernet.maps import Constant, Map
+from bhc.posterior import WeightMean, clip_variance
+
+
+class WeightHead(nn.Module, ABC):
+    """Means and log-variances of one layer's weights as functions of the embedding."""
+
+    largest_std: float | None = None  # the standard deviation of a weight stays under it
+
+    @abstractmethod
+    def mean(self, embedding: Tensor) -> WeightMean:
+        """Means in K contexts; (K, E) in."""
+
+    @abstractmethod
+    def logvar(self, embedding: Tensor) -> Tensor:
+        """Log-variances, (K or 1, O, I, *kernel)."""
+
+    def clip_(self) -> None:
+        """Bring parameters that an optimiser step has moved back under the limit; nothing to do by default."""
+        return
+
+    @abstractmethod
+    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The mean of one context, (1, E) in, at the kept outputs and inputs only: (O', I', *kernel)."""
+
+
+class GeneratorSpec(ABC):
+    """A choice of generator: what the user passes in and a run folder stores."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
+        """Build the head of one layer for embeddings of ``width`` numbers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Full(GeneratorSpec):
+    """The paper's linear maps: 2 E times the network's weights, each context with weights of its own."""
+
+    kind = "full"
+
+    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
+        return _FullHead(layer, width, initial, generator=generator)
+
+
+@dataclass(frozen=True)
+class LowRank(GeneratorSpec):
+    """``M(c) = M + U(c) V(c)^T``: little more than one Bayesian layer, and still weights of its own."""
+
+    rank: int = 4
+    kind = "low-rank"
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise BhcError(f"the rank must be 1 or more, given {self.rank}", hint="use ScalesOnly() for none")
+
+    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
+        return _LowRankHead(layer, width, initial, rank=self.rank, generator=generator)
+
+
+@dataclass(frozen=True)
+class ScalesOnly(GeneratorSpec):
+    """One set of weights for all contexts, scaled and cut for each."""
+
+    kind = "scales-only"
+
+    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
+        return _SharedHead(layer, initial, generator=generator)
+
+
+GENERATORS: dict[str, type[GeneratorSpec]] = {spec.kind: spec for spec in (Full, LowRank, ScalesOnly)}
+
+
+def generator_from_dict(data: Mapping[str, Any]) -> GeneratorSpec:
+    """The generator that ``to_dict`` described."""
+    options = dict(data)
+    kind = options.pop("kind", None)
+    if kind not in GENERATORS:
+        raise BhcError(f"unknown generator {kind!r}", hint=f"choose one of: {', '.join(GENERATORS)}")
+    return GENERATORS[kind](**options)
+
+
+class _FullHead(WeightHead):
+    def __init__(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> None:
+        super().__init__()
+        weight = layer.module.weight.detach()
+        logvar = initial.log_variance(*weight.shape, generator=generator)
+        self.mean_map = Map(weight, width, initial, generator=generator)
+        self.logvar_map = Map(logvar, width, initial, generator=generator)
+
+    def mean(self, embedding: Tensor) -> WeightMean:
+        return WeightMean(self.mean_map(embedding))
+
+    def logvar(self, embedding: Tensor) -> Tensor:
+        logvar = self.logvar_map(embedding)
+        return logvar if self.largest_std is None else clip_variance(logvar, self.largest_std)
+
+    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        return self.mean_map.at(embedding, rows, columns)[0]
+
+
+class _SharedHead(WeightHead):
+    def __init__(self, layer: Layer, initial: Initial, *, generator: Generator | None) -> None:
+        super().__init__()
+        weight = layer.module.weight.detach()
+        self.shared_mean = Constant(weight)
+        self.shared_logvar = Constant(initial.log_variance(*weight.shape, generator=generator))
+
+    def mean(self, embedding: Tensor) -> WeightMean:
+        return WeightMean(self.shared_mean(embedding))
+
+    def logvar(self, embedding: Tensor) -> Tensor:
+        return self.shared_logvar(embedding)
+
+    @torch.no_grad()
+    def clip_(self) -> None:
+        if self.largest_std is not None:
+            self.shared_logvar.offset.copy_(clip_variance(self.shared_logvar.offset, self.largest_std))
+
+    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        return self.shared_mean.offset[rows[:, None], columns]
+
+
+class _LowRankHead(_SharedHead):
+    """``left`` has no offset, so a zero embedding gives the shared mean; ``right`` has one, so that ``left``
+    receives a gradient from the first step on even with zero maps."""
+
+    def __init__(
+        self, layer: Layer, width: int, initial: Initial, *, rank: int, generator: Generator | None
+    ) -> None:
+        super().__init__(layer, initial, generator=generator)
+        outputs, columns = layer.num_outputs, layer.num_inputs * layer.kernel_area
+        self.rank = rank
+        self.left_matrix = nn.Parameter(initial.map(outputs * rank, width, generator=generator))
+        offset = kaiming_uniform(rank, columns, gain=1.0, generator=generator).mT.contiguous()
+        self.right_map = Map(offset, width, initial, generator=generator)
+
+    def mean(self, embedding: Tensor) -> WeightMean:
+        left = F.linear(embedding, self.left_matrix).reshape(len(embedding), -1, self.rank)
+        return WeightMean(self.shared_mean(embedding).contiguous(), left, self.right_map(embedding))
+
+    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        shared = super().mean_at(embedding, rows, columns)
+        inputs = self.shared_mean.offset.shape[1]
+        left = (self.left_matrix.reshape(-1, self.rank, embedding.shape[1])[rows] @ embedding[0])[None]
+        offset = self.right_map.offset.reshape(inputs, -1, self.rank)[columns]
+        matrix = self.right_map.matrix.reshape(inputs, -1, self.rank, embedding.shape[1])[columns]
+        right = (offset + matrix @ embedding[0]).flatten(0, 1)[None]
+        return shared + torch.einsum("kor,kir->koi", left, right)[0].reshape(shared.shape)

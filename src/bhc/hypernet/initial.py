@@ -1,0 +1,46 @@
+"""How a hypernetwork starts."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Generator, Tensor
+
+
+@dataclass(frozen=True)
+class Initial:
+    """Starting values: the pretrained weights in the offsets, and maps that add a little noise to them.
+
+    The paper's: maps from Kaiming's uniform distribution with gain 0.5, log-variances from N(-9, 1e-4), scale
+    means from N(1, 1e-8) (variances). ``Initial.exact()`` has zero maps and scale means of exactly one: the
+    first network is the pretrained one, bit for bit.
+    """
+
+    map_gain: float = 0.5
+    logvar: float = -9.0
+    logvar_std: float = 1e-2
+    scale_std: float = 1e-4
+
+    @classmethod
+    def exact(cls) -> "Initial":
+        return cls(map_gain=0.0, scale_std=0.0)
+
+    def map(self, rows: int, width: int, *, generator: Generator | None) -> Tensor:  # (rows, E)
+        """A linear map from the embedding."""
+        return kaiming_uniform(rows, width, gain=self.map_gain, generator=generator)
+
+    def scale_mean(self, count: int, *, generator: Generator | None) -> Tensor:
+        return 1.0 + self.scale_std * torch.randn(count, generator=generator)
+
+    def log_variance(self, *shape: int, generator: Generator | None) -> Tensor:
+        return self.logvar + self.logvar_std * torch.randn(*shape, generator=generator)
+
+
+def kaiming_uniform(rows: int, width: int, *, gain: float, generator: Generator | None) -> Tensor:
+    """``U(-b, b)`` with ``b = gain sqrt(3 / width)``."""
+    bound = gain * sqrt(3 / width)
+    return (
+        torch.empty(rows, width).uniform_(-bound, bound, generator=generator)
+        if bound
+        else torch.zeros(rows, width)
+    )

@@ -1,0 +1,87 @@
+"""What is believed about one layer in K contexts: the values a generator hands to a noisy layer."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bhc.posterior.moments import log_dropout
+
+
+@dataclass(frozen=True)
+class WeightMean:
+    """The mean of a layer's weights, ``base + left right^T``; the second term is there with low rank alone."""
+
+    base: Tensor  # (K or 1, O, I, *kernel); 1 when all contexts share it
+    left: Tensor | None = None  # (K, O, R)
+    right: Tensor | None = None  # (K, I * kernel area, R)
+
+    def dense(self) -> Tensor:  # (K or 1, O, I, *kernel)
+        """The mean multiplied out: simple, and as large as K networks."""
+        if self.left is None or self.right is None:
+            return self.base
+        change = torch.einsum("kor,kir->koi", self.left, self.right)
+        return self.base + change.reshape(-1, *self.base.shape[1:])
+
+    def squared_norm(self) -> Tensor:  # (K or 1,)
+        """``sum of squares`` of each context's mean, without multiplying it out.
+
+        ``|B + L R^T|^2 = |B|^2 + 2 <B R, L> + <L^T L, R^T R>``
+        """
+        norm = (self.base * self.base).flatten(1).sum(1)
+        return norm if self.left is None else norm + self.low_rank_norm()
+
+    def low_rank_norm(self) -> Tensor:  # (K,)
+        """What the low-rank part adds to the squared norm."""
+        assert self.left is not None
+        assert self.right is not None
+        base = self.base.flatten(2)
+        cross = (torch.matmul(base, self.right) * self.left).sum((1, 2))
+        own = ((self.left.mT @ self.left) * (self.right.mT @ self.right)).sum((1, 2))
+        return 2 * cross + own
+
+
+@dataclass(frozen=True)
+class LayerMean:
+    """All means of one layer: enough for the deterministic network."""
+
+    weight: WeightMean
+    bias: Tensor | None  # (K or 1, O), under the output scale
+    in_scale: Tensor | None  # (K, I), or (K, 1) for a convolution; None where the family has none
+    out_scale: Tensor | None  # (K, O)
+
+
+@dataclass(frozen=True)
+class LayerPosterior:
+    """Means and log-variances of one layer."""
+
+    mean: LayerMean
+    weight_logvar: Tensor  # (K or 1, O, I, *kernel)
+    in_scale_logvar: Tensor | None
+    out_scale_logvar: Tensor | None
+
+    @cached_property
+    def weight_variance(self) -> Tensor:
+        """``sigma_ij^2``, computed once for the forward pass and the divergence."""
+        return self.weight_logvar.exp()
+
+    @cached_property
+    def dropout(self) -> "LayerDropout":
+        """The log dropout rates of both groups of scales."""
+        return LayerDropout(
+            _log_dropout(self.mean.in_scale, self.in_scale_logvar),
+            _log_dropout(self.mean.out_scale, self.out_scale_logvar),
+        )
+
+
+@dataclass(frozen=True)
+class LayerDropout:
+    """Log dropout rates of one layer: ``log alpha`` of its inputs, ``log beta`` of its outputs."""
+
+    in_log_dropout: Tensor | None  # (K, I) or (K, 1)
+    out_log_dropout: Tensor | None  # (K, O)
+
+
+def _log_dropout(mean: Tensor | None, logvar: Tensor | None) -> Tensor | None:
+    return None if mean is None or logvar is None else log_dropout(mean, logvar)

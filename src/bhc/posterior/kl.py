@@ -1,0 +1,33 @@
+"""Divergences of the posterior from the normal-Jeffreys prior."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# Constants of the sigmoid-softplus fit to the scale divergence (paper, section 4.3).
+K1, K2, K3 = 0.63576, 1.87320, 1.48695
+
+# Beyond this the fit is flat on one side and linear on the other; clamping bounds the gradient.
+LOG_DROPOUT_LIMIT = 10.0
+
+
+def kl_weights(
+    squared_norm: Tensor,  # (K,) sum of the squared means
+    weight_logvar: Tensor,  # (K, ...)
+) -> Tensor:  # (K,)
+    """KL(q(W | z, s) || p(W | z, s)): both scales cancel, leaving a unit normal as the prior.
+
+    ``sum_ij 1/2 (sigma_ij^2 + mu_ij^2 - 1 - log sigma_ij^2)``; the means enter through their squared norm
+    alone, so that a low-rank mean need not be multiplied out.
+    """
+    variance_part = (weight_logvar.exp() - 1 - weight_logvar).flatten(1).sum(1)
+    return 0.5 * (squared_norm + variance_part)
+
+
+def kl_scales(log_dropout: Tensor) -> Tensor:  # (K, n) -> (K,)
+    """KL(q(z) || p(z)) for the improper prior 1 / |z|, up to its constant.
+
+    ``-(k1 sigmoid(k2 + k3 log alpha) - 1/2 softplus(-log alpha) - k1)`` summed over the scales.
+    """
+    x = log_dropout.clamp(-LOG_DROPOUT_LIMIT, LOG_DROPOUT_LIMIT)
+    return (K1 + 0.5 * F.softplus(-x) - K1 * torch.sigmoid(K2 + K3 * x)).sum(-1)

@@ -1,0 +1,61 @@
+"""Moments of the posterior: dropout rates, the deterministic weights, the marginal variance."""
+
+import torch
+from torch import Tensor
+
+# Keeps the logarithm of a squared scale finite when the scale crosses zero.
+TINY = 1e-8
+
+
+def log_dropout(scale_mean: Tensor, scale_logvar: Tensor) -> Tensor:
+    """``log alpha = log sigma_z^2 - log mu_z^2``: the rate of a unit's multiplicative noise."""
+    return scale_logvar - torch.log(scale_mean * scale_mean + TINY)
+
+
+def masked_mean(
+    weight_mean: Tensor,  # (K, O, I, ...)
+    in_scale_mean: Tensor,  # (K, I) or (K, 1)
+    out_scale_mean: Tensor,  # (K, O)
+    keep_in: Tensor,  # (K, I) or (K, 1)
+    keep_out: Tensor,  # (K, O)
+) -> Tensor:
+    """``diag(m_z mu_z) M_w diag(m_s mu_s)``: the weights of the deterministic network (paper, Eq. 4)."""
+    rows = _over_outputs(keep_out * out_scale_mean, like=weight_mean)
+    columns = _over_inputs(keep_in * in_scale_mean, like=weight_mean)
+    return rows * weight_mean * columns
+
+
+def marginal_variance(
+    weight_mean: Tensor,  # (K, O, I, ...)
+    weight_logvar: Tensor,
+    in_scale_mean: Tensor,  # (K, I) or (K, 1)
+    in_scale_logvar: Tensor,
+    out_scale_mean: Tensor,  # (K, O)
+    out_scale_logvar: Tensor,
+) -> Tensor:
+    """``V(w_ij)`` with both scales integrated out; it sets how many bits a weight deserves.
+
+    ``(s_z^2 + m_z^2)(s_ij^2 + m_ij^2)(s_s^2 + m_s^2) - m_z^2 m_ij^2 m_s^2``
+    """
+    z2 = _over_inputs(in_scale_mean.square(), like=weight_mean)
+    s2 = _over_outputs(out_scale_mean.square(), like=weight_mean)
+    w2 = weight_mean.square()
+    second_moment = (
+        (_over_inputs(in_scale_logvar.exp(), like=weight_mean) + z2)
+        * (weight_logvar.exp() + w2)
+        * (_over_outputs(out_scale_logvar.exp(), like=weight_mean) + s2)
+    )
+    return second_moment - z2 * w2 * s2
+
+
+def clip_variance(weight_logvar: Tensor, largest_std: float) -> Tensor:
+    """Hold the standard deviation of a layer's weights under ``largest_std`` (paper: 0.2 in the first layer)."""
+    return weight_logvar.clamp(max=2 * torch.tensor(largest_std).log().item())
+
+
+def _over_inputs(per_input: Tensor, *, like: Tensor) -> Tensor:
+    return per_input.reshape(per_input.shape[0], 1, -1, *[1] * (like.dim() - 3))
+
+
+def _over_outputs(per_output: Tensor, *, like: Tensor) -> Tensor:
+    return per_output.reshape(per_output.shape[0], -1, 1, *[1] * (like.dim() - 3))

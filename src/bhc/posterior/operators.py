@@ -1,0 +1,121 @@
+"""The linear maps of the two supported layers, for K contexts at once.
+
+A batch is K contexts x B examples, contexts outermost, flattened to (K * B, ...) between layers. When all
+contexts share the weights this is one product; otherwise one product a context, batched.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bhc.graph import Layer
+from bhc.posterior.beliefs import WeightMean
+from bhc.posterior.products import MeanAndVariance
+
+
+class Operator(Protocol):
+    """How a layer type applies weights to inputs, and how a number a unit spreads over its activations."""
+
+    def apply(self, h: Tensor, weight: Tensor) -> Tensor:
+        """``h`` (K * B, ...) times ``weight`` (K or 1, O, I, ...)."""
+
+    def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments of the output over the weights: ``h`` times the mean, ``h^2`` times the variance."""
+
+    def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """``h`` times ``left right^T`` (K, O, R), (K, I * kernel area, R), never multiplied out."""
+
+    def spread(self, values: Tensor) -> Tensor:
+        """(K * B, n) numbers, one a unit, in a shape that multiplies (K * B, n, ...) activations."""
+
+
+def operator_of(layer: Layer) -> Operator:
+    """The operator of a layer of the chain."""
+    if isinstance(layer.module, nn.Conv2d):
+        return Convolution.of(layer.module)
+    return Linear()
+
+
+def apply_mean(operator: Operator, h: Tensor, weight: WeightMean) -> Tensor:
+    """``h`` times a mean, with its low-rank part where it has one."""
+    product = operator.apply(h, weight.base)
+    if weight.left is not None and weight.right is not None:
+        product = product + operator.apply_low_rank(h, weight.left, weight.right)
+    return product
+
+
+class _Moments:
+    """The plain way to the output's moments: one product after the other."""
+
+    def mean_and_variance(
+        self: Operator, h: Tensor, weight: WeightMean, variance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return apply_mean(self, h, weight), self.apply(h * h, variance)
+
+
+class Linear(_Moments):
+    """``h W^T``."""
+
+    def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+        if weight.base.shape[0] > 1 or variance.shape[0] > 1:
+            return super().mean_and_variance(h, weight, variance)
+        product, spread = MeanAndVariance.apply(h, weight.base[0], variance[0])
+        if weight.left is not None and weight.right is not None:
+            product = product + self.apply_low_rank(h, weight.left, weight.right)
+        return product, spread
+
+    def apply(self, h: Tensor, weight: Tensor) -> Tensor:
+        contexts = weight.shape[0]
+        if contexts == 1:
+            return h @ weight[0].mT
+        return torch.bmm(h.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1)
+
+    def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        per_context = h.reshape(left.shape[0], -1, h.shape[1])
+        return torch.bmm(torch.bmm(per_context, right), left.mT).flatten(0, 1)
+
+    def spread(self, values: Tensor) -> Tensor:
+        return values
+
+
+@dataclass(frozen=True)
+class Convolution(_Moments):
+    """``h * W`` in two dimensions; per-context kernels run as groups of one convolution."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: str | tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(cls, module: nn.Conv2d) -> "Convolution":
+        return cls(module.kernel_size, module.stride, module.padding, module.dilation)
+
+    def apply(self, h: Tensor, weight: Tensor) -> Tensor:
+        contexts, outputs = weight.shape[:2]
+        if contexts == 1:
+            return self._convolve(h, weight[0], groups=1)
+        # (K * B, C, ...) -> (B, K * C, ...): each context's channels become a group.
+        batch = h.shape[0] // contexts
+        grouped = h.reshape(contexts, batch, *h.shape[1:]).transpose(0, 1).flatten(1, 2)
+        result = self._convolve(grouped, weight.flatten(0, 1), groups=contexts)
+        apart = result.reshape(batch, contexts, outputs, *result.shape[2:])
+        return apart.transpose(0, 1).flatten(0, 1)
+
+    def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        contexts, _, rank = left.shape
+        kernels = right.mT.reshape(contexts, rank, h.shape[1], *self.kernel_size)
+        thin = self.apply(h, kernels)
+        batch, area = h.shape[0] // contexts, thin.shape[2:]
+        per_context = thin.reshape(contexts, batch, rank, -1)
+        wide = torch.einsum("kbra,kor->kboa", per_context, left)
+        return wide.reshape(contexts * batch, left.shape[1], *area)
+
+    def spread(self, values: Tensor) -> Tensor:
+        return values[..., None, None]
+
+    def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
+        return F.conv2d(h, weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=groups)

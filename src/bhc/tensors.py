@@ -1,0 +1,64 @@
+"""Named tensors in one safetensors file, with a JSON header of ours and a checksum of everything."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from bhc.errors import BhcError
+from bhc.files import read_bytes, write_bytes
+
+LARGEST_FILE = 64 << 30
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write atomically; the old file survives whatever happens on the way."""
+    write_bytes(path, tensors_to_bytes(tensors, header))
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
+    """The file's content."""
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(header, sort_keys=True)
+    return safetensors.torch.save(content, {"header": text, "sha256": _checksum(content, text)})
+
+
+def read_tensors(path: Path, *, limit: int = LARGEST_FILE) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read back what ``write_tensors`` wrote, or raise if a bit of it has changed."""
+    if not path.exists():
+        raise BhcError(f"{path} does not exist")
+    content = read_bytes(path, limit=limit)
+    try:
+        metadata = _metadata(content)
+        header = json.loads(metadata["header"])
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
+        raise BhcError(f"{path} is damaged: {error}", hint="restore it from a copy, or start anew") from error
+    if _checksum(tensors, metadata["header"]) != metadata.get("sha256"):
+        raise BhcError(
+            f"{path} is damaged: its checksum does not match", hint="restore it from a copy, or start anew"
+        )
+    return tensors, header
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The string map in a safetensors header; the library hands it out only for files on disk."""
+    length = int.from_bytes(content[:8], "little")
+    if not 2 <= length <= len(content) - 8:
+        raise ValueError("its header is cut off")
+    return dict(json.loads(content[8 : 8 + length])["__metadata__"])
+
+
+def _checksum(tensors: Mapping[str, Tensor], header: str) -> str:
+    digest = hashlib.sha256(header.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

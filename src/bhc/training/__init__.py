@@ -1,0 +1,41 @@
+"""How it learns: objective, stages, loop, checkpoints, run folders."""
+
+from bhc.training.evaluation import Point, Probe, base_error, trade_off
+from bhc.training.loop import Options, choose_threshold, train
+from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
+from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
+from bhc.training.stages import (
+    Consolidate,
+    FreezeOffsets,
+    Learn,
+    Recipe,
+    Stage,
+    recipe_from_dicts,
+    two_stage_budget,
+)
+
+__all__ = [
+    "Bars",
+    "Consolidate",
+    "FreezeOffsets",
+    "Learn",
+    "Lines",
+    "Options",
+    "Point",
+    "Probe",
+    "Progress",
+    "Recipe",
+    "RunFolder",
+    "Silent",
+    "Stage",
+    "TrainedModel",
+    "base_error",
+    "choose_threshold",
+    "default_progress",
+    "load_run",
+    "recipe_from_dicts",
+    "save_run",
+    "trade_off",
+    "train",
+    "two_stage_budget",
+]

@@ -1,0 +1,107 @@
+"""Everything a run needs to go on to the same bits, in one file that is replaced whole."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.optim import Optimizer
+
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.tensors import read_tensors, write_tensors
+from bhc.training.run import RunFolder, load_network_, network_tensors
+
+
+@dataclass
+class Position:
+    """Where a run is: steps done in all, the stage at work and its steps done, steps skipped, curves so far."""
+
+    step: int = 0
+    stage: int = 0
+    stage_step: int = 0
+    skipped: int = 0
+    curves: dict[str, Any] | None = None
+
+
+def fingerprint(settings: dict[str, Any]) -> str:
+    """What must not change between a run and its continuation."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def save_checkpoint(
+    folder: RunFolder,
+    network: ConditionalNetwork,
+    optimizer: Optimizer,
+    generators: dict[str, Generator],
+    position: Position,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Replace the folder's checkpoint."""
+    tensors = {f"network.{name}": tensor for name, tensor in network_tensors(network).items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_tensors(optimizer).items()}
+    tensors |= {f"generator.{name}": generator.get_state() for name, generator in generators.items()}
+    header = {
+        "position": position.__dict__,
+        "gates": network.hypernet.gates is not None,
+        "fingerprint": fingerprint(settings),
+    }
+    write_tensors(folder.checkpoint, tensors, header)
+
+
+def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dict[str, Tensor], Position, bool]:
+    """The tensors, the position and whether the gates were frozen."""
+    if not folder.checkpoint.exists():
+        raise BhcError(f"there is no run to resume in {folder.path}", hint="leave out --resume to start one")
+    tensors, header = read_tensors(folder.checkpoint)
+    if header.get("fingerprint") != fingerprint(settings):
+        raise BhcError(
+            f"{folder.checkpoint} belongs to a run with another model, data set, recipe or seed",
+            hint="resume with the options of the first call, or choose another folder",
+        )
+    try:
+        return tensors, Position(**header["position"]), bool(header["gates"])
+    except (KeyError, TypeError) as error:
+        raise BhcError(f"{folder.checkpoint} is damaged: {error!r}") from error
+
+
+def restore_network_(
+    network: ConditionalNetwork, tensors: dict[str, Tensor], *, gates: bool, folder: RunFolder
+) -> None:
+    load_network_(network, _part(tensors, "network."), gates=gates, source=folder.checkpoint)
+
+
+def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put moments and step counts back, parameter by parameter."""
+    saved = _part(tensors, "optimizer.")
+    for index, parameter in enumerate(_parameters(optimizer)):
+        names = [name for name in saved if name.startswith(f"{index}.")]
+        optimizer.state[parameter] = {
+            name.split(".", 1)[1]: saved[name].to(parameter.device if saved[name].dim() else "cpu")
+            for name in names
+        }
+
+
+def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor]) -> None:
+    for name, state in _part(tensors, "generator.").items():
+        if name in generators:
+            generators[name].set_state(state)
+
+
+def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, parameter in enumerate(_parameters(optimizer))
+        for name, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,244 @@
+"""The training loop: stages one after the other, with checkpoints, a diary and progress."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator
+
+from bhc.contexts import ContextBatch
+from bhc.data import Split
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import FreshNoise, PooledNoise
+from bhc.training.batches import ClassIndex
+from bhc.training.checkpoint import (
+    Position,
+    read_checkpoint,
+    restore_generators_,
+    restore_network_,
+    restore_optimizer_,
+    save_checkpoint,
+)
+from bhc.training.evaluation import Point, Probe, base_error, pruning_ratios, trade_off
+from bhc.training.probes import find_probes
+from bhc.training.progress import Progress, Silent
+from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
+from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
+
+LOG_EVERY = 50
+CURVE_POINTS = 15
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; nothing here changes what is learned except the seed."""
+
+    seed: int = 0
+    run: Path | None = None
+    resume: bool = False
+    checkpoint_every: int = 500
+    progress: Progress = field(default_factory=Silent)
+
+
+def train(
+    network: ConditionalNetwork,
+    train_set: Split,
+    validation_set: Split,
+    recipe: Recipe,
+    *,
+    class_names: tuple[str, ...] | None = None,
+    options: Options,
+) -> TrainedModel:
+    """Run every stage and return the model with its trade-off curves and a default threshold."""
+    if not any(stage.steps for stage in recipe):
+        raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
+    trainer = _Trainer(network, train_set, validation_set, recipe, options)
+    trainer.go()
+    model = trainer.finished(class_names)
+    if options.run is not None:
+        folder = RunFolder(options.run)
+        save_run(folder, model)
+        folder.checkpoint.unlink(missing_ok=True)
+    return model
+
+
+class _Trainer:
+    def __init__(
+        self,
+        network: ConditionalNetwork,
+        train_set: Split,
+        validation_set: Split,
+        recipe: Recipe,
+        options: Options,
+    ) -> None:
+        self.network, self.recipe, self.options = network, recipe, options
+        self.validation = cap_per_class(validation_set)
+        self.folder = None if options.run is None else RunFolder(options.run)
+        self.position = Position(curves={})
+        self.generators = {"draw": Generator().manual_seed(options.seed)}
+        self.noise: PooledNoise | FreshNoise = PooledNoise(options.seed)
+        if network.device.type != "cpu":
+            self.generators["noise"] = Generator(network.device).manual_seed(options.seed)
+            self.noise = FreshNoise(self.generators["noise"])
+        data = ClassIndex(train_set, network.num_classes, device=network.device)
+        self.draw = Draw(data, self.generators["draw"], self.noise)
+        self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
+        self.settings = self._settings(train_set)
+        self.began = time.monotonic()
+
+    def go(self) -> None:
+        """All stages, from wherever the run is."""
+        restored = self._open_folder()
+        first = self.position.stage
+        for index, stage in enumerate(self.recipe[first:], start=first):
+            if index > self.position.stage:
+                self.position.stage, self.position.stage_step = index, 0
+            if isinstance(stage, Consolidate) and not self.position.stage_step:
+                self._measure("before")
+            stage.prepare_(self.network)
+            if stage.steps:
+                self._run_stage(stage, restored if index == first else None)
+        self._measure("after")
+
+    def finished(self, class_names: tuple[str, ...] | None) -> TrainedModel:
+        curves = self.position.curves or {}
+        after = [Point(**point) for point in curves["after"]]
+        original = base_error(self.network, self.probes, self.validation)
+        consolidated = [stage for stage in self.recipe if isinstance(stage, Consolidate)]
+        return TrainedModel(
+            self.network,
+            validation=self.validation,
+            class_names=class_names,
+            thresholds=consolidated[-1].thresholds if consolidated else None,
+            default_threshold=choose_threshold(after, most_error=original + 0.5),
+            training={
+                "recipe": [stage.to_dict() for stage in self.recipe],
+                "seed": self.options.seed,
+                "steps": self.position.step,
+                "skipped_steps": self.position.skipped,
+                "original_error": original,
+                "curves": curves,
+                "curve_contexts": [probe.context.to_dict() for probe in self.probes],
+            },
+        )
+
+    def _run_stage(self, stage: Stage, restored: dict[str, Any] | None) -> None:
+        optimizer = torch.optim.Adam(stage.parameter_groups(self.network), fused=True)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        if restored is not None:
+            restore_optimizer_(optimizer, restored)
+        progress = self.options.progress
+        progress.begin(stage.title, stage.steps, self.position.stage_step)
+        try:
+            while self.position.stage_step < stage.steps:
+                step = self.position.stage_step
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * stage.rate_factor(step)
+                terms = self._step(stage, optimizer, step)
+                self.position.step += 1
+                self.position.stage_step += 1
+                if self.position.step % LOG_EVERY == 0 or self.position.stage_step == stage.steps:
+                    self._log(stage, {name: float(value) for name, value in terms.items()})
+                if self.folder and self.position.step % self.options.checkpoint_every == 0:
+                    self._save(optimizer)
+        finally:
+            progress.end()
+        if self.folder:
+            self._save(optimizer)
+
+    def _step(self, stage: Stage, optimizer: torch.optim.Optimizer, step: int) -> dict[str, torch.Tensor]:
+        if isinstance(self.noise, PooledNoise):
+            self.noise.advance(self.position.step)
+        loss = stage.loss(self.network, self.draw, step=step)
+        optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        if _gradients_finite(optimizer):
+            optimizer.step()
+            self.network.hypernet.clip_()
+        else:
+            self.position.skipped += 1
+        return {name: term.detach() for name, term in loss.terms.items()}
+
+    def _log(self, stage: Stage, terms: dict[str, float]) -> None:
+        if isinstance(stage, Learn):
+            terms["kl_weight"] = stage.kl_weight * stage.warmth(self.position.stage_step)
+        terms["ratio"] = self._sparsity()
+        if self.position.skipped:
+            terms["skipped"] = float(self.position.skipped)
+        self.options.progress.update(self.position.stage_step, terms)
+        if self.folder:
+            seconds = round(time.monotonic() - self.began, 2)
+            self.folder.metrics.append(
+                {"step": self.position.step, "stage": stage.kind, **terms, "seconds": seconds}
+            )
+
+    def _sparsity(self) -> float:
+        """Harmonic pruning ratio over the probes at the middle of the thresholds in use."""
+        low, high = self._threshold_range()
+        batch = _batch_of(self.network, self.probes)
+        ratios = pruning_ratios(self.network, batch, (low + high) / 2)
+        return float(len(ratios) / (1 / ratios).sum())
+
+    def _measure(self, name: str) -> None:
+        low, high = self._threshold_range()
+        grid = torch.linspace(low, high, CURVE_POINTS).tolist()
+        points = trade_off(self.network, self.probes, self.validation, grid)
+        assert self.position.curves is not None
+        self.position.curves[name] = [point.to_dict() for point in points]
+
+    def _threshold_range(self) -> tuple[float, float]:
+        ranges = [stage.thresholds for stage in self.recipe if isinstance(stage, Consolidate)]
+        return ranges[-1] if ranges else Consolidate().thresholds
+
+    def _open_folder(self) -> dict[str, Any] | None:
+        """Start the folder, or go back to its checkpoint; returns the tensors of a resumed run."""
+        if self.folder is None:
+            if self.options.resume:
+                raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
+            return None
+        if not self.options.resume:
+            for left_over in (self.folder.description, self.folder.checkpoint, self.folder.metrics.path):
+                left_over.unlink(missing_ok=True)
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            return None
+        tensors, self.position, gates = read_checkpoint(self.folder, settings=self.settings)
+        self.folder.metrics.cut_back_(self.position.step)
+        restore_network_(self.network, tensors, gates=gates, folder=self.folder)
+        restore_generators_(self.generators, tensors)
+        return tensors
+
+    def _save(self, optimizer: torch.optim.Optimizer) -> None:
+        assert self.folder is not None
+        save_checkpoint(
+            self.folder, self.network, optimizer, self.generators, self.position, settings=self.settings
+        )
+
+    def _settings(self, train_set: Split) -> dict[str, Any]:
+        return {
+            **self.network.to_dict(),
+            "recipe": [stage.to_dict() for stage in self.recipe],
+            "seed": self.options.seed,
+            "examples": len(train_set),
+            "pixels": int(train_set.images.long().sum()),
+        }
+
+
+def choose_threshold(points: list[Point], *, most_error: float) -> float:
+    """The threshold with the largest ratio among those within ``most_error``; failing that, the most accurate."""
+    fitting = [point for point in points if point.error <= most_error]
+    if fitting:
+        return max(fitting, key=lambda point: point.ratio_harmonic).threshold
+    return min(points, key=lambda point: point.error).threshold
+
+
+def _batch_of(network: ConditionalNetwork, probes: tuple[Probe, ...]) -> ContextBatch:
+    return ContextBatch.of([probe.context for probe in probes], network.num_classes).to(network.device)
+
+
+def _gradients_finite(optimizer: torch.optim.Optimizer) -> bool:
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients))
+    return bool(torch.isfinite(norms).all())

@@ -1,0 +1,225 @@
+"""What a training run consists of: stages, each with its own loss and its own parameters."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import Noise, kl
+from bhc.training.batches import ClassIndex
+from bhc.training.objective import distillation, negative_elbo, restrict
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where a step's randomness and examples come from."""
+
+    data: ClassIndex
+    generator: Generator
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a step minimises, with the terms worth showing."""
+
+    total: Tensor
+    terms: dict[str, Tensor]
+
+
+class Stage(ABC):
+    """A number of optimiser steps with one loss. Frozen values: a run stores them and compares them."""
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    steps: int
+
+    @abstractmethod
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        """Freeze or thaw what this stage needs; called once at its start, and again after a resume."""
+
+    @abstractmethod
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        """Parameters with their learning rates, as an optimiser takes them."""
+
+    @abstractmethod
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+        """The loss of one step on contexts and examples drawn anew."""
+
+    def rate_factor(self, step: int) -> float:
+        """Constant, then linearly to zero over the last part of the stage."""
+        left = (self.steps - step) / self.steps
+        return min(1.0, left / 0.4)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Learn(Stage):
+    """Variational learning: the noisy network under the objective of Eq. 3.
+
+    ``num_data`` is N in the objective; by default ``|D_t|``, the training examples of each context's classes.
+    ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
+    end and move by about a rate a step, hence a rate of their own.
+    """
+
+    steps: int = 3000
+    kl_weight: float = 1.0
+    warm_up: float = 0.5  # fraction of the steps over which the weight rises from zero
+    rate: float = 1e-3
+    logvar_rate: float = 1e-2
+    contexts: int = 16  # K
+    examples: int = 16  # B
+    budget: float | None = None
+    num_data: float | None = None
+    kind = "learn"
+    title = "learning"
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        network.hypernet.train()
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        named = [pair for pair in network.hypernet.named_parameters() if pair[1].requires_grad]
+        return [
+            {"params": [p for name, p in named if "logvar" not in name], "lr": self.rate},
+            {"params": [p for name, p in named if "logvar" in name], "lr": self.logvar_rate},
+        ]
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+        batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
+        logits, posteriors = network.noisy(x, batch, noise=draw.noise)
+        cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
+        divergence = kl(posteriors)
+        num_data = draw.data.context_sizes(batch).to(x.device)
+        if self.num_data is not None:
+            num_data = torch.full_like(num_data, self.num_data)
+        weight = _budget_weights(network.space, batch) * self.kl_weight * self.warmth(step)
+        total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight.to(x.device))
+        return Loss(total, {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()})
+
+    def warmth(self, step: int) -> float:
+        """The warm-up factor of the divergence, from 0 to 1."""
+        warm_steps = self.warm_up * self.steps
+        return 1.0 if warm_steps <= 0 else min(1.0, step / warm_steps)
+
+
+@dataclass(frozen=True)
+class FreezeOffsets(Stage):
+    """Between the two stages of a budget: what a zero embedding generates stays as it is from here on."""
+
+    steps: int = 0
+    kind = "freeze-offsets"
+    title = "freezing"
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        network.hypernet.freeze_offsets_()
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        return []
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+        raise AssertionError("a stage without steps has no loss")
+
+
+@dataclass(frozen=True)
+class Consolidate(Stage):
+    """Train the means with the masks on and the noise off, over all contexts and a range of thresholds.
+
+    The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
+    first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
+    range. The pretrained network is a free teacher.
+    """
+
+    steps: int = 2000
+    thresholds: tuple[float, float] = (-2.5, 1.0)
+    rate: float = 1e-3
+    contexts: int = 16
+    examples: int = 16
+    teacher_weight: float = 0.7
+    temperature: float = 2.0
+    kind = "consolidate"
+    title = "consolidating"
+
+    def __post_init__(self) -> None:
+        low, high = self.thresholds
+        if not low <= high:
+            raise BhcError(f"the range of thresholds must ascend, given {self.thresholds}")
+        object.__setattr__(self, "thresholds", (float(low), float(high)))
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        if network.hypernet.gates is None:
+            network.hypernet.freeze_gates_()
+        for name, parameter in network.hypernet.named_parameters():
+            if "logvar" in name:
+                parameter.requires_grad_(False)
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        return [{"params": [p for p in network.hypernet.parameters() if p.requires_grad], "lr": self.rate}]
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+        batch, x, labels = _draw(network, draw, self.contexts, self.examples, None)
+        low, high = self.thresholds
+        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator)
+        logits = network.masked(x, batch, threshold=threshold.to(x.device))
+        with torch.no_grad():
+            teacher = network.base_model(x)
+        total = distillation(
+            restrict(logits, batch.outputs),
+            labels,
+            restrict(teacher, batch.outputs),
+            teacher_weight=self.teacher_weight,
+            temperature=self.temperature,
+        )
+        return Loss(total, {"distillation": total})
+
+
+STAGES: dict[str, type[Stage]] = {stage.kind: stage for stage in (Learn, FreezeOffsets, Consolidate)}
+Recipe = tuple[Stage, ...]
+
+
+def two_stage_budget(low: Learn, high: Learn) -> Recipe:
+    """The paper's c_w recipe: learn at budget 0, freeze what that generates, learn at budget 1."""
+    return (replace(low, budget=0.0), FreezeOffsets(), replace(high, budget=1.0))
+
+
+def recipe_from_dicts(stages: Iterable[dict[str, Any]]) -> Recipe:
+    """The stages that ``to_dict`` described."""
+    recipe = []
+    for stage in stages:
+        options = dict(stage)
+        kind = options.pop("kind", None)
+        if kind not in STAGES:
+            raise BhcError(f"unknown training stage {kind!r}")
+        if "thresholds" in options:
+            options["thresholds"] = tuple(options["thresholds"])
+        recipe.append(STAGES[kind](**options))
+    return tuple(recipe)
+
+
+def _draw(
+    network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
+) -> tuple[ContextBatch, Tensor, Tensor]:
+    """Contexts, their examples (K * B, ...) and labels, on the network's device."""
+    batch = network.space.sample(contexts, network.num_classes, generator=draw.generator)
+    if budget is not None:
+        batch = replace(batch, budget=torch.full((contexts, 1), budget))
+    x, labels = draw.data.draw(batch, examples, generator=draw.generator)
+    batch = network.space.observe(batch.to(x.device), x.reshape(contexts, examples, *x.shape[1:]))
+    return batch, x, labels
+
+
+def _budget_weights(space: ContextSpace, batch: ContextBatch) -> Tensor:  # (K,)
+    """The divergence's weight for each context's budget; 1 where budgets are not conditioned on."""
+    parts = space.spaces if isinstance(space, Joint) else (space,)
+    for part in parts:
+        if isinstance(part, Budgets) and batch.budget is not None:
+            return part.kl_weight(batch.budget[:, 0])
+    return torch.ones(len(batch), device=batch.class_rates.device)

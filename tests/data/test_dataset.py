@@ -1,0 +1,74 @@
+import dataclasses
+
+import pytest
+import torch
+
+from bhc.data import DataSet, Split
+from bhc.errors import BhcError
+
+
+def split(labels, *, size=2):
+    images = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, size, size)
+    return Split(images, torch.tensor(labels, dtype=torch.int64))
+
+
+def test_length():
+    assert len(split([0, 1, 1])) == 3
+
+
+def test_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        split([0]).labels = torch.zeros(1, dtype=torch.int64)
+
+
+def test_restricted_to_keeps_order_and_labels():
+    part = split([3, 1, 0, 3, 2, 1]).restricted_to((1, 3, 3))
+    assert part.labels.tolist() == [3, 1, 3, 1]
+    assert part.images[:, 0, 0, 0].tolist() == [0, 1, 3, 5]
+
+
+def test_restricted_to_every_class_copies_nothing():
+    whole = split([2, 0, 1])
+    assert whole.restricted_to(range(3)) is whole
+
+
+@pytest.mark.parametrize("classes", [(), (1, 7), (-1,)])
+def test_restricted_to_classes_that_are_not_there(classes):
+    with pytest.raises(BhcError, match=r"cannot restrict .* there are images of \[0, 1\]"):
+        split([0, 1, 1]).restricted_to(classes)
+
+
+@pytest.mark.parametrize(
+    "images", [torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 1, 2, 2, dtype=torch.float32)]
+)
+def test_images_of_another_kind(images):
+    with pytest.raises(BhcError, match=r"images must be \(N, C, H, W\) uint8, not \(3, .*\) (uint8|float32)"):
+        Split(images, torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.uint8)])
+def test_labels_of_another_kind(labels):
+    with pytest.raises(BhcError, match=r"labels must be \(N,\) int64, not \(3,.*\) (int64|uint8)"):
+        Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), labels)
+
+
+def test_as_many_labels_as_images():
+    with pytest.raises(BhcError, match="3 images cannot have 2 labels"):
+        Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+
+
+def test_data_set_properties():
+    data = DataSet("some", ("a", "b"), train=split([0, 1]), validation=split([1]), test=split([0]))
+    assert data.num_classes == 2
+    assert data.image_shape == (1, 2, 2)
+
+
+def test_splits_of_different_shapes():
+    with pytest.raises(BhcError, match=r"the test images are \(1, 3, 3\), the train images \(1, 2, 2\)"):
+        DataSet("some", ("a",), train=split([0]), validation=split([0]), test=split([0], size=3))
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_labels_without_a_class_name(label):
+    with pytest.raises(BhcError, match=r"the validation labels must be 0\.\.1"):
+        DataSet("some", ("a", "b"), train=split([0, 1]), validation=split([label]), test=split([0]))

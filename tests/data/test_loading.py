@@ -1,0 +1,145 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from bhc.data import NAMES, load
+from bhc.data.layout import TEST_IMAGES, TRAIN_IMAGES
+from bhc.data.loading import load_recipe
+from bhc.errors import BhcError
+
+from .tiny import FILES, TEST, TRAIN, Failing, Giving, fill, recipe, truncate
+
+
+def snapshot(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def check(data):
+    assert (len(data.train), len(data.validation), len(data.test)) == (8, 4, 5)
+    np.testing.assert_array_equal(data.train.images.squeeze(1), TRAIN[0][:8])
+    np.testing.assert_array_equal(data.test.images.squeeze(1), TEST[0])
+
+
+def came_from(caplog):
+    return [message.removeprefix("tiny comes from ") for message in caplog.messages if "comes" in message]
+
+
+@pytest.mark.parametrize("name", ["imagenet", "MNIST", ""])
+def test_unknown_name(name):
+    with pytest.raises(BhcError, match=f"there is no data set '{name}'") as caught:
+        load(name)
+    assert caught.value.hint == "the data sets are mnist, fashion-mnist and digits"
+
+
+def test_order_of_the_places(cache, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, logger="bhc.data")
+    later = Giving()
+    check(load_recipe(recipe(Failing(), later)))
+    check(load_recipe(recipe(later)))
+    fill(tmp_path / "common" / "tiny")
+    monkeypatch.setenv("BHC_DATA", str(tmp_path / "common"))
+    check(load_recipe(recipe(later)))
+    fill(tmp_path / "given" / "tiny")
+    check(load_recipe(recipe(later), data_dir=str(tmp_path / "given")))
+    assert came_from(caplog) == [
+        "a giving source",
+        f"cache {cache / 'tiny'}",
+        f"folder {tmp_path / 'common' / 'tiny'}",
+        f"folder {tmp_path / 'given' / 'tiny'}",
+    ]
+    assert later.asked == 1
+
+
+def test_a_damaged_file_in_a_given_folder_is_an_error(cache, tmp_path):
+    folder = fill(tmp_path / "given" / "tiny")
+    truncate(folder / TRAIN_IMAGES)
+    before, later = snapshot(folder), Giving()
+    with pytest.raises(BhcError, match=f"{folder / TRAIN_IMAGES} is damaged"):
+        load_recipe(recipe(later), data_dir=tmp_path / "given")
+    assert later.asked == 0
+    assert snapshot(folder) == before
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_given_folder_without_the_data_set_is_passed_over(tmp_path):
+    later = Giving()
+    check(load_recipe(recipe(later), data_dir=tmp_path / "nowhere"))
+    assert later.asked == 1
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_damaged_file_in_the_common_folder_is_passed_over(tmp_path, monkeypatch, caplog):
+    folder = fill(tmp_path / "common" / "tiny")
+    truncate(folder / TEST_IMAGES)
+    before = snapshot(folder)
+    monkeypatch.setenv("BHC_DATA", str(tmp_path / "common"))
+    check(load_recipe(recipe(Giving())))
+    assert f"{folder / TEST_IMAGES} is damaged" in caplog.text
+    assert snapshot(folder) == before
+
+
+def test_a_damaged_cached_file_is_replaced(cache, caplog):
+    fill(cache / "tiny")
+    truncate(cache / "tiny" / TRAIN_IMAGES)
+    later = Giving()
+    check(load_recipe(recipe(later)))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{cache / 'tiny' / TRAIN_IMAGES} is damaged" in caplog.text
+    caplog.clear()
+    check(load_recipe(recipe(later)))
+    assert later.asked == 1
+    assert caplog.records == []
+
+
+def test_damage_further_on_is_passed_over(cache, caplog):
+    check(load_recipe(recipe(Failing(BhcError("altered on the way")), Giving())))
+    assert "a failing source is passed over: altered on the way" in caplog.text
+    assert sorted(path.name for path in (cache / "tiny").iterdir()) == sorted(file.name for file in FILES)
+
+
+def test_no_place_has_it(cache, tmp_path):
+    sources = (Failing(title="one place"), Failing(BhcError("altered"), title="another place"))
+    with pytest.raises(BhcError) as caught:
+        load_recipe(recipe(*sources), data_dir=tmp_path / "given")
+    _, *lines = caught.value.problem.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"  - folder {tmp_path / 'given' / 'tiny'}",
+        f"  - cache {cache / 'tiny'}",
+        "  - one place",
+        "  - another place",
+    ]
+    assert lines[-1].endswith("altered")
+    assert "BHC_DATA" in caught.value.hint
+
+
+@pytest.mark.usefixtures("cache")
+def test_digits():
+    data = load("digits")
+    assert (len(data.train), len(data.validation), len(data.test)) == (1197, 300, 300)
+    assert data.image_shape == (1, 8, 8)
+    assert data.num_classes == 10
+    images = torch.cat([data.train.images, data.validation.images, data.test.images])
+    assert (int(images.min()), int(images.max())) == (0, 16)
+    labels = torch.cat([data.train.labels, data.validation.labels, data.test.labels])
+    assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert images[0, 0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert data.test.labels[-5:].tolist() == [9, 0, 8, 9, 8]
+
+
+def test_mnist_from_whatever_place_has_it():
+    """The one test that may need the network; it uses the cache in force, so that only the first run does."""
+    data = load("mnist")
+    assert (len(data.train), len(data.validation), len(data.test)) == (55_000, 5_000, 10_000)
+    assert data.image_shape == (1, 28, 28)
+    assert data.class_names == tuple("0123456789")
+    counts = torch.cat([data.train.labels, data.validation.labels]).bincount().tolist()
+    assert counts == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.test.labels[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+def test_names():
+    assert NAMES == ("mnist", "fashion-mnist", "digits")
