@@ -21,7 +21,9 @@ from bhc.training import (
     RunFolder,
     TrainedModel,
     default_progress,
+    find_device,
     load_run,
+    repeatable,
     save_run,
     train,
 )
@@ -91,12 +93,14 @@ def fit(
     class_names: tuple[str, ...] | None = None,
     checkpoint_every: int = 500,
     progress: Progress | None = None,
-    device: str | torch.device | None = None,
+    device: str | torch.device = "cpu",
+    deterministic: bool = False,
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
 
     With ``run`` the folder gets checkpoints, a diary and at the end the model; ``resume=True`` goes on from
-    the last checkpoint to the same bits (on a CPU, with the same number of threads).
+    the last checkpoint to the same bits (on a CPU with the same number of threads; on CUDA with
+    ``deterministic=True``, which is slower, and else within noise).
     """
     options = Options(
         seed=seed,
@@ -105,16 +109,19 @@ def fit(
         checkpoint_every=checkpoint_every,
         progress=progress or default_progress(),
     )
-    model.network.to(torch.device(device or "cpu"))
-    trained = train(
-        model.network,
-        _as_split(train_set, model.network),
-        _as_split(validation_set, model.network),
-        recipe,
-        class_names=class_names,
-        options=options,
-    )
-    trained.network.to("cpu")
+    model.network.to(find_device(device))
+    try:
+        with repeatable(deterministic):
+            trained = train(
+                model.network,
+                _as_split(train_set, model.network),
+                _as_split(validation_set, model.network),
+                recipe,
+                class_names=class_names,
+                options=options,
+            )
+    finally:
+        model.network.to("cpu")
     model.model = trained
     return model
 

@@ -33,9 +33,7 @@ class InputDomains(ContextSpace):
         sample = torch.as_tensor(request["domain"])
         expected = "(samples, " + ", ".join(map(str, self.image_shape)) + ")"
         if sample.dim() != 1 + len(self.image_shape) or tuple(sample.shape[1:]) != self.image_shape:
-            raise BhcError(
-                f"a domain sample of shape {tuple(sample.shape)}", hint=f"it must have shape {expected}"
-            )
+            raise BhcError(f"a domain sample of shape {tuple(sample.shape)}", hint=f"it must have shape {expected}")
         if len(sample) == 0:
             raise BhcError("the domain sample is empty", hint="give at least one input, better a hundred")
         if not torch.isfinite(sample).all():

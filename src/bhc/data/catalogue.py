@@ -31,9 +31,7 @@ class Recipe:
     sources: tuple[Source, ...]  # in the order they are tried, after the user's folder and the cache
 
 
-def _idx_files(
-    *, train_images: str, train_labels: str, test_images: str, test_labels: str
-) -> tuple[PackedFile, ...]:
+def _idx_files(*, train_images: str, train_labels: str, test_images: str, test_labels: str) -> tuple[PackedFile, ...]:
     """The four files in MNIST's sizes, by the SHA-256 of each."""
     return (
         PackedFile(TRAIN_IMAGES, 47_040_016, train_images),

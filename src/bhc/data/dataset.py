@@ -65,6 +65,11 @@ class DataSet:
         return len(self.class_names)
 
     @property
+    def full_scale(self) -> float:
+        """The brightest pixel: 255 where a byte is used whole, 16 for the small digits."""
+        return float(self.train.images.max())
+
+    @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of one image."""
         _, channels, height, width = self.train.images.shape

@@ -52,7 +52,6 @@ class PackedFile:
 
     def _damaged(self, where: str, why: str) -> BhcError:
         return BhcError(
-            f"{where} is damaged: {why}; "
-            f"decompressed, {self.size:,} bytes with SHA-256 {self.sha256} are expected",
+            f"{where} is damaged: {why}; decompressed, {self.size:,} bytes with SHA-256 {self.sha256} are expected",
             hint=f"replace it by the original {self.name}, or remove it so that another source is used",
         )

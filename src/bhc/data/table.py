@@ -21,8 +21,7 @@ def parse_table(content: bytes, *, columns: int, where: str) -> NDArray[np.uint8
     # The commas in front let the first value look back; the newline ends a last line that lacks one.
     text = np.frombuffer(b"," * _LONGEST + content + b"\n", dtype=np.uint8)
     blocks = [
-        _values(text[start - _LONGEST : start + _BLOCK], where=where)
-        for start in range(_LONGEST, len(text), _BLOCK)
+        _values(text[start - _LONGEST : start + _BLOCK], where=where) for start in range(_LONGEST, len(text), _BLOCK)
     ]
     values = np.concatenate(blocks)
     if values.size == 0 or values.size % columns:

@@ -59,17 +59,12 @@ class Compressed:
 
     def measured(self) -> "Compressed":
         """The same network with ``file_bytes`` in its report: the exact size of its file."""
-        size = len(self.to_bytes())
-        while True:
-            # The report is in the file, so stating the size can change the size; this settles at once.
-            sized = replace(self, report=replace(self.report, file_bytes=size))
-            if (actual := len(sized.to_bytes())) == size:
-                return sized
-            size = actual
+        return replace(self, report=replace(self.report, file_bytes=len(self.to_bytes())))
 
     def to_bytes(self) -> bytes:
-        """The content of the file."""
-        return to_bytes(EmittedNetwork(self.module, self.input_shape, self.temperature, self.report.to_dict()))
+        """The content of the file. Its report leaves the size out: stating it would change it."""
+        report = replace(self.report, file_bytes=None).to_dict()
+        return to_bytes(EmittedNetwork(self.module, self.input_shape, self.temperature, report))
 
 
 def read(path: str | Path) -> Compressed:
@@ -81,4 +76,5 @@ def read(path: str | Path) -> Compressed:
         raise BhcError(f"{path} is damaged: its report lacks {error}") from error
     if len(report.classes) != network.num_outputs:
         raise BhcError(f"{path} is damaged: {len(report.classes)} classes for another number of outputs")
-    return Compressed(network.module, report, network.input_shape, network.temperature)
+    sized = replace(report, file_bytes=Path(path).stat().st_size)
+    return Compressed(network.module, sized, network.input_shape, network.temperature)

@@ -39,9 +39,7 @@ def _steps(net: nn.Module, graph: fx.Graph) -> Iterator[tuple[str, nn.Module]]:
     for node in graph.nodes:
         if node.op == "placeholder":
             if previous is not None:
-                raise BhcError(
-                    f"{type(net).__name__} takes more than one input", hint="wrap it in a module with one"
-                )
+                raise BhcError(f"{type(net).__name__} takes more than one input", hint="wrap it in a module with one")
         elif node.op == "get_attr" or node.all_input_nodes != [previous]:
             raise BhcError(
                 f"{node.name!r} in {type(net).__name__} does not continue the chain",

@@ -13,10 +13,13 @@ POOLED_SIDE = 4
 
 
 class VectorEmbedder(nn.Sequential):
-    """The paper's for class subsets: two fully connected layers of width 100."""
+    """The paper's for class subsets: two fully connected layers of width 100.
+
+    The second ends in tanh: a ReLU there dies at useful learning rates, and with it the conditioning.
+    """
 
     def __init__(self, num_features: int, width: int) -> None:
-        super().__init__(nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        super().__init__(nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, width), nn.Tanh())
 
 
 class ImageEmbedder(nn.Sequential):
@@ -34,7 +37,7 @@ class ImageEmbedder(nn.Sequential):
             nn.AdaptiveAvgPool2d(POOLED_SIDE),
             nn.Flatten(),
             nn.Linear(20 * POOLED_SIDE**2, width),
-            nn.ReLU(),
+            nn.Tanh(),
         )
 
 
@@ -51,7 +54,7 @@ class JointEmbedder(nn.Module):
     def __init__(self, parts: Sequence[nn.Module], width: int) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
-        self.mix = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.mix = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.Tanh())
 
     def forward(self, *encodings: Tensor) -> Tensor:
         total = sum(part(encoding) for part, encoding in zip(self.parts, encodings, strict=True))

@@ -1,13 +1,14 @@
 """Who writes the weights: three generators behind one interface.
 
 ``Full``: the paper's, a linear map from the embedding to every mean and log-variance.
-``LowRank``: shared mean and log-variance, plus a mean of low rank for each context.
+``LowRank``: shared mean and log-variance, plus a change of low rank for each context.
 ``ScalesOnly``: shared mean and log-variance; a context speaks through its scales and biases alone.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import log
 from typing import Any, ClassVar
 
 import torch
@@ -68,7 +69,10 @@ class Full(GeneratorSpec):
 
 @dataclass(frozen=True)
 class LowRank(GeneratorSpec):
-    """``M(c) = M + U(c) V(c)^T``: little more than one Bayesian layer, and still weights of its own."""
+    """``M(c) = M + U(c) V^T``: little more than one Bayesian layer, and still weights of its own.
+
+    V is shared: the input side is conditioned already, by z(c), and a V(c) would cost most of the time.
+    """
 
     rank: int = 4
     kind = "low-rank"
@@ -138,35 +142,30 @@ class _SharedHead(WeightHead):
     @torch.no_grad()
     def clip_(self) -> None:
         if self.largest_std is not None:
-            self.shared_logvar.offset.copy_(clip_variance(self.shared_logvar.offset, self.largest_std))
+            self.shared_logvar.offset.clamp_(max=2 * log(self.largest_std))
 
     def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         return self.shared_mean.offset[rows[:, None], columns]
 
 
 class _LowRankHead(_SharedHead):
-    """``left`` has no offset, so a zero embedding gives the shared mean; ``right`` has one, so that ``left``
-    receives a gradient from the first step on even with zero maps."""
+    """``left`` has no offset, so a zero embedding gives the shared mean; ``right`` starts at random, so that
+    ``left`` receives a gradient from the first step on even with zero maps."""
 
-    def __init__(
-        self, layer: Layer, width: int, initial: Initial, *, rank: int, generator: Generator | None
-    ) -> None:
+    def __init__(self, layer: Layer, width: int, initial: Initial, *, rank: int, generator: Generator | None) -> None:
         super().__init__(layer, initial, generator=generator)
-        outputs, columns = layer.num_outputs, layer.num_inputs * layer.kernel_area
+        columns = layer.num_inputs * layer.kernel_area
         self.rank = rank
-        self.left_matrix = nn.Parameter(initial.map(outputs * rank, width, generator=generator))
-        offset = kaiming_uniform(rank, columns, gain=1.0, generator=generator).mT.contiguous()
-        self.right_map = Map(offset, width, initial, generator=generator)
+        self.left_matrix = nn.Parameter(initial.map(layer.num_outputs * rank, width, generator=generator))
+        right = kaiming_uniform(rank, columns, gain=1.0, generator=generator).mT.contiguous()
+        self.right = Constant(right)
 
     def mean(self, embedding: Tensor) -> WeightMean:
         left = F.linear(embedding, self.left_matrix).reshape(len(embedding), -1, self.rank)
-        return WeightMean(self.shared_mean(embedding).contiguous(), left, self.right_map(embedding))
+        return WeightMean(self.shared_mean(embedding), left, self.right.offset)
 
     def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         shared = super().mean_at(embedding, rows, columns)
-        inputs = self.shared_mean.offset.shape[1]
-        left = (self.left_matrix.reshape(-1, self.rank, embedding.shape[1])[rows] @ embedding[0])[None]
-        offset = self.right_map.offset.reshape(inputs, -1, self.rank)[columns]
-        matrix = self.right_map.matrix.reshape(inputs, -1, self.rank, embedding.shape[1])[columns]
-        right = (offset + matrix @ embedding[0]).flatten(0, 1)[None]
-        return shared + torch.einsum("kor,kir->koi", left, right)[0].reshape(shared.shape)
+        left = self.left_matrix.view(-1, self.rank, embedding.shape[1])[rows] @ embedding[0]
+        right = self.right.offset.view(self.shared_mean.offset.shape[1], -1, self.rank)[columns].flatten(0, 1)
+        return shared + (left @ right.mT).reshape(shared.shape)

@@ -40,7 +40,5 @@ def kaiming_uniform(rows: int, width: int, *, gain: float, generator: Generator 
     """``U(-b, b)`` with ``b = gain sqrt(3 / width)``."""
     bound = gain * sqrt(3 / width)
     return (
-        torch.empty(rows, width).uniform_(-bound, bound, generator=generator)
-        if bound
-        else torch.zeros(rows, width)
+        torch.empty(rows, width).uniform_(-bound, bound, generator=generator) if bound else torch.zeros(rows, width)
     )

@@ -50,9 +50,7 @@ class VectorHeads(nn.Module):
         with torch.no_grad():
             # The paper's noise is for weights and scales; a bias starts as it was.
             self.mean_map.matrix[scales:] = 0
-        self.logvar_map = Map(
-            initial.log_variance(scales, generator=generator), width, initial, generator=generator
-        )
+        self.logvar_map = Map(initial.log_variance(scales, generator=generator), width, initial, generator=generator)
 
     def means(self, embedding: Tensor) -> tuple[LayerVectors, ...]:
         """Means of the scales, and the biases."""

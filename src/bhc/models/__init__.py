@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from torch import nn
+from torch import Generator, nn
 
 from bhc.errors import BhcError
 from bhc.models.lenet import lenet_5_caffe, lenet_300_100
@@ -15,11 +15,30 @@ BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
 NAMES = tuple(BUILDERS)
 
 
-def build(name: str, *, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
-    """A fresh network by its name on the command line."""
+def build(
+    name: str,
+    *,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    full_scale: float = 255.0,
+    generator: Generator | None = None,
+) -> nn.Sequential:
+    """A fresh network by its name on the command line; with ``generator`` its weights follow from that."""
     if name not in BUILDERS:
         raise BhcError(f"unknown model {name!r}", hint=f"choose one of: {', '.join(NAMES)}")
-    return BUILDERS[name](image_shape=image_shape, num_classes=num_classes)
+    net = BUILDERS[name](image_shape=image_shape, num_classes=num_classes, full_scale=full_scale)
+    if generator is not None:
+        _initialise_(net, generator)
+    return net
+
+
+def _initialise_(net: nn.Module, generator: Generator) -> None:
+    """torch's own starting values, drawn from a generator instead of the global state."""
+    for module in net.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            bound = module.weight[0].numel() ** -0.5
+            for parameter in module.parameters(recurse=False):
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
 
 __all__ = ["BUILDERS", "NAMES", "Normalise", "build", "lenet_5_caffe", "lenet_300_100"]

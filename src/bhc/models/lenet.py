@@ -1,4 +1,4 @@
-"""The two LeNets of the compression literature. Pixels go in as they are stored, 0 to 255."""
+"""The two LeNets of the compression literature. Pixels go in as they are stored, 0 to ``full_scale``."""
 
 from collections import OrderedDict
 from math import prod
@@ -8,14 +8,16 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.models.normalise import Normalise
 
-# The standard deviation of MNIST's pixels, 0.3081 of full scale.
-PIXEL_STD = 0.3081 * 255
+# The standard deviation of MNIST's pixels as a part of full scale.
+PIXEL_STD = 0.3081
 
 
-def lenet_300_100(*, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10) -> nn.Sequential:
+def lenet_300_100(
+    *, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10, full_scale: float = 255.0
+) -> nn.Sequential:
     """Three linear layers, 784-300-100-10 on MNIST: 266,200 weights."""
     return _named(
-        normalise=Normalise(0.0, PIXEL_STD),
+        normalise=Normalise(0.0, PIXEL_STD * full_scale),
         flatten=nn.Flatten(),
         fc1=nn.Linear(prod(image_shape), 300),
         relu1=nn.ReLU(),
@@ -25,7 +27,9 @@ def lenet_300_100(*, image_shape: tuple[int, int, int] = (1, 28, 28), num_classe
     )
 
 
-def lenet_5_caffe(*, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10) -> nn.Sequential:
+def lenet_5_caffe(
+    *, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10, full_scale: float = 255.0
+) -> nn.Sequential:
     """Two 5 x 5 convolutions and two linear layers, 20-50-800-500 on MNIST: 430,500 weights."""
     channels, height, width = image_shape
     if min(height, width) < 16:
@@ -35,7 +39,7 @@ def lenet_5_caffe(*, image_shape: tuple[int, int, int] = (1, 28, 28), num_classe
         )
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
     return _named(
-        normalise=Normalise(0.0, PIXEL_STD),
+        normalise=Normalise(0.0, PIXEL_STD * full_scale),
         conv1=nn.Conv2d(channels, 20, 5),
         relu1=nn.ReLU(),
         pool1=nn.MaxPool2d(2),

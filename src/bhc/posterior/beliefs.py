@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from bhc.posterior.moments import log_dropout
@@ -15,14 +14,13 @@ class WeightMean:
 
     base: Tensor  # (K or 1, O, I, *kernel); 1 when all contexts share it
     left: Tensor | None = None  # (K, O, R)
-    right: Tensor | None = None  # (K, I * kernel area, R)
+    right: Tensor | None = None  # (I * kernel area, R), shared
 
     def dense(self) -> Tensor:  # (K or 1, O, I, *kernel)
         """The mean multiplied out: simple, and as large as K networks."""
         if self.left is None or self.right is None:
             return self.base
-        change = torch.einsum("kor,kir->koi", self.left, self.right)
-        return self.base + change.reshape(-1, *self.base.shape[1:])
+        return self.base + (self.left @ self.right.mT).reshape(-1, *self.base.shape[1:])
 
     def squared_norm(self) -> Tensor:  # (K or 1,)
         """``sum of squares`` of each context's mean, without multiplying it out.
@@ -36,8 +34,8 @@ class WeightMean:
         """What the low-rank part adds to the squared norm."""
         assert self.left is not None
         assert self.right is not None
-        base = self.base.flatten(2)
-        cross = (torch.matmul(base, self.right) * self.left).sum((1, 2))
+        product = self.base.flatten(2) @ self.right
+        cross = (product * self.left).sum((1, 2))
         own = ((self.left.mT @ self.left) * (self.right.mT @ self.right)).sum((1, 2))
         return 2 * cross + own
 

@@ -25,9 +25,7 @@ class FreeLayer(nn.Module):
         bias = layer.module.bias
         inputs, outputs = family.num_scales(layer)
         self.weight_mean = nn.Parameter(weight.clone()[None])
-        self.weight_logvar = nn.Parameter(
-            INITIAL_LOGVAR + 0.01 * torch.randn(1, *weight.shape, generator=generator)
-        )
+        self.weight_logvar = nn.Parameter(INITIAL_LOGVAR + 0.01 * torch.randn(1, *weight.shape, generator=generator))
         self.bias = None if bias is None else nn.Parameter(bias.detach().cpu().clone()[None])
         self.in_scale_mean = scale(inputs, 1.0, 1e-4)
         self.in_scale_logvar = scale(inputs, INITIAL_LOGVAR, 1e-2)

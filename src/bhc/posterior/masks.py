@@ -39,9 +39,7 @@ def find_masks(
     keep_out: list[Tensor] = []
     for index, (layer, dropout) in enumerate(zip(layers, dropouts, strict=True)):
         units = layer.num_inputs // layer.positions
-        read = _or_kept(
-            None if layer.is_convolution else dropout.in_log_dropout, contexts, layer.num_inputs, outputs
-        )
+        read = _or_kept(None if layer.is_convolution else dropout.in_log_dropout, contexts, layer.num_inputs, outputs)
         written = _or_kept(dropouts[index - 1].out_log_dropout if index else None, contexts, units, outputs)
         reads, alive, forced = _agree(read.reshape(contexts, units, layer.positions), written, threshold)
         keep_in.append(reads.flatten(1))

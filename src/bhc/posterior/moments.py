@@ -1,5 +1,7 @@
 """Moments of the posterior: dropout rates, the deterministic weights, the marginal variance."""
 
+from math import log
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,7 @@ def marginal_variance(
 
 def clip_variance(weight_logvar: Tensor, largest_std: float) -> Tensor:
     """Hold the standard deviation of a layer's weights under ``largest_std`` (paper: 0.2 in the first layer)."""
-    return weight_logvar.clamp(max=2 * torch.tensor(largest_std).log().item())
+    return weight_logvar.clamp(max=2 * log(largest_std))
 
 
 def _over_inputs(per_input: Tensor, *, like: Tensor) -> Tensor:

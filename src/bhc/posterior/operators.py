@@ -26,7 +26,7 @@ class Operator(Protocol):
         """Moments of the output over the weights: ``h`` times the mean, ``h^2`` times the variance."""
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """``h`` times ``left right^T`` (K, O, R), (K, I * kernel area, R), never multiplied out."""
+        """``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
 
     def spread(self, values: Tensor) -> Tensor:
         """(K * B, n) numbers, one a unit, in a shape that multiplies (K * B, n, ...) activations."""
@@ -50,9 +50,7 @@ def apply_mean(operator: Operator, h: Tensor, weight: WeightMean) -> Tensor:
 class _Moments:
     """The plain way to the output's moments: one product after the other."""
 
-    def mean_and_variance(
-        self: Operator, h: Tensor, weight: WeightMean, variance: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def mean_and_variance(self: Operator, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         return apply_mean(self, h, weight), self.apply(h * h, variance)
 
 
@@ -62,7 +60,7 @@ class Linear(_Moments):
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         if weight.base.shape[0] > 1 or variance.shape[0] > 1:
             return super().mean_and_variance(h, weight, variance)
-        product, spread = MeanAndVariance.apply(h, weight.base[0], variance[0])
+        product, spread = MeanAndVariance.apply(h, weight.base.squeeze(0), variance.squeeze(0))
         if weight.left is not None and weight.right is not None:
             product = product + self.apply_low_rank(h, weight.left, weight.right)
         return product, spread
@@ -70,12 +68,12 @@ class Linear(_Moments):
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
         contexts = weight.shape[0]
         if contexts == 1:
-            return h @ weight[0].mT
+            return h @ weight.squeeze(0).mT
         return torch.bmm(h.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1)
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        per_context = h.reshape(left.shape[0], -1, h.shape[1])
-        return torch.bmm(torch.bmm(per_context, right), left.mT).flatten(0, 1)
+        thin = (h @ right).reshape(left.shape[0], -1, right.shape[1])
+        return torch.bmm(thin, left.mT).flatten(0, 1)
 
     def spread(self, values: Tensor) -> Tensor:
         return values
@@ -97,7 +95,7 @@ class Convolution(_Moments):
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
         contexts, outputs = weight.shape[:2]
         if contexts == 1:
-            return self._convolve(h, weight[0], groups=1)
+            return self._convolve(h, weight.squeeze(0), groups=1)
         # (K * B, C, ...) -> (B, K * C, ...): each context's channels become a group.
         batch = h.shape[0] // contexts
         grouped = h.reshape(contexts, batch, *h.shape[1:]).transpose(0, 1).flatten(1, 2)
@@ -107,8 +105,7 @@ class Convolution(_Moments):
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
         contexts, _, rank = left.shape
-        kernels = right.mT.reshape(contexts, rank, h.shape[1], *self.kernel_size)
-        thin = self.apply(h, kernels)
+        thin = self._convolve(h, right.mT.reshape(rank, h.shape[1], *self.kernel_size), groups=1)
         batch, area = h.shape[0] // contexts, thin.shape[2:]
         per_context = thin.reshape(contexts, batch, rank, -1)
         wide = torch.einsum("kbra,kor->kboa", per_context, left)

@@ -1,11 +1,11 @@
 """The two forward passes of a layer: noisy for learning (paper, algorithms 1 and 2), masked for use."""
 
-import torch
 from torch import Tensor
 
 from bhc.posterior.beliefs import LayerMean, LayerPosterior
 from bhc.posterior.noise import Noise
 from bhc.posterior.operators import Operator, apply_mean
+from bhc.posterior.products import Sampled, ScaledByNoise
 
 # Inside the root: its gradient at a variance of zero would be infinite.
 VARIANCE_FLOOR = 1e-8
@@ -28,16 +28,13 @@ def noisy_pass(
     mean = posterior.mean
     examples = h.shape[0] // num_contexts
     if mean.in_scale is not None and posterior.in_scale_logvar is not None:
-        z = _sample_scale(mean.in_scale, posterior.in_scale_logvar, examples=examples, noise=noise)
-        h = h * operator.spread(z)
-    output, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
-    std = (variance + VARIANCE_FLOOR).sqrt()
-    output = torch.addcmul(output, std, noise.normal(std.shape, like=std))
+        h = _times_scale(h, mean.in_scale, posterior.in_scale_logvar, examples=examples, noise=noise)
+    product, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
+    output = Sampled.apply(product, variance, noise.normal(product.shape, like=product), VARIANCE_FLOOR)
     if mean.bias is not None:
         output = output + operator.spread(_per_example(mean.bias, examples, num_contexts))
     if mean.out_scale is not None and posterior.out_scale_logvar is not None:
-        s = _sample_scale(mean.out_scale, posterior.out_scale_logvar, examples=examples, noise=noise)
-        output = output * operator.spread(s)
+        output = _times_scale(output, mean.out_scale, posterior.out_scale_logvar, examples=examples, noise=noise)
     return output
 
 
@@ -61,10 +58,11 @@ def masked_pass(
     return output * operator.spread(_per_example(outputs, examples, contexts))
 
 
-def _sample_scale(mean: Tensor, logvar: Tensor, *, examples: int, noise: Noise) -> Tensor:
-    """``mu + sigma E``, anew for each example: (K, n) -> (K * B, n)."""
-    draws = noise.normal((mean.shape[0], examples, mean.shape[1]), like=mean)
-    return torch.addcmul(mean[:, None], (0.5 * logvar).exp()[:, None], draws).flatten(0, 1)
+def _times_scale(h: Tensor, mean: Tensor, logvar: Tensor, *, examples: int, noise: Noise) -> Tensor:
+    """``h (mu + sigma E)``, scales (K, n) drawn anew for each example and spread over what they cover."""
+    contexts, count = mean.shape
+    draws = noise.normal((contexts, examples, count), like=mean)
+    return ScaledByNoise.apply(h.reshape(contexts, examples, count, -1), mean, logvar, draws).reshape(h.shape)
 
 
 def _per_example(values: Tensor, examples: int, contexts: int) -> Tensor:

@@ -1,7 +1,9 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
+from bhc.training.device import find_device, repeatable
 from bhc.training.evaluation import Point, Probe, base_error, trade_off
 from bhc.training.loop import Options, choose_threshold, train
+from bhc.training.pretrain import Pretraining, error_of, load_weights, pretrain, save_weights
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.stages import (
@@ -22,6 +24,7 @@ __all__ = [
     "Lines",
     "Options",
     "Point",
+    "Pretraining",
     "Probe",
     "Progress",
     "Recipe",
@@ -32,9 +35,15 @@ __all__ = [
     "base_error",
     "choose_threshold",
     "default_progress",
+    "error_of",
+    "find_device",
     "load_run",
+    "load_weights",
+    "pretrain",
     "recipe_from_dicts",
+    "repeatable",
     "save_run",
+    "save_weights",
     "trade_off",
     "train",
     "two_stage_budget",

@@ -29,7 +29,8 @@ from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
 from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
 
 LOG_EVERY = 50
-CURVE_POINTS = 15
+CURVE_POINTS = 13
+TOLERANCE = 1.0  # points of validation error that the default threshold may cost
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class _Trainer:
             validation=self.validation,
             class_names=class_names,
             thresholds=consolidated[-1].thresholds if consolidated else None,
-            default_threshold=choose_threshold(after, most_error=original + 0.5),
+            default_threshold=choose_threshold(after, most_error=original + TOLERANCE),
             training={
                 "recipe": [stage.to_dict() for stage in self.recipe],
                 "seed": self.options.seed,
@@ -171,9 +172,7 @@ class _Trainer:
         self.options.progress.update(self.position.stage_step, terms)
         if self.folder:
             seconds = round(time.monotonic() - self.began, 2)
-            self.folder.metrics.append(
-                {"step": self.position.step, "stage": stage.kind, **terms, "seconds": seconds}
-            )
+            self.folder.metrics.append({"step": self.position.step, "stage": stage.kind, **terms, "seconds": seconds})
 
     def _sparsity(self) -> float:
         """Harmonic pruning ratio over the probes at the middle of the thresholds in use."""
@@ -212,9 +211,7 @@ class _Trainer:
 
     def _save(self, optimizer: torch.optim.Optimizer) -> None:
         assert self.folder is not None
-        save_checkpoint(
-            self.folder, self.network, optimizer, self.generators, self.position, settings=self.settings
-        )
+        save_checkpoint(self.folder, self.network, optimizer, self.generators, self.position, settings=self.settings)
 
     def _settings(self, train_set: Split) -> dict[str, Any]:
         return {

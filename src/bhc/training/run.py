@@ -66,9 +66,7 @@ class TrainedModel:
 
 def save_run(folder: RunFolder, model: TrainedModel) -> None:
     """Write a finished run; ``run.json`` comes last and makes it one."""
-    write_tensors(
-        folder.model, network_tensors(model.network), {"gates": model.network.hypernet.gates is not None}
-    )
+    write_tensors(folder.model, network_tensors(model.network), {"gates": model.network.hypernet.gates is not None})
     if model.validation is not None:
         tensors = {"images": model.validation.images, "labels": model.validation.labels}
         write_tensors(folder.validation, tensors, {})

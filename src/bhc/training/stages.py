@@ -68,14 +68,16 @@ class Learn(Stage):
 
     ``num_data`` is N in the objective; by default ``|D_t|``, the training examples of each context's classes.
     ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
-    end and move by about a rate a step, hence a rate of their own.
+    end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
+    and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``).
     """
 
-    steps: int = 3000
-    kl_weight: float = 1.0
+    steps: int = 4000
+    kl_weight: float = 2.0
     warm_up: float = 0.5  # fraction of the steps over which the weight rises from zero
-    rate: float = 1e-3
-    logvar_rate: float = 1e-2
+    rate: float = 3e-3
+    logvar_rate: float = 3e-2
+    map_slowdown: float = 3.0
     contexts: int = 16  # K
     examples: int = 16  # B
     budget: float | None = None
@@ -87,11 +89,13 @@ class Learn(Stage):
         network.hypernet.train()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        named = [pair for pair in network.hypernet.named_parameters() if pair[1].requires_grad]
-        return [
-            {"params": [p for name, p in named if "logvar" not in name], "lr": self.rate},
-            {"params": [p for name, p in named if "logvar" in name], "lr": self.logvar_rate},
-        ]
+        by_rate: dict[float, list[Tensor]] = {}
+        for name, parameter in network.hypernet.named_parameters():
+            if parameter.requires_grad:
+                rate = self.logvar_rate if "logvar" in name else self.rate
+                shared = name.endswith("offset")
+                by_rate.setdefault(rate if shared else rate / self.map_slowdown, []).append(parameter)
+        return [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
@@ -138,9 +142,9 @@ class Consolidate(Stage):
     range. The pretrained network is a free teacher.
     """
 
-    steps: int = 2000
-    thresholds: tuple[float, float] = (-2.5, 1.0)
-    rate: float = 1e-3
+    steps: int = 3000
+    thresholds: tuple[float, float] = (-2.0, 1.0)
+    rate: float = 2e-3
     contexts: int = 16
     examples: int = 16
     teacher_weight: float = 0.7

@@ -1,0 +1,85 @@
+"""A training step against a plain Adam step of the same network on the same batch, in one run.
+
+The floor is two products forward where a plain layer has one. Both steps get a batch that is already
+drawn; both use torch's fused Adam.
+"""
+
+import torch
+from timing import Results, environment, take_turns, write
+from torch import nn
+from torch.nn import functional as F
+
+import bhc
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import PooledNoise, kl
+from bhc.training.objective import negative_elbo, restrict
+
+CONTEXTS, EXAMPLES = 16, 16
+GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
+
+
+class PlainStep:
+    """What a user's own training loop does."""
+
+    def __init__(self, net: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> None:
+        self.net, self.x, self.labels = net, x, labels
+        self.optimizer = torch.optim.Adam(net.parameters(), fused=True)
+
+    def __call__(self) -> None:
+        loss = F.cross_entropy(self.net(self.x), self.labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+
+class LearningStep:
+    """A step of the variational stage on given contexts and examples."""
+
+    def __init__(self, network: ConditionalNetwork, x: torch.Tensor, labels: torch.Tensor) -> None:
+        self.network, self.x, self.labels = network, x, labels
+        self.noise = PooledNoise(0)
+        self.batch = network.space.sample(CONTEXTS, 10, generator=torch.Generator().manual_seed(0))
+        self.optimizer = torch.optim.Adam(network.hypernet.parameters(), fused=True)
+        self.num_data = torch.full((CONTEXTS,), 12_000.0)
+        self.weight = torch.ones(CONTEXTS)
+        self.step = 0
+
+    def __call__(self) -> None:
+        self.noise.advance(self.step)
+        logits, posteriors = self.network.noisy(self.x, self.batch, noise=self.noise)
+        cross_entropy = F.cross_entropy(restrict(logits, self.batch.outputs), self.labels)
+        loss = negative_elbo(cross_entropy, kl(posteriors), num_data=self.num_data, kl_weight=self.weight)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.network.hypernet.clip_()
+        self.step += 1
+
+
+def main() -> None:
+    torch.set_flush_denormal(True)
+    generator = torch.Generator().manual_seed(0)
+    # Sparse like digits: four pixels in five are background.
+    x = torch.randint(0, 256, (CONTEXTS * EXAMPLES, 1, 28, 28), generator=generator)
+    x = (x * (torch.rand(x.shape, generator=generator) < 0.2)).to(torch.uint8)
+    labels = torch.randint(0, 10, (len(x),), generator=generator)
+    rows: list[Results] = []
+    for name, build in bhc.models.BUILDERS.items():
+        rivals: dict[str, LearningStep | PlainStep] = {"plain": PlainStep(build(), x, labels)}
+        for kind, spec in GENERATORS.items():
+            space = bhc.ClassSubsets(10)
+            model = bhc.wrap(build(), space, example_input=x[:1], generator=spec)
+            rivals[kind] = LearningStep(model.network, x, labels)
+        times = take_turns({k: v for k, v in rivals.items() if k != "full"}, rounds=40)
+        # A full step takes as long as ten others: fewer rounds, with the plain step beside it again.
+        slow = take_turns({"plain": rivals["plain"], "full": rivals["full"]}, rounds=5)
+        ratios = {kind: times[kind] / times["plain"] for kind in ("scales-only", "low-rank")}
+        ratios["full"] = slow["full"] / slow["plain"]
+        rows.append({"model": name, "plain_ms": times["plain"], "ratios": ratios})
+        shown = ", ".join(f"{kind} {ratio:.1f} x" for kind, ratio in ratios.items())
+        print(f"{name}: plain step {times['plain']:.1f} ms for {len(x)} images; {shown}", flush=True)
+    write({"benchmark": "training-step", "contexts": CONTEXTS, "examples": EXAMPLES, **environment(), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m bhc`` is the command line."""
+
+from bhc.cli import main
+
+main()

@@ -1,0 +1,44 @@
+"""What every command shares: data to stdout, everything else to stderr, errors as one line and a hint."""
+
+import json
+import sys
+from typing import Any
+
+from bhc.errors import BhcError
+
+WRONG_USE, INTERRUPTED = 2, 130
+
+
+def show(value: Any, *, as_json: bool) -> None:
+    """Print a result: a JSON value, or its text."""
+    if as_json:
+        sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    else:
+        sys.stdout.write(f"{value}\n")
+
+
+def say(text: str) -> None:
+    """A word about what is going on, to stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def say_error(error: BhcError) -> None:
+    """The problem in one line, then the hint."""
+    say(f"error: {error.problem}")
+    if error.hint:
+        say(f"hint: {error.hint}")
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Columns aligned, the first to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+
+    def line(cells: list[str]) -> str:
+        first, *others = (
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join([first, *others]).rstrip()
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])

@@ -1,0 +1,199 @@
+"""``bhc demo``: the whole story in minutes."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bhc import data as datasets
+from bhc.cli.console import say, show, table
+from bhc.cli.options import DataDir, Json, Seed
+from bhc.cli.plots import contexts_figure, run_figure, save_figure
+from bhc.cli.summary import Outcome, environment, judge, summarise
+from bhc.compressor import Compressor, fit, wrap
+from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
+from bhc.contexts.subsets import Subset
+from bhc.data import DataSet
+from bhc.files import write_json
+from bhc.training import (
+    Consolidate,
+    Learn,
+    Pretraining,
+    default_progress,
+    error_of,
+    pretrain,
+    save_weights,
+)
+
+MODEL = "lenet-300-100"
+SIZES = (2, 3)
+TRIPLE: Subset = (3, 5, 8)
+HELD_OUT_EVERY = 7
+SHOWN_UNSEEN = 6
+
+
+def demo_command(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("bhc-demo"),
+    data: Annotated[str, typer.Option(help="mnist, fashion-mnist or digits.")] = "mnist",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes of pretraining.")] = 8,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of variational learning.")] = Learn().steps,
+    consolidation_steps: Annotated[int, typer.Option(min=1, help="Steps of consolidation.")] = Consolidate().steps,
+    kl_weight: Annotated[float, typer.Option(min=0.0, help="Weight of the divergence: size.")] = Learn().kl_weight,
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Pretrain, train one hypernetwork, and cut networks to measure for classes it was and was not shown."""
+    began = time.monotonic()
+    dataset = datasets.load(data, data_dir=data_dir)
+    say(f"1. A network for all {dataset.num_classes} classes of {data}: {MODEL}.")
+    net = pretrain(MODEL, dataset, Pretraining(epochs=epochs), seed=seed, progress=default_progress())
+    original = {"validation_error": error_of(net, dataset.validation), "test_error": error_of(net, dataset.test)}
+    out.mkdir(parents=True, exist_ok=True)
+    save_weights(out / "pretrained.safetensors", MODEL, net, dataset, errors=original)
+    say(f"   {original['test_error']:.2f} % test error with 32-bit weights.\n")
+
+    held_out = choose_held_out(dataset.num_classes)
+    sampler = RandomSubsets(SIZES, held_out)
+    say(
+        f"2. One hypernetwork for every subset of {' or '.join(map(str, SIZES))} classes:"
+        f" {len(sampler.subsets(dataset.num_classes))} to train on, {len(held_out)} never shown."
+    )
+    space = ClassSubsets(dataset.num_classes, sampler, dataset.class_names)
+    model = wrap(net, space, example_input=dataset.train.images[:1], std_limits=(0.2, None, None), seed=seed)
+    recipe = (Learn(steps=steps, kl_weight=kl_weight), Consolidate(steps=consolidation_steps))
+    fit(
+        model,
+        dataset.train,
+        dataset.validation,
+        recipe=recipe,
+        run=out / "run",
+        seed=seed,
+        class_names=dataset.class_names,
+        progress=default_progress(),
+    )
+    threshold = model.model.default_threshold
+    say(f"   Threshold {threshold:g}, chosen on validation data.\n")
+
+    say("3. Networks cut to measure, judged on test images of their classes.\n")
+    pairs = [(first, first + 1) for first in range(dataset.num_classes - 1)]
+    shown = {
+        "pairs": [_emit(model, subset, dataset, out) for subset in pairs],
+        "triple": [_emit(model, TRIPLE, dataset, out)],
+        "unseen": [_emit(model, subset, dataset, out) for subset in held_out],
+    }
+    _draw(model, shown, out)
+    seconds = time.monotonic() - began
+    result = _result(model, shown, original, seed=seed, seconds=seconds)
+    write_json(out / "summary.json", result)
+    show(result if json else _story(shown, seconds), as_json=json)
+    say(_what_next(out, data))
+
+
+def choose_held_out(num_classes: int) -> tuple[Subset, ...]:
+    """Every seventh subset that is neither a consecutive pair nor the triple shown."""
+    candidates = [
+        subset
+        for subset in all_subsets(num_classes, SIZES)
+        if subset != TRIPLE and not (len(subset) == 2 and subset[1] - subset[0] == 1)
+    ]
+    return tuple(candidates[::HELD_OUT_EVERY])
+
+
+def _emit(model: Compressor, subset: Subset, dataset: DataSet, out: Path) -> Outcome:
+    small = model.compress(classes=subset)
+    path = out / "networks" / f"{MODEL}-{'-'.join(map(str, subset))}.bhc"
+    return judge(small.save(path, overwrite=True), model.network, dataset.test)
+
+
+def _result(
+    model: Compressor, shown: dict[str, list[Outcome]], original: dict[str, float], *, seed: int, seconds: float
+) -> dict[str, Any]:
+    trained = model.space.to_dict()["sampler"]
+    return {
+        "experiment": "demo",
+        "model": MODEL,
+        "method": "bhc-cy",
+        "trained_on": f"subsets of {' and '.join(map(str, SIZES))} classes, {len(trained['held_out'])} held out",
+        "seed": seed,
+        "config": {
+            "recipe": model.model.training["recipe"],
+            "generator": model.network.design.generator.to_dict(),
+        },
+        **environment(),
+        "seconds": round(seconds, 1),
+        "original_error": original["test_error"],
+        "summary": summarise(shown["pairs"]),
+        "contexts": [outcome.to_dict() for outcome in shown["pairs"]],
+        "triple": [outcome.to_dict() for outcome in shown["triple"]],
+        "unseen": {
+            "summary": summarise(shown["unseen"]),
+            "contexts": [outcome.to_dict() for outcome in shown["unseen"]],
+        },
+    }
+
+
+def _story(shown: dict[str, list[Outcome]], seconds: float) -> str:
+    header = ["classes", "architecture", "times smaller", "file bytes", "full net %", "this net %", "emitted ms"]
+    rows = [_row(outcome) for outcome in shown["pairs"] + shown["triple"]]
+    unseen = [_row(outcome, "*") for outcome in shown["unseen"][:: max(1, len(shown["unseen"]) // SHOWN_UNSEEN)]]
+    pairs = summarise(shown["pairs"])
+    return "\n".join(
+        [
+            table(header, rows + unseen),
+            "* never shown in training. Errors are on test images of the classes; both nets choose among these.",
+            "",
+            _in_all(f"{len(shown['pairs'])} pairs", shown["pairs"]),
+            _in_all(f"{len(shown['unseen'])} unseen subsets", shown["unseen"]),
+            f"one network: {pairs['emit_ms_median']:.1f} ms from context to runnable module (median)",
+            f"the whole demo: {seconds:.0f} s",
+        ]
+    )
+
+
+def _in_all(name: str, outcomes: list[Outcome]) -> str:
+    summary = summarise(outcomes)
+    before = 100 * sum(o.wrong_before for o in outcomes) / sum(o.images for o in outcomes)
+    return (
+        f"{name}: {summary['pruning_ratio_harmonic']:.0f} x smaller (harmonic mean; arithmetic"
+        f" {summary['pruning_ratio_mean']:.0f}), {summary['pruning_error']:.2f} % error in all"
+        f" (full network {before:.2f} %), worst {summary['error_max']:.2f} %"
+    )
+
+
+def _row(outcome: Outcome, mark: str = "") -> list[str]:
+    report = outcome.small.report
+    return [
+        ", ".join(map(str, outcome.small.classes)) + mark,
+        "-".join(map(str, report.architecture)),
+        f"{report.pruning_ratio:.0f}",
+        f"{report.file_bytes:,}",
+        f"{outcome.error_before:.2f}",
+        f"{outcome.error:.2f}",
+        f"{report.emit_ms:.1f}",
+    ]
+
+
+def _draw(model: Compressor, shown: dict[str, list[Outcome]], out: Path) -> None:
+    training, threshold = model.model.training, model.model.default_threshold
+    chosen = [shown["pairs"][0], shown["pairs"][3], *shown["triple"], shown["unseen"][0], shown["unseen"][-1]]
+    named = [(f"classes {', '.join(map(str, o.small.classes))}", o.small) for o in chosen]
+    save_figure(contexts_figure(named, training, threshold), out / "contexts.png")
+    context = model.space.resolve({"classes": shown["pairs"][3].small.classes})
+    save_figure(run_figure(model.network, training, context, threshold, str(context)), out / "run.png")
+
+
+def _what_next(out: Path, data: str) -> str:
+    network = out / "networks" / f"{MODEL}-3-4.bhc"
+    return "\n".join(
+        [
+            "",
+            f"In {out}/: contexts.png, run.png (pictures), networks/ (files), run/ (the model), summary.json.",
+            "Try next:",
+            f"  bhc compress {out / 'run'} --classes 1,7 --out ones-and-sevens.bhc",
+            f"  bhc compress {out / 'run'} --classes 1,7 --threshold -1.5      a smaller one",
+            f"  bhc evaluate {network} --data {data}",
+            f"  bhc inspect {out / 'run'} --classes 4,9 --plot run-4-9.png",
+        ]
+    )

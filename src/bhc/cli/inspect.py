@@ -1,0 +1,140 @@
+"""``bhc inspect``: what a run accepts and holds, or what is in an emitted file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bhc.cli.console import say, show, table
+from bhc.cli.options import Force, Json, parse_classes, read_domain, refuse_existing
+from bhc.cli.plots import file_figure, run_figure, save_figure
+from bhc.compressor import Compressor, load
+from bhc.contexts import Context
+from bhc.emission import Compressed, read
+from bhc.errors import BhcError
+
+
+def inspect_command(
+    path: Annotated[Path, typer.Argument(help="Run folder, or emitted network (.bhc).")],
+    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png).")] = None,
+    classes: Annotated[str | None, typer.Option(help="Context for the picture of a run, such as 3,4.")] = None,
+    domain: Annotated[Path | None, typer.Option(help="Context for the picture of a run, a .npy file.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Context for the picture of a run.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Where the picture cuts. Default: the run's.")] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Show a run (contexts, trade-off, log dropout rates) or a file (layers, sizes)."""
+    if plot is not None:
+        refuse_existing(plot, force=force)
+    if not path.exists():
+        raise BhcError(f"{path} does not exist", hint="give a run folder or a .bhc file")
+    if not path.is_dir():
+        small = read(path)
+        show(small.report.to_dict() if json else _file_text(small, path), as_json=json)
+        if plot is not None:
+            save_figure(file_figure(small), plot)
+    else:
+        model = load(path)
+        show(_run_facts(model, path) if json else _run_text(model, path), as_json=json)
+        if plot is not None:
+            request = {"classes": parse_classes(classes), "domain": read_domain(domain), "budget": budget}
+            context = _context(model, request)
+            cut = model.model.default_threshold if threshold is None else threshold
+            figure = run_figure(model.network, model.model.training, context, cut, str(context))
+            save_figure(figure, plot)
+    if plot is not None:
+        say(f"wrote {plot}")
+
+
+def _context(model: Compressor, request: dict[str, Any]) -> Context:
+    """The context asked for; where none is and classes are enough, the first one trained on."""
+    if not any(value is not None for value in request.values()):
+        contexts = model.model.training.get("curve_contexts") or []
+        if contexts and model.space.conditions == ("classes",):
+            request = {"classes": contexts[0]["classes"]}
+        elif model.space.conditions == ("budget",):
+            request = {"budget": 1}
+    return model.space.resolve(request)
+
+
+def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
+    trained, network = model.model, model.network
+    return {
+        "run": str(path),
+        "input_shape": list(network.input_shape),
+        "layers": {layer.name: list(layer.weight_shape) for layer in network.layers},
+        "weights": network.num_weights,
+        "conditions": list(model.space.conditions),
+        "context": model.space.to_dict(),
+        "generator": network.design.generator.to_dict(),
+        "class_names": None if trained.class_names is None else list(trained.class_names),
+        "thresholds": trained.thresholds,
+        "default_threshold": trained.default_threshold,
+        "validation_images": 0 if trained.validation is None else len(trained.validation),
+        "training": trained.training,
+    }
+
+
+def _run_text(model: Compressor, path: Path) -> str:
+    trained, network = model.model, model.network
+    layers = ", ".join(f"{layer.name} {' x '.join(map(str, layer.weight_shape))}" for layer in network.layers)
+    lines = [
+        f"run           {path}",
+        f"network       {network.num_weights:,} weights: {layers}",
+        f"contexts      {', '.join(model.space.conditions)}: {_trained_on(model.space.to_dict())}",
+        f"generator     {network.design.generator.to_dict()['kind']}",
+        f"threshold     {trained.default_threshold:g} by default"
+        + (f", {trained.thresholds[0]:g} to {trained.thresholds[1]:g} covered" if trained.thresholds else ""),
+    ]
+    training = trained.training
+    if training:
+        lines += [
+            f"pretrained    {training['original_error']:.2f} % validation error on the contexts below",
+            "",
+            f"trade-off over {len(training['curve_contexts'])} contexts, validation data",
+            _curve_table(training["curves"]),
+        ]
+    return "\n".join(lines)
+
+
+def _trained_on(space: dict[str, Any]) -> str:
+    match space["kind"]:
+        case "joint":
+            return "; ".join(_trained_on(part) for part in space["spaces"])
+        case "budget":
+            return f"divergence weighted {' or '.join(f'{w:g}' for w in space['kl_weights'])}"
+    sampler = space["sampler"]
+    if sampler["kind"] == "consecutive-pairs":
+        return "trained on consecutive pairs"
+    held = len(sampler["held_out"])
+    sizes = ", ".join(map(str, sampler["sizes"]))
+    return f"trained on subsets of {sizes} classes" + (f", {held} of them held out" if held else "")
+
+
+def _curve_table(curves: dict[str, Any]) -> str:
+    before = {point["threshold"]: point["error"] for point in curves.get("before", [])}
+    rows = [
+        [
+            f"{point['threshold']:.2f}",
+            f"{point['ratio_mean']:,.1f}",
+            f"{point['ratio_harmonic']:,.1f}",
+            f"{before[point['threshold']]:.2f}" if point["threshold"] in before else "-",
+            f"{point['error']:.2f}",
+            f"{point['error_max']:.2f}",
+        ]
+        for point in curves["after"]
+    ]
+    return table(["threshold", "ratio", "harmonic", "error before %", "after %", "worst context %"], rows)
+
+
+def _file_text(small: Compressed, path: Path) -> str:
+    rows = []
+    for name, module in small.module.named_children():
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        shapes = ", ".join(f"{key} {'x'.join(map(str, value.shape)) or 'scalar'}" for key, value in tensors.items())
+        size = sum(value.numel() * value.element_size() for value in tensors.values())
+        rows.append([f"{name} ({type(module).__name__})", shapes, f"{size:,}" if tensors else ""])
+    return f"file          {path}, {path.stat().st_size:,} bytes\n{small.report}\n\n" + table(
+        ["step", "tensors", "bytes"], rows
+    )

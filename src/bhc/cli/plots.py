@@ -1,0 +1,167 @@
+"""Pictures of a run and of an emitted network."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bhc.contexts import Context, ContextBatch
+from bhc.emission import Compressed, Report, make_plan
+from bhc.files import write_bytes
+from bhc.graph import Select
+from bhc.hypernet import ConditionalNetwork
+
+BEFORE, AFTER, KEPT, CUT, LINE = "#9aa5b1", "#1f6feb", "#1f6feb", "#e4e8ec", "#c2410c"
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "figure.constrained_layout.use": True,
+}
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a PNG in one step."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    write_bytes(path, content.getvalue())
+
+
+def run_figure(
+    network: ConditionalNetwork, training: dict[str, Any], context: Context, threshold: float, name: str
+) -> Figure:
+    """A run at a glance: the trade-off, one context's cut, and the rates it was cut by."""
+    with matplotlib.rc_context(STYLE):
+        scales = _scale_groups(network, context)
+        columns = max(3, (len(scales) + 1) // 2)
+        figure = Figure(figsize=(4 * columns, 9))
+        grid = figure.add_gridspec(3, columns)
+        draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
+        plan = make_plan(network, context, threshold)
+        before = [layer.num_outputs if layer.is_convolution else layer.num_inputs for layer in network.layers]
+        axes = figure.add_subplot(grid[0, columns - 1])
+        names = [layer.name for layer in network.layers]
+        draw_architecture(axes, names, before, [cut.width for cut in plan.layers], f"kept for {name}")
+        for place, (title, rates) in enumerate(scales):
+            axes = figure.add_subplot(grid[1 + place // columns, place % columns])
+            draw_histogram(axes, title, rates, threshold)
+        return figure
+
+
+def contexts_figure(smalls: Sequence[tuple[str, Compressed]], training: dict[str, Any], threshold: float) -> Figure:
+    """Several contexts side by side: which pixels each reads, how wide each layer stays; the trade-off below."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(2.1 * len(smalls), 7.6))
+        grid = figure.add_gridspec(3, len(smalls), height_ratios=[1, 1, 1.5])
+        for column, (name, small) in enumerate(smalls):
+            report = small.report
+            draw_pixels(figure.add_subplot(grid[0, column]), small, f"{name}\n{report.pruning_ratio:,.0f} x smaller")
+            axes = figure.add_subplot(grid[1, column])
+            draw_architecture(axes, report.layers, report.architecture_before, report.architecture, "")
+        draw_trade_off(figure.add_subplot(grid[2, :]), training, threshold)
+        return figure
+
+
+def file_figure(small: Compressed) -> Figure:
+    """One emitted network: what it reads and what is left of each layer."""
+    with matplotlib.rc_context(STYLE):
+        report: Report = small.report
+        figure = Figure(figsize=(8, 3.4))
+        pixels, layers = figure.subplots(1, 2)
+        draw_pixels(pixels, small, "inputs it reads")
+        title = f"{report.weights_before:,} weights to {report.weights_after:,}"
+        draw_architecture(layers, report.layers, report.architecture_before, report.architecture, title)
+        return figure
+
+
+def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> None:
+    """Error against ratio, before and after consolidation."""
+    for name, label, colour in (
+        ("before", "before consolidation", BEFORE),
+        ("after", "after consolidation", AFTER),
+    ):
+        points = training["curves"].get(name, [])
+        if points:
+            ratios = [point["ratio_harmonic"] for point in points]
+            axes.plot(ratios, [point["error"] for point in points], "o-", ms=3, color=colour, label=label)
+    chosen = [point for point in training["curves"]["after"] if point["threshold"] == threshold]
+    for point in chosen:
+        axes.plot(point["ratio_harmonic"], point["error"], "o", ms=9, mfc="none", color=LINE, label="default")
+    axes.axhline(training["original_error"], color="black", lw=0.8, ls=":", label="pretrained network")
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
+    ticks = [0, 0.5, 1, 2, 5, 10, 20, 50]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("times smaller (weights, harmonic mean over contexts)")
+    axes.set_ylabel("validation error, %")
+    axes.set_title("what size costs")
+    low, high = axes.get_xlim()
+    marks = [mark * 10**power for power in range(7) for mark in (1, 2, 5)]
+    axes.set_xticks([mark for mark in marks if low <= mark <= high])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.legend(frameon=False)
+
+
+def draw_architecture(
+    axes: Axes, names: Sequence[str], before: Sequence[int], after: Sequence[int], title: str
+) -> None:
+    """Each layer's width as a bar, what is kept of it filled."""
+    rows = np.arange(len(names))[::-1]
+    axes.barh(rows, [1.0] * len(names), color=CUT, height=0.5)
+    axes.barh(rows, [b / a for a, b in zip(before, after, strict=True)], color=KEPT, height=0.5)
+    for row, width, kept in zip(rows, before, after, strict=True):
+        axes.text(0, row + 0.36, f"{kept} of {width}", va="bottom", ha="left", fontsize=8)
+    axes.set_yticks(rows, names)
+    axes.set_xticks([])
+    axes.set_xlim(0, 1)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title(title)
+
+
+def draw_pixels(axes: Axes, small: Compressed, title: str) -> None:
+    """The inputs that an emitted network reads, as a picture."""
+    read = np.zeros(small.input_shape, dtype=float)
+    first = next((module for module in small.module if hasattr(module, "weight") or isinstance(module, Select)), None)
+    if isinstance(first, Select):
+        read.reshape(-1)[first.index.numpy()] = 1.0
+    else:
+        read[:] = 1.0
+    axes.imshow(read.max(0), cmap=matplotlib.colors.ListedColormap([CUT, KEPT]), vmin=0, vmax=1)
+    axes.set_title(title)
+    axes.set_xlabel(f"reads {int(read.sum())} of {read.size} inputs", fontsize=8)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def draw_histogram(axes: Axes, title: str, rates: np.ndarray, threshold: float) -> None:
+    """Log dropout rates of one group of scales; left of the line is kept."""
+    axes.hist(np.clip(rates, -12, 12), bins=np.linspace(-12, 12, 49).tolist(), color=AFTER)
+    axes.axvline(threshold, color=LINE, lw=1.2)
+    kept = int((rates < threshold).sum())
+    axes.set_title(title)
+    axes.set_xlabel(f"log dropout rate; {kept} of {len(rates)} under {threshold:g}", fontsize=8)
+
+
+@torch.no_grad()
+def _scale_groups(network: ConditionalNetwork, context: Context) -> list[tuple[str, np.ndarray]]:
+    """Every group of more than one scale, with its rates in this context."""
+    batch = ContextBatch.of([context], network.num_classes)
+    dropouts = network.hypernet.dropouts(network.space.encode(batch))
+    groups = []
+    for layer, dropout in zip(network.layers, dropouts, strict=True):
+        for kind, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout)):
+            if rates is not None and rates.shape[1] > 1:
+                groups.append((f"{layer.name} {kind}", rates[0].numpy()))
+    return groups

@@ -1,0 +1,137 @@
+"""Results as files: one run's figures in a form that tables can be built from."""
+
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from bhc.data import Split
+from bhc.emission import Compressed
+from bhc.hypernet import ConditionalNetwork
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One context on test data: what was emitted, and how it does beside the full network."""
+
+    small: Compressed
+    wrong: int
+    wrong_before: int  # of the full network, its outputs restricted to the same classes
+    images: int
+    num_classes: int  # of the full network
+
+    @property
+    def error(self) -> float:
+        return 100 * self.wrong / self.images
+
+    @property
+    def error_before(self) -> float:
+        return 100 * self.wrong_before / self.images
+
+    def to_dict(self) -> dict[str, Any]:
+        report = self.small.report
+        return {
+            "context": report.context,
+            "threshold": report.threshold,
+            "architecture": list(report.architecture),
+            "bits": list(report.bits),
+            "weights_after": report.weights_after,
+            "pruning_ratio": report.pruning_ratio,
+            "pruning_ratio_ten_outputs": self.ratio_with_all_outputs,
+            "bits_ratio": report.bits_ratio,
+            "file_bytes": report.file_bytes,
+            "pruning_error": self.error,
+            "bits_error": self.error,
+            "file_error": self.error,
+            "original_error": self.error_before,
+            "test_images": self.images,
+            "emit_ms": report.emit_ms,
+        }
+
+    @property
+    def ratio_with_all_outputs(self) -> float:
+        """The ratio had the output layer kept every class, as the paper counts."""
+        report = self.small.report
+        last = self.small.module[-1]
+        outputs, inputs = last.weight.shape  # type: ignore[misc]
+        total = report.weights_before / (report.weights_after + (self.num_classes - outputs) * inputs)
+        return float(total)
+
+
+@torch.no_grad()
+def judge(small: Compressed, network: ConditionalNetwork, test: Split) -> Outcome:
+    """Count wrong answers of both networks on the test images of the context's classes."""
+    examples = test.restricted_to(small.classes)
+    classes = torch.tensor(small.classes)
+    before = classes[network.base_model(examples.images)[:, classes].argmax(1)]
+    after = small.predict(examples.images).labels
+    return Outcome(
+        small=small,
+        wrong=int((after != examples.labels).sum()),
+        wrong_before=int((before != examples.labels).sum()),
+        images=len(examples),
+        num_classes=network.num_classes,
+    )
+
+
+def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Means over contexts: arithmetic as papers print them, harmonic as bytes add up, and the worst."""
+    ratios = [outcome.small.report.pruning_ratio for outcome in outcomes]
+    bits = [outcome.small.report.bits_ratio for outcome in outcomes]
+    sizes = [outcome.small.report.file_bytes or 0 for outcome in outcomes]
+    files = [outcome.small.report.file_ratio or 0.0 for outcome in outcomes]
+    times = sorted(outcome.small.report.emit_ms for outcome in outcomes)
+    pooled = 100 * sum(outcome.wrong for outcome in outcomes) / sum(outcome.images for outcome in outcomes)
+    return {
+        "pruning_ratio_mean": _mean(ratios),
+        "pruning_ratio_harmonic": _harmonic(ratios),
+        "pruning_ratio_min": min(ratios),
+        "pruning_error": pooled,
+        "bits_ratio_mean": _mean(bits),
+        "bits_ratio_harmonic": _harmonic(bits),
+        "bits_error": pooled,
+        "file_bytes_mean": _mean(sizes),
+        "file_bytes_max": max(sizes),
+        "file_ratio_mean": _mean(files),
+        "file_error": pooled,
+        "error_max": max(outcome.error for outcome in outcomes),
+        "emit_ms_median": times[len(times) // 2],
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Where a result was made."""
+    return {
+        "commit": _commit(),
+        "device": f"cpu, {torch.get_num_threads()} threads ({platform.machine()})",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _harmonic(values: Sequence[float]) -> float:
+    return len(values) / sum(1 / value for value in values)
+
+
+def _commit() -> str:
+    """The commit of the checkout this runs from, or nothing when it was installed from a package."""
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,191 @@
+"""``bhc train``: the hypernetwork."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from bhc import data as datasets
+from bhc import models
+from bhc.cli.console import say, show
+from bhc.cli.options import DataDir, Json, Seed
+from bhc.compressor import fit, wrap
+from bhc.contexts import (
+    Budgets,
+    ClassSubsets,
+    ConsecutivePairs,
+    ContextSpace,
+    InputDomains,
+    Joint,
+    RandomSubsets,
+    SubsetSampler,
+)
+from bhc.data import DataSet
+from bhc.errors import BhcError
+from bhc.hypernet import GENERATORS, GeneratorSpec, Initial, LowRank, generator_from_dict
+from bhc.training import Consolidate, Learn, Recipe, RunFolder, default_progress, load_weights, two_stage_budget
+
+# The paper clips the first layer's standard deviation: these networks learn better so.
+FIRST_LAYER_STD = {"lenet-300-100": 0.2, "lenet-5-caffe": 0.5}
+LEARN, CONSOLIDATE = Learn(), Consolidate()
+
+
+def train_command(
+    model: Annotated[str, typer.Option(help=f"One of: {', '.join(models.NAMES)}.")],
+    data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
+    out: Annotated[Path, typer.Option(help="Run folder.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Pretrained weights (bhc pretrain). Without: from scratch.")
+    ] = None,
+    context: Annotated[str, typer.Option(help="classes, domain or budget, or several joined by +.")] = "classes",
+    subsets: Annotated[
+        str, typer.Option(help="Class subsets to train on: 'pairs' (consecutive) or sizes such as '2,3'.")
+    ] = "2,3",
+    generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the low-rank generator.")] = LowRank().rank,
+    paper_init: Annotated[
+        bool, typer.Option(help="Start with the paper's noise instead of exactly at the pretrained network.")
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of variational learning.")] = LEARN.steps,
+    consolidation_steps: Annotated[
+        int, typer.Option(min=0, help="Steps of consolidation; 0 for none.")
+    ] = CONSOLIDATE.steps,
+    kl_weight: Annotated[float, typer.Option(min=0.0, help="Weight of the divergence: size.")] = LEARN.kl_weight,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = LEARN.rate,
+    logvar_rate: Annotated[float, typer.Option(help="Learning rate of log-variances.")] = LEARN.logvar_rate,
+    contexts: Annotated[int, typer.Option(min=1, help="Contexts a step.")] = LEARN.contexts,
+    examples: Annotated[int, typer.Option(min=1, help="Examples a context.")] = LEARN.examples,
+    two_stage: Annotated[
+        bool, typer.Option("--two-stage", help="The paper's recipe for budgets: 0 first, then 1.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start anew in a folder that holds a run.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 500,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits again on CUDA too, at some cost in speed.")
+    ] = False,
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Train one hypernetwork for all contexts of a kind."""
+    _check_folder(out, resume=resume, force=force)
+    dataset = datasets.load(data, data_dir=data_dir)
+    space = make_space(context, _sampler(subsets), dataset)
+    if weights is None:
+        say("no --weights given: training from scratch")
+        net = models.build(
+            model,
+            image_shape=dataset.image_shape,
+            num_classes=dataset.num_classes,
+            full_scale=dataset.full_scale,
+            generator=torch.Generator().manual_seed(seed),
+        )
+    else:
+        net = load_weights(weights, model, dataset)
+    learn = Learn(
+        steps=steps,
+        kl_weight=kl_weight,
+        rate=rate,
+        logvar_rate=logvar_rate,
+        contexts=contexts,
+        examples=examples,
+    )
+    recipe: Recipe = two_stage_budget(learn, learn) if two_stage else (learn,)
+    if consolidation_steps:
+        recipe = (*recipe, Consolidate(steps=consolidation_steps, contexts=contexts, examples=examples))
+    compressor = wrap(
+        net,
+        space,
+        example_input=dataset.train.images[:1],
+        generator=_generator(generator, rank),
+        initial=Initial() if paper_init else Initial.exact(),
+        std_limits=_std_limits(model),
+        seed=seed,
+    )
+    fit(
+        compressor,
+        dataset.train,
+        dataset.validation,
+        recipe=recipe,
+        run=out,
+        resume=resume,
+        seed=seed,
+        class_names=dataset.class_names,
+        checkpoint_every=checkpoint_every,
+        progress=default_progress(),
+        device=device,
+        deterministic=deterministic,
+    )
+    training = compressor.model.training
+    result = {
+        "run": str(out),
+        "default_threshold": compressor.model.default_threshold,
+        "original_error": training["original_error"],
+        "skipped_steps": training["skipped_steps"],
+        "curve": training["curves"]["after"],
+    }
+    show(result if json else describe_curve(training, compressor.model.default_threshold), as_json=json)
+    say(f"wrote {out}")
+    say(f"next: bhc compress {out} {example_request(space)} --out small.bhc; bhc inspect {out} --plot run.png")
+
+
+def make_space(context: str, sampler: SubsetSampler, dataset: DataSet) -> ContextSpace:
+    """The context space that ``--context`` names."""
+    kinds: dict[str, ContextSpace] = {
+        "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names),
+        "domain": InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale),
+        "budget": Budgets(),
+    }
+    names = context.split("+")
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise BhcError(f"unknown context {unknown[0]!r}", hint=f"join some of these with +: {', '.join(kinds)}")
+    return kinds[names[0]] if len(names) == 1 else Joint(*(kinds[name] for name in names))
+
+
+def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
+    """The trade-off after training in a few lines."""
+    lines = [f"pretrained network on the same contexts: {training['original_error']:.2f} % validation error"]
+    for point in training["curves"]["after"]:
+        mark = "  <- default" if point["threshold"] == default_threshold else ""
+        lines.append(
+            f"threshold {point['threshold']:5.2f}: {point['ratio_harmonic']:8.1f} x smaller,"
+            f" {point['error']:5.2f} % error{mark}"
+        )
+    return "\n".join(lines)
+
+
+def example_request(space: ContextSpace) -> str:
+    """Options of a request this space accepts."""
+    examples = {"classes": "--classes 3,4", "domain": "--domain sample.npy", "budget": "--budget 1"}
+    return " ".join(examples[name] for name in space.conditions)
+
+
+def _check_folder(out: Path, *, resume: bool, force: bool) -> None:
+    folder = RunFolder(out)
+    if resume:
+        if not folder.checkpoint.exists():
+            raise BhcError(f"there is no run to resume in {out}", hint="leave out --resume to start one")
+    elif (folder.description.exists() or folder.checkpoint.exists()) and not force:
+        raise BhcError(f"{out} holds a run already", hint="--resume goes on with it, --force starts anew")
+
+
+def _sampler(text: str) -> SubsetSampler:
+    if text == "pairs":
+        return ConsecutivePairs()
+    try:
+        return RandomSubsets(tuple(int(size) for size in text.split(",")))
+    except ValueError:
+        raise BhcError(f"cannot read the subsets {text!r}", hint="'pairs', or sizes such as '2,3'") from None
+
+
+def _generator(kind: str, rank: int) -> GeneratorSpec:
+    return generator_from_dict({"kind": kind} | ({"rank": rank} if kind == LowRank.kind else {}))
+
+
+def _std_limits(model: str) -> tuple[float | None, ...]:
+    first = FIRST_LAYER_STD[model]
+    return (first, None, None) if model == "lenet-300-100" else (first, None, None, None)

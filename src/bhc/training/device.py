@@ -1,0 +1,38 @@
+"""Where a run computes, and whether it computes the same twice."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from bhc.errors import BhcError
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of that name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BhcError(
+            f"cannot compute on {str(name)!r}: {reason}", hint="use cpu, or cuda where there is a GPU"
+        ) from error
+    return device
+
+
+@contextmanager
+def repeatable(wanted: bool) -> Iterator[None]:
+    """Make CUDA give the same bits again while inside; a CPU does anyway."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    # cuBLAS reads this when it starts, so it must be there before the first product.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

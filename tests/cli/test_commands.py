@@ -1,0 +1,193 @@
+"""The commands as a user calls them, on the small digits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bhc
+from bhc.cli import main
+from bhc.data import DataSet
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
+    """Run a command in this process; its exit status."""
+    monkeypatch.setattr(sys, "argv", ["bhc", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def run(quick_model: bhc.Compressor, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "run"
+    quick_model.save(path)
+    return path
+
+
+def test_pretrain_train_compress_evaluate_inspect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    weights, out, small = tmp_path / "w.safetensors", tmp_path / "run", tmp_path / "small.bhc"
+    names = ("--model", "lenet-300-100", "--data", "digits")
+    assert call(monkeypatch, "pretrain", *names, "--out", weights, "--epochs", "8", "--json") == 0
+    pretrained = json.loads(capsys.readouterr().out)
+    assert pretrained["test_error"] < 20
+    training = ("--steps", "40", "--consolidation-steps", "20", "--kl-weight", "0.1", "--contexts", "4")
+    assert call(monkeypatch, "train", *names, "--weights", weights, "--out", out, *training, "--json") == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["curve"][0]["threshold"] == -2
+    assert call(monkeypatch, "compress", out, "--classes", "3,4", "--out", small, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["file_bytes"] == small.stat().st_size
+    assert call(monkeypatch, "evaluate", small, "--data", "digits", "--json") == 0
+    evaluation = json.loads(capsys.readouterr().out)
+    assert evaluation["classes"] == [3, 4]
+    assert 0 <= evaluation["test_error"] <= 100
+    assert set(evaluation["test_error_by_class"]) == {"3", "4"}
+    assert call(monkeypatch, "inspect", small) == 0
+    assert "fc1 (Linear)" in capsys.readouterr().out
+
+
+def test_texts_and_pictures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
+) -> None:
+    picture = tmp_path / "run.png"
+    assert call(monkeypatch, "inspect", run, "--classes", "1,7", "--plot", picture) == 0
+    text = capsys.readouterr().out
+    assert "50,200 weights" in text
+    assert "trained on subsets of 2, 3 classes" in text
+    assert picture.read_bytes().startswith(PNG)
+    assert call(monkeypatch, "inspect", run, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["conditions"] == ["classes"]
+    small, picture = tmp_path / "a.bhc", tmp_path / "a.png"
+    assert call(monkeypatch, "compress", run, "--classes", "1,7", "--out", small) == 0
+    assert "x smaller" in capsys.readouterr().out
+    assert call(monkeypatch, "inspect", small, "--plot", picture) == 0
+    assert picture.read_bytes().startswith(PNG)
+    assert call(monkeypatch, "evaluate", small, "--data", "digits") == 0
+
+
+def test_the_default_picture_needs_no_context(monkeypatch: pytest.MonkeyPatch, run: Path, tmp_path: Path) -> None:
+    assert call(monkeypatch, "inspect", run, "--plot", tmp_path / "x.png") == 0
+    assert (tmp_path / "x.png").exists()
+
+
+def refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], message: str, *words: str | Path
+) -> None:
+    """Exit status 2, one line of error, nothing on stdout."""
+    assert call(monkeypatch, *words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--classes", "3,x"), "error: unknown class 'x'\nhint: the classes are 0 to 9"),
+        (("--classes", ","), "the class subset is empty"),
+        (("--classes", "3,3"), "class 3 is named twice"),
+        (("--classes", "3,12"), "class 12 is out of range"),
+        ((), "lacks classes"),
+        (("--classes", "3,4", "--budget", "1"), "not trained for a condition on budget"),
+        (("--classes", "3,4", "--threshold", "nan"), "finite"),
+    ],
+)
+def test_bad_requests(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run: Path,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    refused(monkeypatch, capsys, message, "compress", run, *words)
+
+
+def test_bad_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "junk.bhc").write_bytes(b"junk")
+    (tmp_path / "junk.npy").write_bytes(b"junk")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    refused(monkeypatch, capsys, "is damaged", "evaluate", tmp_path / "junk.bhc", "--data", "digits")
+    refused(monkeypatch, capsys, "does not exist", "inspect", tmp_path / "none")
+    refused(monkeypatch, capsys, "not a run folder", "compress", tmp_path, "--classes", "3,4")
+    for name in ("junk.npy", "objects.npy"):
+        refused(monkeypatch, capsys, "not an array", "compress", run, "--domain", tmp_path / name)
+    refused(monkeypatch, capsys, "could not read", "compress", run, "--domain", tmp_path / "none.npy")
+
+
+def test_nothing_is_overwritten_without_force(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine"
+    out.write_text("precious")
+    names = ("--model", "lenet-300-100", "--data", "digits")
+    refused(monkeypatch, capsys, "exists already", "compress", run, "--classes", "3,4", "--out", out)
+    refused(monkeypatch, capsys, "exists already", "pretrain", *names, "--out", out)
+    refused(monkeypatch, capsys, "exists already", "inspect", run, "--plot", out)
+    refused(monkeypatch, capsys, "holds a run already", "train", *names, "--out", run)
+    assert out.read_text() == "precious"
+    assert call(monkeypatch, "compress", run, "--classes", "3,4", "--out", out, "--force") == 0
+    assert bhc.read(out).classes == (3, 4)
+
+
+def test_bad_training_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = ("--model", "lenet-300-100", "--data", "digits", "--out", tmp_path / "r")
+    refused(monkeypatch, capsys, "no run to resume", "train", *names, "--resume")
+    refused(monkeypatch, capsys, "unknown context 'weather'", "train", *names, "--context", "weather")
+    refused(monkeypatch, capsys, "cannot read the subsets", "train", *names, "--subsets", "many")
+    refused(monkeypatch, capsys, "unknown generator", "train", *names, "--generator", "magic")
+    refused(monkeypatch, capsys, "cannot compute on", "train", *names, "--device", "abacus")
+    wrong_model = ("--model", "lenet-7", "--data", "digits", "--out", tmp_path / "r")
+    refused(monkeypatch, capsys, "unknown model 'lenet-7'", "train", *wrong_model)
+    wrong_data = ("--model", "lenet-300-100", "--data", "words", "--out", tmp_path / "r")
+    refused(monkeypatch, capsys, "words", "train", *wrong_data)
+    too_small = ("--model", "lenet-5-caffe", "--data", "digits", "--out", tmp_path / "r")
+    refused(monkeypatch, capsys, "at least 16 x 16", "train", *too_small)
+
+
+def test_weights_of_another_model_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits: DataSet, tmp_path: Path
+) -> None:
+    from bhc.training import save_weights
+
+    net = bhc.models.lenet_300_100(image_shape=(1, 8, 8))
+    save_weights(tmp_path / "w", "lenet-5-caffe", net, digits, errors={})
+    names = ("--model", "lenet-300-100", "--data", "digits", "--out", tmp_path / "r")
+    message = "has model 'lenet-5-caffe', 'lenet-300-100' is needed"
+    refused(monkeypatch, capsys, message, "train", *names, "--weights", tmp_path / "w")
+
+
+def test_wrong_use_of_options_exits_with_2_and_help_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(monkeypatch, "compress") == 2
+    assert call(monkeypatch, "nonsense") == 2
+    assert call(monkeypatch, "--help") == 0
+
+
+def test_an_interrupt_is_reported_kindly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bhc.cli.compress.load", interrupted)
+    assert call(monkeypatch, "compress", run, "--classes", "3,4") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_the_installed_command_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "bhc", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    for command in ("demo", "pretrain", "train", "compress", "evaluate", "inspect"):
+        assert command in done.stdout

@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import bhc
+from bhc.cli.demo import SIZES, choose_held_out
+from bhc.cli.summary import Outcome, judge, summarise
+from bhc.contexts import all_subsets
+from bhc.data import DataSet
+from tests.cli.test_commands import PNG, call
+
+
+def test_the_demo_tells_the_whole_story(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "demo"
+    options = ("--epochs", "8", "--steps", "40", "--consolidation-steps", "20", "--kl-weight", "0.1")
+    assert call(monkeypatch, "demo", "--data", "digits", "--out", out, *options) == 0
+    captured = capsys.readouterr()
+    for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "9 pairs:", "unseen subsets:"):
+        assert words in captured.out
+    assert "Try next" in captured.err
+
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["method"] == "bhc-cy"
+    assert [row["context"]["classes"] for row in summary["contexts"]] == [[k, k + 1] for k in range(9)]
+    assert {"pruning_ratio_harmonic", "pruning_error", "error_max", "emit_ms_median"} <= summary["summary"].keys()
+    assert len(summary["unseen"]["contexts"]) == len(choose_held_out(10))
+    for name in ("contexts.png", "run.png"):
+        assert (out / name).read_bytes().startswith(PNG)
+    assert bhc.read(out / "networks" / "lenet-300-100-3-4.bhc").classes == (3, 4)
+
+    model = bhc.load(out / "run")
+    held_out = {tuple(subset) for subset in model.space.to_dict()["sampler"]["held_out"]}
+    unseen = {tuple(row["context"]["classes"]) for row in summary["unseen"]["contexts"]}
+    assert unseen == held_out
+
+
+def test_held_out_subsets_leave_the_pairs_and_the_triple_in() -> None:
+    held_out = choose_held_out(10)
+    assert (3, 5, 8) not in held_out
+    assert not any(len(s) == 2 and s[1] - s[0] == 1 for s in held_out)
+    assert {len(s) for s in held_out} == set(SIZES)
+    assert len(held_out) > len(list(all_subsets(10, SIZES))) / 10
+
+
+def test_figures_are_those_of_the_definition(quick_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
+    smalls = [quick_model.compress(classes=c).save(tmp_path / f"{c[0]}.bhc") for c in ([0, 1], [2, 3, 4])]
+    outcomes = [judge(small, quick_model.network, digits.test) for small in smalls]
+    figures = summarise(outcomes)
+    ratios = [small.report.pruning_ratio for small in smalls]
+    assert figures["pruning_ratio_mean"] == pytest.approx(sum(ratios) / 2)
+    assert figures["pruning_ratio_harmonic"] == pytest.approx(2 / (1 / ratios[0] + 1 / ratios[1]))
+    assert figures["pruning_ratio_min"] == min(ratios)
+    wrong = sum(outcome.wrong for outcome in outcomes)
+    assert figures["pruning_error"] == pytest.approx(100 * wrong / sum(outcome.images for outcome in outcomes))
+    first: Outcome = outcomes[0]
+    report = first.small.report
+    kept = report.weights_after + 8 * report.architecture[-1]
+    assert first.ratio_with_all_outputs == pytest.approx(report.weights_before / kept)

@@ -1,0 +1,30 @@
+"""Things many tests need: the small digits, and a model trained on them for a moment."""
+
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.training import Pretraining, Silent, pretrain
+
+QUICK = (
+    bhc.Learn(steps=60, kl_weight=0.1, contexts=8, examples=8),
+    bhc.Consolidate(steps=30, contexts=8, examples=8),
+)
+
+
+@pytest.fixture(scope="session")
+def digits() -> DataSet:
+    return bhc.data.load("digits")
+
+
+@pytest.fixture(scope="session")
+def pretrained(digits: DataSet) -> torch.nn.Sequential:
+    return pretrain("lenet-300-100", digits, Pretraining(epochs=12, batch=64, rate=5e-3))
+
+
+@pytest.fixture(scope="session")
+def quick_model(digits: DataSet, pretrained: torch.nn.Sequential) -> bhc.Compressor:
+    """A class-subset model after a short training; tests must not change it."""
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    return bhc.fit(model, digits.train, digits.validation, recipe=QUICK, progress=Silent())

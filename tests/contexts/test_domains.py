@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+
+from bhc.contexts import ConsecutivePairs, ContextBatch, InputDomains, RandomSubsets
+from bhc.errors import BhcError
+
+SPACE = InputDomains((1, 4, 3))
+
+
+def resolve(sample):
+    return SPACE.resolve({"domain": sample})
+
+
+def pixels(count=6):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 1, 4, 3), generator=generator, dtype=torch.uint8)
+
+
+def test_a_domain_is_told_by_the_mean_of_its_sample():
+    sample = pixels()
+    expected = sample.double().mean(0).float()
+    for given in (sample, sample.numpy(), sample.tolist(), sample.numpy().astype(np.float64)):
+        torch.testing.assert_close(resolve(given).domain, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 3), (6, 4, 3), (6, 1, 3, 4), (6, 2, 4, 3), (6, 1, 4, 3, 1), (), (12,)])
+def test_a_sample_of_another_shape_is_refused(shape):
+    with pytest.raises(BhcError) as caught:
+        resolve(torch.zeros(shape))
+    assert caught.value.problem == f"a domain sample of shape {shape}"
+    assert caught.value.hint == "it must have shape (samples, 1, 4, 3)"
+
+
+def test_an_empty_sample_is_refused():
+    with pytest.raises(BhcError, match="the domain sample is empty"):
+        resolve(torch.zeros(0, 1, 4, 3))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_sample_with_a_number_that_is_not_finite_is_refused(value):
+    sample = pixels().float()
+    sample[2, 0, 1, 1] = value
+    with pytest.raises(BhcError, match="contains NaN or infinity"):
+        resolve(sample)
+
+
+# BUG in domains.resolve_parts: finite doubles beyond the largest float become an infinite mean.
+def test_a_sample_whose_mean_is_not_finite_is_refused():
+    with pytest.raises(BhcError, match="contains NaN or infinity"):
+        resolve(torch.full((2, 1, 4, 3), 1e300, dtype=torch.float64))
+
+
+# BUG in domains.resolve_parts: what torch cannot turn into a tensor raises its own error.
+@pytest.mark.parametrize("sample", ["images.npy", {}, [["a"]], [[1], [2, 3]]], ids=str)
+def test_a_sample_that_is_not_numbers_is_refused(sample):
+    with pytest.raises(BhcError):
+        resolve(sample)
+
+
+def test_means_are_encoded_on_a_scale_of_one():
+    batch = ContextBatch.of([resolve(torch.full((2, 1, 4, 3), 255.0)), resolve(pixels())], 10)
+    (encoded,) = SPACE.encode(batch)
+    assert encoded.shape == (2, 1, 4, 3)
+    torch.testing.assert_close(encoded[0], torch.ones(1, 4, 3))
+    torch.testing.assert_close(encoded[1], pixels().float().mean(0) / 255)
+
+
+def test_a_training_domain_mixes_the_sampler_s_classes_and_keeps_all_outputs():
+    space = InputDomains((1, 4, 3), RandomSubsets((3,)))
+    batch = space.sample(50, 10, generator=torch.Generator().manual_seed(0))
+    assert batch.outputs.all()
+    assert (batch.class_rates > 0).sum(1).unique().tolist() == [3]
+    torch.testing.assert_close(batch.class_rates.sum(1), torch.ones(50))
+    assert batch.domain is None
+
+
+def test_a_training_domain_is_the_mean_of_the_examples_drawn_for_it():
+    batch = SPACE.sample(2, 10, generator=torch.Generator().manual_seed(0))
+    x = pixels(10).reshape(2, 5, 1, 4, 3)
+    observed = SPACE.observe(batch, x)
+    torch.testing.assert_close(observed.domain, x.float().mean(1))
+    assert torch.equal(observed.class_rates, batch.class_rates)
+
+
+def test_pairs_are_the_default():
+    assert SPACE.sampler == ConsecutivePairs()

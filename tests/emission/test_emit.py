@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.emission import ThresholdWarning
+from bhc.errors import BhcError
+
+
+def test_the_report_counts_what_the_module_has(quick_model: bhc.Compressor, digits: DataSet) -> None:
+    small = quick_model.compress(classes=[3, 4])
+    report = small.report
+    weights = [module.weight for module in small.module if isinstance(module, torch.nn.Linear)]
+    assert report.weights_after == sum(weight.numel() for weight in weights)
+    assert report.architecture == tuple(weight.shape[1] for weight in weights)
+    assert report.architecture_before == (64, 300, 100)
+    assert report.weights_before == 64 * 300 + 300 * 100 + 100 * 10
+    assert report.flops_after == 2 * report.weights_after
+    assert report.parameter_bytes_before == 4 * (report.weights_before + 410)
+    assert report.pruning_ratio == pytest.approx(report.weights_before / report.weights_after)
+    assert report.context == {"classes": [3, 4]}
+    assert report.classes == (3, 4)
+
+
+def test_the_error_is_that_of_the_validation_sample(quick_model: bhc.Compressor, digits: DataSet) -> None:
+    small = quick_model.compress(classes=[3, 4, 8])
+    examples = quick_model.model.validation
+    assert examples is not None
+    examples = examples.restricted_to([3, 4, 8])
+    wrong = small.predict(examples.images).labels != examples.labels
+    assert small.report.error == pytest.approx(100 * wrong.float().mean().item())
+    assert small.report.validation_images == len(examples)
+    assert small.report.error_before is not None
+
+
+def test_predictions_carry_the_original_numbering(quick_model: bhc.Compressor, digits: DataSet) -> None:
+    answer = quick_model.compress(classes=[8, 2]).predict(digits.test.images)
+    assert answer.classes == (2, 8)
+    assert set(answer.labels.tolist()) <= {2, 8}
+    torch.testing.assert_close(answer.probabilities.sum(1), torch.ones(len(digits.test)))
+    assert torch.equal(answer.labels, torch.tensor(answer.classes)[answer.probabilities.argmax(1)])
+
+
+def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=[3, 8, 9])
+    validation = quick_model.model.validation
+    assert validation is not None
+    examples = validation.restricted_to([3, 8, 9])
+    labels = torch.searchsorted(torch.tensor([3, 8, 9]), examples.labels)
+    with torch.no_grad():
+        logits = small.module(examples.images)
+    losses = [torch.nn.functional.cross_entropy(logits / t, labels) for t in (small.temperature, 1.0)]
+    assert losses[0] <= losses[1] + 1e-3
+
+
+def test_inputs_of_another_shape_are_refused(quick_model: bhc.Compressor) -> None:
+    with pytest.raises(BhcError, match=r"inputs of shape \(1, 28, 28\)"):
+        quick_model.compress(classes=[1, 2]).predict(torch.zeros(1, 28, 28))
+
+
+def test_a_threshold_outside_the_consolidated_range_warns_and_is_noted(quick_model: bhc.Compressor) -> None:
+    with pytest.warns(ThresholdWarning, match="outside -2 to 1"):
+        small = quick_model.compress(classes=[1, 2], threshold=-5)
+    assert any("outside -2 to 1" in note for note in small.report.notes)
+
+
+def test_a_rescued_layer_is_noted(quick_model: bhc.Compressor) -> None:
+    with pytest.warns(ThresholdWarning):
+        small = quick_model.compress(classes=[1, 2], threshold=-1e5)
+    assert small.report.architecture == (1, 1, 1)
+    assert any("least noisy one was kept" in note for note in small.report.notes)
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf")])
+def test_a_threshold_that_is_not_finite_is_refused(quick_model: bhc.Compressor, threshold: float) -> None:
+    with pytest.raises(BhcError, match="finite"):
+        quick_model.compress(classes=[1, 2], threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"classes": []}, "empty"),
+        ({"classes": [3, 3]}, "named twice"),
+        ({"classes": [3, 10]}, "out of range"),
+        ({"classes": ["seven"]}, "unknown class"),
+        ({"budget": 1, "classes": [1, 2]}, "not trained for a condition on budget"),
+        ({}, "lacks classes"),
+    ],
+)
+def test_a_context_that_makes_no_sense_is_refused(
+    quick_model: bhc.Compressor, conditions: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BhcError, match=message):
+        quick_model.compress(**conditions)
+
+
+def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    small = model.compress(classes=list(range(10)))
+    torch.testing.assert_close(small.module(digits.test.images), pretrained(digits.test.images), rtol=1e-5, atol=1e-5)
+    assert small.report.error is None
+    assert small.report.pruning_ratio == 1
+
+
+def test_the_text_of_a_report_says_what_matters(quick_model: bhc.Compressor, tmp_path: Path) -> None:
+    text = str(quick_model.compress(classes=[3, 4]).save(tmp_path / "x.bhc").report)
+    for word in ("classes 3, 4", "64-300-100 -> ", "x smaller", "bytes", "validation", "threshold", "ms"):
+        assert word in text
+
+
+def test_a_batch_layer_of_an_unknown_type_is_refused_by_name(digits: DataSet) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5), torch.nn.Sigmoid(), torch.nn.Linear(5, 10))
+    with pytest.raises(BhcError, match="layer '2' is a Sigmoid") as caught:
+        bhc.wrap(net, bhc.ClassSubsets(10), example_input=torch.zeros(1, 1, 8, 8))
+    assert "Linear" in caught.value.hint
+
+
+def test_a_space_with_another_number_of_classes_is_refused(pretrained: torch.nn.Module) -> None:
+    with pytest.raises(BhcError, match="12 classes, the network 10 outputs"):
+        bhc.wrap(pretrained, bhc.ClassSubsets(12), example_input=torch.zeros(1, 1, 8, 8))

@@ -1,0 +1,101 @@
+import json
+
+import pytest
+import torch
+
+from bhc.contexts import Budgets, ClassSubsets, InputDomains, Joint
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork, Design, Initial, ScalesOnly
+from bhc.posterior import FreshNoise, find_masks
+
+from .toys import GENERATORS, PAIRS, all_equal, conditional, contexts, images, pairs, perturb_, seeded, tensors_of
+
+
+def test_sizes_are_those_of_the_network():
+    model = conditional(ScalesOnly())
+    assert model.num_classes == 10
+    assert model.input_shape == (1, 4, 4)
+    assert model.num_weights == 3 * 9 + 12 * 6 + 6 * 10
+    assert model.device == torch.device("cpu")
+
+
+def test_an_unknown_family_is_answered_with_the_known_ones():
+    with pytest.raises(BhcError, match="unknown family 'horseshoe'") as caught:
+        Design(ScalesOnly(), family="horseshoe")
+    assert "gnj" in caught.value.hint
+    assert "io-gnj" in caught.value.hint
+
+
+@pytest.mark.parametrize("limits", [(0.2,), (0.2, None, None, None)])
+def test_limits_are_one_for_each_layer(limits):
+    with pytest.raises(BhcError, match=f"{len(limits)} limits on standard deviations for 3 layers"):
+        conditional(ScalesOnly(), std_limits=limits)
+
+
+def test_a_space_for_another_number_of_classes_is_refused():
+    with pytest.raises(BhcError, match="the context space has 4 classes, the network 10 outputs"):
+        conditional(ScalesOnly(), space=ClassSubsets(4))
+
+
+@pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
+def test_one_group_of_scales_works_with_every_generator(spec):
+    model, batch, x = conditional(spec, family="gnj", initial=Initial()), pairs(2), images("tiny", 4)
+    logits, beliefs = model.noisy(x, batch, noise=FreshNoise(seeded()))
+    assert logits.shape == (4, 10)
+    assert beliefs[0].mean.in_scale is None
+    assert beliefs[1].mean.out_scale is None
+    assert model.masked(x, batch, threshold=torch.zeros(2, 1)).shape == (4, 10)
+
+
+def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
+    model, batch, x = conditional(ScalesOnly(), initial=Initial()), pairs(2), images("tiny", 4)
+    perturb_(model.hypernet, std=0.5)
+    encoding = PAIRS.encode(batch)
+    threshold = torch.tensor([[-9.0], [-8.0]])
+    masks = find_masks(model.layers, model.hypernet.dropouts(encoding), threshold, batch.outputs)
+    assert not masks[1].keep_in.all()
+    expected = model.bayesian.masked(x, model.hypernet.means(encoding), masks)
+    assert torch.equal(model.masked(x, batch, threshold=threshold), expected)
+    assert torch.equal(expected != 0, batch.outputs.repeat_interleave(2, dim=0) & (expected != 0))
+
+
+SPACES = {
+    "classes": (PAIRS, {"classes": [3, 4]}),
+    "domain": (InputDomains((1, 4, 4)), {"domain": images("tiny", 5)}),
+    "budget": (Budgets(), {"budget": 1}),
+    "joint": (
+        Joint(ClassSubsets(10), InputDomains((1, 4, 4)), Budgets()),
+        {"classes": [3, 4], "domain": images("tiny", 5), "budget": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
+def test_a_model_for_every_kind_of_context_comes_back_with_its_state(space, request_):
+    model = conditional(ScalesOnly(), space=space, initial=Initial())
+    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
+    restored.load_state_dict(model.state_dict())
+    encoding = space.encode(contexts(space, request_))
+    assert all_equal(
+        tensors_of(restored.hypernet.posterior(encoding)), tensors_of(model.hypernet.posterior(encoding))
+    )
+
+
+def test_frozen_gates_are_part_of_the_state():
+    model = conditional(ScalesOnly(), initial=Initial())
+    model.hypernet.freeze_gates_()
+    perturb_(model.hypernet)
+    restored = ConditionalNetwork.from_dict(model.to_dict())
+    restored.hypernet.freeze_gates_()
+    restored.load_state_dict(model.state_dict())
+    batch, x = pairs(2), images("tiny", 4)
+    threshold = torch.full((2, 1), -8.5)
+    assert torch.equal(model.masked(x, batch, threshold=threshold), restored.masked(x, batch, threshold=threshold))
+
+
+@pytest.mark.parametrize(
+    "damage", [{"network": [{"kind": "magic"}]}, {"generator": {"kind": "magic"}}, {"family": "magic"}]
+)
+def test_a_damaged_description_is_refused(damage):
+    with pytest.raises(BhcError):
+        ConditionalNetwork.from_dict(conditional(ScalesOnly()).to_dict() | damage)

@@ -1,0 +1,35 @@
+import math
+
+import pytest
+import torch
+
+from bhc.hypernet import Initial
+from bhc.hypernet.initial import kaiming_uniform
+
+from .toys import seeded
+
+
+def test_maps_are_kaiming_uniform_with_the_gain():
+    given = kaiming_uniform(2000, 50, gain=0.5, generator=seeded())
+    bound = 0.5 * math.sqrt(3 / 50)
+    assert given.abs().max() <= bound
+    assert given.std().item() == pytest.approx(0.5 / math.sqrt(50), rel=0.01)
+    assert given.mean().abs() < 5 * bound / math.sqrt(given.numel())
+
+
+def test_the_paper_s_values():
+    initial = Initial()
+    assert initial.map(2000, 100, generator=seeded()).std().item() == pytest.approx(0.05, rel=0.01)
+    logvar = initial.log_variance(100, 200, generator=seeded())
+    assert logvar.shape == (100, 200)
+    assert logvar.mean().item() == pytest.approx(-9, abs=1e-3)
+    assert logvar.var().item() == pytest.approx(1e-4, rel=0.05)
+    scales = initial.scale_mean(20_000, generator=seeded())
+    assert scales.mean().item() == pytest.approx(1, abs=1e-5)
+    assert scales.double().var().item() == pytest.approx(1e-8, rel=0.05)
+
+
+def test_an_exact_start_adds_nothing():
+    exact = Initial.exact()
+    assert torch.equal(exact.map(3, 4, generator=seeded()), torch.zeros(3, 4))
+    assert torch.equal(exact.scale_mean(5, generator=seeded()), torch.ones(5))

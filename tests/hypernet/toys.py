@@ -1,0 +1,103 @@
+"""Conditional networks on small images, every random number from a seed."""
+
+import torch
+from torch import nn
+
+from bhc.contexts import ClassSubsets, ConsecutivePairs, ContextBatch
+from bhc.hypernet import ConditionalNetwork, Design, Full, Initial, LowRank, ScalesOnly
+from bhc.models import lenet_5_caffe, lenet_300_100
+
+GENERATORS = {"full": Full(), "low-rank": LowRank(3), "scales-only": ScalesOnly()}
+PAIRS = ClassSubsets(10, ConsecutivePairs())
+
+
+def tiny(*, image_shape, num_classes=10):
+    """A convolution and two linear layers, one without a bias."""
+    channels, height, width = image_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 3, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(3 * (height - 2) * (width - 2), 6, bias=False),
+        nn.ReLU(),
+        nn.Linear(6, num_classes),
+    )
+
+
+NETWORKS = {
+    "lenet-300-100": (lenet_300_100, (1, 8, 8)),
+    "lenet-5-caffe": (lenet_5_caffe, (1, 16, 16)),
+    "tiny": (tiny, (1, 4, 4)),
+}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def pretrained(network="tiny", *, seed=0):
+    """A network with weights of its own, as training would leave them."""
+    build, image_shape = NETWORKS[network]
+    net, generator = build(image_shape=image_shape), seeded(seed)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            fan_in = parameter[0].numel() if parameter.dim() > 1 else 100
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
+    return net
+
+
+def conditional(spec, network="tiny", *, space=PAIRS, initial=None, seed=1, **design):
+    """A network under a hypernetwork; exact at its start unless told otherwise."""
+    _, image_shape = NETWORKS[network]
+    return ConditionalNetwork(
+        pretrained(network),
+        space,
+        Design(spec, initial or Initial.exact(), **design),
+        example_input=torch.zeros(1, *image_shape),
+        generator=seeded(seed),
+    )
+
+
+def images(network, count, *, seed=2):
+    _, image_shape = NETWORKS[network]
+    return 255 * torch.rand(count, *image_shape, generator=seeded(seed))
+
+
+def contexts(space, *requests, num_classes=10):
+    return ContextBatch.of([space.resolve(request) for request in requests], num_classes)
+
+
+def pairs(count=3):
+    """The first pairs of classes."""
+    return contexts(PAIRS, *({"classes": [first, first + 1]} for first in range(count)))
+
+
+@torch.no_grad()
+def perturb_(module, *, std=0.1, seed=3):
+    """Move every trainable parameter, as an optimiser would."""
+    generator = seeded(seed)
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.add_(std * torch.randn(parameter.shape, generator=generator))
+
+
+def tensors_of(posteriors):
+    """A copy of every tensor of the beliefs, weights multiplied out, in a fixed order."""
+    return [
+        tensor.detach().clone()
+        for layer in posteriors
+        for tensor in (
+            layer.mean.weight.dense(),
+            layer.mean.bias,
+            layer.mean.in_scale,
+            layer.mean.out_scale,
+            layer.weight_logvar,
+            layer.in_scale_logvar,
+            layer.out_scale_logvar,
+        )
+        if tensor is not None
+    ]
+
+
+def all_equal(first, second):
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,89 @@
+import math
+
+import pytest
+import torch
+
+from bhc.posterior import clip_variance, log_dropout, marginal_variance, masked_mean
+
+from .toys import CONVOLUTION, LINEAR, normals, random_posterior
+
+
+def test_log_dropout_is_the_variance_over_the_squared_mean():
+    mean, logvar = normals(2, 5, centre=2.0), normals(2, 5, seed=1)
+    torch.testing.assert_close(log_dropout(mean, logvar), (logvar.exp() / mean.square()).log())
+
+
+def test_log_dropout_of_a_scale_at_zero_is_finite_with_its_gradient():
+    mean, logvar = torch.zeros(1, 2, requires_grad=True), torch.zeros(1, 2, requires_grad=True)
+    rates = log_dropout(mean, logvar)
+    rates.sum().backward()
+    assert rates.isfinite().all()
+    assert mean.grad.isfinite().all()
+    assert logvar.grad.isfinite().all()
+
+
+def test_log_dropout_ignores_the_sign_of_a_scale():
+    mean, logvar = normals(1, 6), normals(1, 6, seed=1)
+    assert torch.equal(log_dropout(mean, logvar), log_dropout(-mean, logvar))
+
+
+@pytest.mark.parametrize("shape", [LINEAR, CONVOLUTION])
+def test_masked_mean_is_the_product_with_diagonal_matrices(shape):
+    mean = random_posterior(shape).mean
+    outputs, inputs = shape[:2]
+    keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, :inputs]
+    keep_out = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool()
+    in_scale = mean.in_scale.expand(2, inputs)
+    given = masked_mean(mean.weight.base, mean.in_scale, mean.out_scale, keep_in, keep_out)
+    for context in range(2):
+        rows = torch.diag(keep_out[context] * mean.out_scale[context])
+        columns = torch.diag(keep_in[context] * in_scale[context])
+        kernels = mean.weight.base[context].reshape(outputs, inputs, -1).unbind(2)
+        expected = torch.stack([rows @ kernel @ columns for kernel in kernels], 2).reshape(shape)
+        torch.testing.assert_close(given[context], expected)
+
+
+@pytest.mark.parametrize("shape", [LINEAR, CONVOLUTION])
+def test_marginal_variance_is_that_of_sampled_weights(shape):
+    samples = 40_000
+    posterior = random_posterior(shape, contexts=1, weights="shared", logvar=-1.5)
+    mean, ones = posterior.mean, [1] * (len(shape) - 2)
+
+    def sample(centre, logvar, seed):
+        return centre + (0.5 * logvar).exp() * normals(samples, *centre.shape[1:], seed=seed)
+
+    z = sample(mean.in_scale, posterior.in_scale_logvar, 1).reshape(samples, 1, -1, *ones)
+    s = sample(mean.out_scale, posterior.out_scale_logvar, 2).reshape(samples, -1, 1, *ones)
+    weights = z * sample(mean.weight.base, posterior.weight_logvar, 3) * s
+    given = marginal_variance(
+        mean.weight.base,
+        posterior.weight_logvar,
+        mean.in_scale,
+        posterior.in_scale_logvar,
+        mean.out_scale,
+        posterior.out_scale_logvar,
+    )[0]
+    deviations = (weights - weights.mean(0)).square()
+    standard_error = deviations.std(0) / math.sqrt(samples)
+    assert ((deviations.mean(0) - given).abs() < 5 * standard_error).all()
+
+
+def test_marginal_variance_without_noise_is_zero():
+    mean = random_posterior(LINEAR).mean
+    never = torch.full((), -torch.inf)
+    given = marginal_variance(
+        mean.weight.base,
+        never.expand(mean.weight.base.shape),
+        mean.in_scale,
+        never.expand(mean.in_scale.shape),
+        mean.out_scale,
+        never.expand(mean.out_scale.shape),
+    )
+    torch.testing.assert_close(given, torch.zeros_like(given))
+
+
+def test_clip_variance_lowers_what_is_over_the_limit_and_nothing_else():
+    logvar = torch.tensor([-9.0, 2 * math.log(0.2) - 1e-3, 2 * math.log(0.2) + 1e-3, 4.0])
+    clipped = clip_variance(logvar, 0.2)
+    assert torch.equal(clipped[:2], logvar[:2])
+    torch.testing.assert_close((0.5 * clipped[2:]).exp(), torch.full((2,), 0.2))

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bhc.posterior import operator_of
+from bhc.posterior.operators import Convolution, Linear, apply_mean
+
+from .toys import CONVOLUTION, LINEAR, WEIGHTS, normals, random_posterior, small_chain, small_layers
+
+CONVOLUTIONS = {
+    "plain": nn.Conv2d(2, 3, 2),
+    "stride": nn.Conv2d(2, 3, 2, stride=(2, 1)),
+    "padding": nn.Conv2d(2, 3, 2, padding=1, dilation=2),
+    "same": nn.Conv2d(2, 3, 2, padding="same", dilation=2),
+}
+
+
+def one_by_one(h, weights, apply):
+    """Each context's examples through a plain layer of its own."""
+    contexts = len(weights)
+    parts = h.reshape(contexts, -1, *h.shape[1:])
+    return torch.cat([apply(part, weight) for part, weight in zip(parts, weights, strict=True)])
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_linear_is_a_plain_layer_for_each_context(weights):
+    mean = random_posterior(LINEAR, weights=weights).mean.weight
+    h = normals(6, 4, seed=50)
+    expected = one_by_one(h, mean.dense().expand(2, -1, -1), F.linear)
+    torch.testing.assert_close(apply_mean(Linear(), h, mean), expected)
+
+
+@pytest.mark.parametrize("module", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_convolution_is_a_plain_layer_for_each_context(weights, module):
+    mean = random_posterior(CONVOLUTION, weights=weights).mean.weight
+    h = normals(6, 2, 5, 4, seed=50)
+    options = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
+    expected = one_by_one(h, mean.dense().expand(2, *CONVOLUTION), lambda x, weight: F.conv2d(x, weight, **options))
+    torch.testing.assert_close(apply_mean(Convolution.of(module), h, mean), expected)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_variance_of_the_output_is_the_squared_input_times_the_variance(weights):
+    for operator, shape, area in (
+        (Linear(), LINEAR, ()),
+        (Convolution.of(CONVOLUTIONS["plain"]), CONVOLUTION, (5, 4)),
+    ):
+        posterior = random_posterior(shape, weights=weights)
+        h = normals(6, shape[1], *area, seed=50)
+        mean, variance = operator.mean_and_variance(h, posterior.mean.weight, posterior.weight_variance)
+        torch.testing.assert_close(mean, apply_mean(operator, h, posterior.mean.weight))
+        torch.testing.assert_close(variance, operator.apply(h * h, posterior.weight_variance))
+
+
+def test_a_shared_mean_may_have_variances_of_each_context():
+    shared, own = random_posterior(LINEAR, weights="shared"), random_posterior(LINEAR)
+    h = normals(6, 4, seed=50)
+    mean, variance = Linear().mean_and_variance(h, shared.mean.weight, own.weight_variance)
+    torch.testing.assert_close(mean, h @ shared.mean.weight.base[0].T)
+    torch.testing.assert_close(variance, one_by_one(h * h, own.weight_variance, F.linear))
+
+
+def test_numbers_spread_over_the_map_of_their_unit():
+    values, maps = normals(2, 3), normals(2, 3, 4, 4, seed=1)
+    spread = Convolution.of(CONVOLUTIONS["plain"]).spread(values)
+    torch.testing.assert_close(spread * maps, torch.einsum("bn,bnhw->bnhw", values, maps))
+    assert Linear().spread(values) is values
+
+
+def test_each_layer_of_a_chain_gets_the_operator_of_its_type():
+    operators = [operator_of(layer) for layer in small_layers(small_chain())]
+    assert [type(operator) for operator in operators] == [Convolution, Linear, Linear]

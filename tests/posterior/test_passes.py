@@ -1,0 +1,173 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck
+from torch.nn import functional as F
+
+from bhc.posterior import FreshNoise, LayerMean, LayerPosterior, WeightMean, masked_mean, masked_pass, noisy_pass
+from bhc.posterior.operators import Convolution, Linear
+
+from .toys import CONVOLUTION, LINEAR, WEIGHTS, Silence, normals, random_posterior
+
+LAYERS = {
+    "linear": (Linear(), LINEAR, (4,)),
+    "convolution": (Convolution.of(nn.Conv2d(2, 3, 2)), CONVOLUTION, (2, 3, 3)),
+}
+CASES = [
+    pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer in LAYERS.items() for weights in WEIGHTS
+]
+
+
+def fresh_noise(seed=0):
+    return FreshNoise(torch.Generator().manual_seed(seed))
+
+
+def sampled_layer(x, posterior, *, examples):
+    """Outputs (K, B, O, positions) of one input under weights drawn in full, ``w_ij = z_i w~_ij s_j``.
+
+    A linear layer is a convolution with a single position; a convolution's one scale covers all inputs.
+    """
+    mean, contexts = posterior.mean, len(posterior.mean.in_scale)
+    base = mean.weight.dense()
+    outputs, area = base.shape[1], base[0, 0, 0].numel()
+    patches = F.unfold(x[None], base.shape[3:])[0] if x.dim() == 3 else x[:, None]
+
+    def draw(centre, logvar, seed):
+        noise = normals(contexts, examples, *centre.shape[1:], seed=seed)
+        return centre[:, None] + (0.5 * logvar)[:, None].exp() * noise
+
+    z = draw(mean.in_scale, posterior.in_scale_logvar, 11)
+    z = z.expand(-1, -1, x.shape[0]).repeat_interleave(area, dim=2)
+    w = draw(base, posterior.weight_logvar, 12).reshape(contexts, examples, outputs, -1)
+    s = draw(mean.out_scale, posterior.out_scale_logvar, 13)
+    weights = z[:, :, None] * w * s[..., None]
+    return torch.einsum("kboi,ip->kbop", weights, patches) + (mean.bias[:, None] * s)[..., None]
+
+
+def assert_same_moments(first, second):
+    """Means and variances over the examples, dim 1, agree within five standard errors."""
+    samples = first.shape[1]
+    for power in (1, 2):
+        centred = [
+            values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)
+        ]
+        error = sum(values.var(1) / samples for values in centred).sqrt()
+        difference = centred[0].mean(1) - centred[1].mean(1)
+        assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
+
+
+@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
+def test_noisy_pass_has_the_moments_of_sampled_weights(operator, shape, input_shape, weights):
+    examples = 20_000
+    posterior = random_posterior(shape, weights=weights)
+    x = normals(*input_shape, seed=50)
+    batch = x.expand(2 * examples, *input_shape)
+    given = noisy_pass(operator, batch, posterior, num_contexts=2, noise=fresh_noise())
+    expected = sampled_layer(x, posterior, examples=examples)
+    assert_same_moments(given.reshape(expected.shape), expected)
+
+
+def test_noisy_pass_draws_anew_for_each_example():
+    examples = 20_000
+    posterior = random_posterior(LINEAR)
+    batch = normals(4, seed=50).expand(2 * examples, 4)
+    given = noisy_pass(Linear(), batch, posterior, num_contexts=2, noise=fresh_noise()).reshape(2, examples, 3)
+    given = (given - given.mean(1, keepdim=True)) / given.std(1, keepdim=True)
+    correlation = (given[:, 1:] * given[:, :-1]).mean(1)
+    assert (correlation.abs() < 5 / math.sqrt(examples)).all()
+
+
+@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
+def test_noisy_pass_without_variance_is_the_scaled_layer(operator, shape, input_shape, weights):
+    posterior = random_posterior(shape, weights=weights, logvar=-torch.inf)
+    h = normals(6, *input_shape, seed=50)
+    everything = torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool()
+    expected = masked_pass(operator, h, posterior.mean, keep_in=everything[0], keep_out=everything[1])
+    given = noisy_pass(operator, h, posterior, num_contexts=2, noise=fresh_noise())
+    # The floor under the root leaves a standard deviation of 1e-4 times the output scale.
+    torch.testing.assert_close(given, expected, rtol=0, atol=1e-3)
+    silent = noisy_pass(operator, h, posterior, num_contexts=2, noise=Silence())
+    torch.testing.assert_close(silent, expected)
+
+
+@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
+def test_masked_pass_is_the_plain_layer_with_the_masked_mean(operator, shape, input_shape, weights):
+    mean = random_posterior(shape, weights=weights).mean
+    h = normals(6, *input_shape, seed=50)
+    keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, : shape[1]]
+    keep_out = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool()
+    given = masked_pass(operator, h, mean, keep_in=keep_in, keep_out=keep_out)
+    dense = masked_mean(mean.weight.dense(), mean.in_scale, mean.out_scale, keep_in, keep_out)
+    plain = F.linear if isinstance(operator, Linear) else F.conv2d
+    for context, part in enumerate(h.chunk(2)):
+        bias = keep_out[context] * mean.out_scale[context] * mean.bias[context]
+        torch.testing.assert_close(given.chunk(2)[context], plain(part, dense[context], bias))
+
+
+def test_passes_without_scales_and_bias_are_the_plain_layer():
+    weight = normals(1, 3, 4)
+    mean = LayerMean(WeightMean(weight), None, None, None)
+    posterior = LayerPosterior(mean, torch.zeros_like(weight), None, None)
+    h = normals(6, 4, seed=50)
+    masked = masked_pass(
+        Linear(), h, mean, keep_in=torch.ones(1, 4).bool(), keep_out=torch.tensor([[1, 0, 1]]).bool()
+    )
+    plain = h @ weight[0].T
+    torch.testing.assert_close(masked, plain * torch.tensor([1, 0, 1]))
+    torch.testing.assert_close(noisy_pass(Linear(), h, posterior, num_contexts=1, noise=Silence()), plain)
+
+
+def test_the_bias_sits_under_the_output_scale():
+    posterior = random_posterior(LINEAR)
+    off = replace(posterior, mean=replace(posterior.mean, out_scale=torch.zeros(2, 3).double()))
+    given = noisy_pass(Linear(), normals(6, 4, seed=50), off, num_contexts=2, noise=Silence())
+    assert torch.equal(given, torch.zeros(6, 3).double())
+
+
+def free_tensors(posterior):
+    mean = posterior.mean
+    tensors = (
+        mean.weight.base,
+        mean.weight.left,
+        mean.weight.right,
+        mean.bias,
+        mean.in_scale,
+        mean.out_scale,
+        posterior.weight_logvar,
+        posterior.in_scale_logvar,
+        posterior.out_scale_logvar,
+    )
+    return [None if tensor is None else tensor.clone().requires_grad_() for tensor in tensors]
+
+
+def posterior_of(base, left, right, bias, in_scale, out_scale, *logvars):
+    return LayerPosterior(LayerMean(WeightMean(base, left, right), bias, in_scale, out_scale), *logvars)
+
+
+@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
+def test_gradient_of_the_noisy_pass_is_numerically_right(operator, shape, input_shape, weights):
+    tensors = free_tensors(random_posterior(shape, weights=weights))
+    h = normals(4, *input_shape, seed=50).requires_grad_()
+
+    def sample(h, *tensors):
+        return noisy_pass(operator, h, posterior_of(*tensors), num_contexts=2, noise=fresh_noise())
+
+    assert gradcheck(sample, (h, *tensors))
+
+
+@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
+def test_gradients_are_finite_where_a_sampled_scale_is_zero(operator, shape, input_shape, weights):
+    tensors = free_tensors(random_posterior(shape, weights=weights))
+    _, _, _, _, in_scale, out_scale, *_ = tensors
+    with torch.no_grad():
+        in_scale.zero_()
+        out_scale.zero_()
+    h = normals(4, *input_shape, seed=50).requires_grad_()
+    output = noisy_pass(operator, h, posterior_of(*tensors), num_contexts=2, noise=Silence())
+    (output + normals(*output.shape, seed=51)).square().sum().backward()
+    assert torch.equal(output, torch.zeros_like(output))
+    assert all(tensor.grad.isfinite().all() for tensor in (h, *tensors) if tensor is not None)
+    assert (out_scale.grad != 0).any()

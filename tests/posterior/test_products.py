@@ -1,0 +1,100 @@
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from bhc.posterior import kl_weights
+from bhc.posterior.products import GaussianDivergence, MeanAndVariance, Sampled, ScaledByNoise
+
+from .toys import normals
+
+
+def leaves(*tensors):
+    return tuple(tensor.clone().requires_grad_() for tensor in tensors)
+
+
+def gradients(function, inputs):
+    outputs = function(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    weighted = sum((normals(*output.shape, seed=90) * output).sum() for output in outputs)
+    return torch.autograd.grad(weighted, inputs)
+
+
+def divergence(mean, logvar):
+    return GaussianDivergence.apply(mean, logvar, logvar.exp().detach())
+
+
+def plain_divergence(mean, logvar):
+    return kl_weights(mean.square().flatten(1).sum(1), logvar)[0]
+
+
+def plain_moments(h, weight, variance):
+    return h @ weight.T, (h * h) @ variance.T
+
+
+def scaled(h, mean, logvar):
+    return ScaledByNoise.apply(h, mean, logvar, normals(2, 5, 4, seed=80))
+
+
+def plain_scaled(h, mean, logvar):
+    scale = mean[:, None] + (0.5 * logvar).exp()[:, None] * normals(2, 5, 4, seed=80)
+    return h * scale[..., None]
+
+
+def sampled(mean, variance):
+    return Sampled.apply(mean, variance, normals(5, 4, seed=80), 1e-8)
+
+
+def plain_sampled(mean, variance):
+    return mean + (variance + 1e-8).sqrt() * normals(5, 4, seed=80)
+
+
+# Each fast path, its plain twin in autograd, and inputs for both.
+TWINS = {
+    "divergence": (divergence, plain_divergence, (normals(1, 3, 4), normals(1, 3, 4, seed=1))),
+    "moments": (
+        MeanAndVariance.apply,
+        plain_moments,
+        (normals(5, 4), normals(3, 4, seed=1), normals(3, 4, seed=2).exp()),
+    ),
+    "scaled, one number a unit": (
+        scaled,
+        plain_scaled,
+        (normals(2, 5, 4, 1), normals(2, 4, seed=1), normals(2, 4, seed=2)),
+    ),
+    "scaled, a map a unit": (
+        scaled,
+        plain_scaled,
+        (normals(2, 5, 4, 3), normals(2, 4, seed=1), normals(2, 4, seed=2)),
+    ),
+    "sampled": (sampled, plain_sampled, (normals(5, 4), normals(5, 4, seed=1).exp())),
+}
+
+
+@pytest.mark.parametrize(("fast", "plain", "inputs"), TWINS.values(), ids=TWINS)
+class TestFastPath:
+    def test_it_computes_what_its_plain_twin_does(self, fast, plain, inputs):
+        torch.testing.assert_close(fast(*inputs), plain(*inputs))
+
+    def test_its_gradient_is_numerically_right(self, fast, plain, inputs):
+        assert gradcheck(fast, leaves(*inputs))
+
+    def test_its_gradient_is_that_of_its_plain_twin(self, fast, plain, inputs):
+        free = leaves(*inputs)
+        torch.testing.assert_close(gradients(fast, free), gradients(plain, free))
+
+    def test_an_input_without_gradient_leaves_the_others_theirs(self, fast, plain, inputs):
+        fixed, *others = inputs
+        free = leaves(*others)
+        given = gradients(lambda *values: fast(fixed, *values), free)
+        torch.testing.assert_close(given, gradients(lambda *values: plain(fixed, *values), free))
+
+    def test_its_inputs_are_not_written_into(self, fast, plain, inputs):
+        free = leaves(*inputs)
+        gradients(fast, free)
+        assert all(torch.equal(after, before) for after, before in zip(free, inputs, strict=True))
+
+
+def test_a_sample_without_variance_has_a_finite_gradient():
+    mean, variance = leaves(normals(5, 4), torch.zeros(5, 4).double())
+    sampled(mean, variance).sum().backward()
+    assert variance.grad.isfinite().all()

@@ -1,0 +1,263 @@
+import errno
+import json
+import os
+import stat
+
+import pytest
+import safetensors.torch
+import torch
+
+from bhc.errors import BhcError
+from bhc.files import atomic_writer, read_bytes, read_json, write_bytes, write_json
+from bhc.tensors import read_tensors, tensors_to_bytes, write_tensors
+
+OLD = b"what was there before"
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A file with content, alone in its folder."""
+    path = tmp_path / "file.bin"
+    path.write_bytes(OLD)
+    return path
+
+
+def assert_untouched(path):
+    """The old content, and nothing beside it."""
+    assert path.read_bytes() == OLD
+    assert list(path.parent.iterdir()) == [path]
+
+
+def write_half(path, error):
+    with atomic_writer(path) as file:
+        file.write(b"half of")
+        file.flush()
+        raise error
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError])
+def test_an_interrupted_write_leaves_the_old_file(path, error):
+    with pytest.raises(error):
+        write_half(path, error)
+    assert_untouched(path)
+
+
+def test_an_interrupted_write_leaves_no_file_where_there_was_none(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write_half(tmp_path / "new", KeyboardInterrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+class FullDisk:
+    """A file that has no room."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, content):
+        self.file.write(content[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details):
+        self.file.close()
+
+
+def test_a_full_disk_leaves_the_old_file_and_says_so(path, monkeypatch):
+    fdopen = os.fdopen
+    monkeypatch.setattr(os, "fdopen", lambda *options: FullDisk(fdopen(*options)))
+    with pytest.raises(BhcError, match=r"could not write .*file\.bin: No space left on device") as caught:
+        write_bytes(path, b"new content")
+    assert "free some space" in caught.value.hint
+    assert_untouched(path)
+
+
+def test_a_disk_that_is_full_only_at_the_end_leaves_the_old_file(path, monkeypatch):
+    def no_room(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(BhcError, match="No space left on device"):
+        write_bytes(path, b"new content")
+    assert_untouched(path)
+
+
+def test_a_file_takes_its_name_only_when_it_is_whole(path):
+    with atomic_writer(path) as file:
+        file.write(b"new content")
+        file.flush()
+        assert path.read_bytes() == OLD
+    assert path.read_bytes() == b"new content"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_folders_on_the_way_are_made(tmp_path):
+    path = tmp_path / "a" / "b" / "file"
+    write_bytes(path, b"content")
+    assert path.read_bytes() == b"content"
+
+
+def test_a_written_file_has_the_permissions_of_any_other(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_bytes(tmp_path / "file", b"")
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_in_the_way_is_an_error_and_leaves_nothing(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BhcError, match="could not write"):
+        write_bytes(tmp_path / "folder", b"content")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "folder"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error(path):
+    with pytest.raises(BhcError, match="could not write"):
+        write_bytes(path / "below", b"content")
+    assert_untouched(path)
+
+
+def test_a_file_of_the_largest_size_is_read(path):
+    assert read_bytes(path, limit=len(OLD)) == OLD
+
+
+def test_a_larger_file_is_refused(path):
+    with pytest.raises(BhcError, match=r"larger than the 20 bytes"):
+        read_bytes(path, limit=len(OLD) - 1)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(BhcError, match=r"could not read .*nothing: No such file"):
+        read_bytes(tmp_path / "nothing", limit=10)
+
+
+def test_json_comes_back(tmp_path):
+    value = {"name": "Brücke", "list": [1, 2.5, None, True], "nested": {"a": []}}
+    write_json(tmp_path / "file.json", value)
+    assert read_json(tmp_path / "file.json") == value
+    assert json.loads((tmp_path / "file.json").read_text(encoding="utf-8")) == value
+
+
+def test_what_is_not_json_does_not_replace_the_old_file(path):
+    with pytest.raises(TypeError):
+        write_json(path, {"value": object()})
+    assert_untouched(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"a": 1', b"nothing", b"\xff\xfe\x00", b"[" * 200_000, b'{"a": 1} {'],
+    ids=lambda c: repr(c[:9]),
+)
+def test_what_is_not_json_is_an_error(path, content):
+    path.write_bytes(content)
+    with pytest.raises(BhcError, match=r"file\.bin is not valid JSON"):
+        read_json(path)
+
+
+def test_json_has_a_largest_size(path):
+    path.write_bytes(b"[1, 2, 3]")
+    assert read_json(path, limit=9) == [1, 2, 3]
+    with pytest.raises(BhcError, match="larger than the 8 bytes"):
+        read_json(path, limit=8)
+
+
+def test_missing_json_is_an_error(tmp_path):
+    with pytest.raises(BhcError, match="could not read"):
+        read_json(tmp_path / "nothing.json")
+
+
+HEADER = {"format": 1, "name": "Brücke", "list": [1.5, None]}
+
+
+def some_tensors():
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "matrix": torch.randn(3, 4, generator=generator),
+        "transposed": torch.randn(2, 3, generator=generator).T,
+        "scalar": torch.tensor(2.5, dtype=torch.float64),
+        "empty": torch.zeros(0, 3),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "mask": torch.tensor([True, False]),
+        "halves": torch.randn(4, generator=generator).bfloat16(),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+
+
+def test_tensors_come_back_with_their_header(tmp_path):
+    write_tensors(tmp_path / "file", some_tensors(), HEADER)
+    tensors, header = read_tensors(tmp_path / "file")
+    assert header == HEADER
+    assert tensors.keys() == some_tensors().keys()
+    for name, expected in some_tensors().items():
+        assert tensors[name].dtype == expected.dtype
+        assert torch.equal(tensors[name], expected)
+        assert not tensors[name].requires_grad
+
+
+# BUG in tensors.tensors_to_bytes: safetensors writes a metadata map of two keys in an order of chance.
+def test_equal_tensors_make_equal_files():
+    assert len({tensors_to_bytes(some_tensors(), HEADER) for _ in range(20)}) == 1
+
+
+def test_no_tensor_at_all_comes_back(tmp_path):
+    write_tensors(tmp_path / "file", {}, {})
+    assert read_tensors(tmp_path / "file") == ({}, {})
+
+
+def test_a_cut_off_file_is_damaged_wherever_it_ends(tmp_path):
+    content = tensors_to_bytes(some_tensors(), HEADER)
+    for length in range(len(content)):
+        (tmp_path / "file").write_bytes(content[:length])
+        with pytest.raises(BhcError, match="is damaged") as caught:
+            read_tensors(tmp_path / "file")
+        assert "restore it from a copy" in caught.value.hint
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
+    content = tensors_to_bytes({"a": torch.ones(3)}, {"format": 1})
+    for byte in range(len(content)):
+        damaged = bytearray(content)
+        damaged[byte] ^= 1 << byte % 8
+        (tmp_path / "file").write_bytes(damaged)
+        with pytest.raises(BhcError, match="is damaged"):
+            read_tensors(tmp_path / "file")
+
+
+def test_appended_bytes_are_found(tmp_path):
+    (tmp_path / "file").write_bytes(tensors_to_bytes(some_tensors(), HEADER) + b"more")
+    with pytest.raises(BhcError, match="is damaged"):
+        read_tensors(tmp_path / "file")
+
+
+def test_tensors_of_another_program_have_no_header_of_ours(tmp_path):
+    safetensors.torch.save_file({"a": torch.ones(3)}, tmp_path / "file")
+    with pytest.raises(BhcError, match="is damaged"):
+        read_tensors(tmp_path / "file")
+
+
+def test_missing_tensors_are_named(tmp_path):
+    with pytest.raises(BhcError, match=r"nothing does not exist"):
+        read_tensors(tmp_path / "nothing")
+
+
+def test_a_folder_is_no_file_of_tensors(tmp_path):
+    with pytest.raises(BhcError, match="could not read"):
+        read_tensors(tmp_path)
+
+
+def test_tensors_have_a_largest_size(tmp_path):
+    write_tensors(tmp_path / "file", some_tensors(), HEADER)
+    with pytest.raises(BhcError, match="larger than the 100 bytes"):
+        read_tensors(tmp_path / "file", limit=100)
+
+
+def test_tensors_that_cannot_be_written_leave_the_old_file(path):
+    with pytest.raises(TypeError):
+        write_tensors(path, some_tensors(), {"value": object()})
+    assert_untouched(path)

@@ -1,0 +1,133 @@
+"""Imports go one way: each room of the house may use the ones to its left and no others."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bhc
+
+PACKAGE = Path(bhc.__file__).parent
+ROOT = ""  # ``bhc/__init__.py``, the public API
+
+_BEFORE_HYPERNET = {"errors", "contexts", "graph", "posterior"}
+_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "data", "models", "tensors", "files"}
+_BEFORE_EMISSION = {*_BEFORE_TRAINING, "training", "formats"}
+_BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
+
+MAY_IMPORT = {
+    "errors": set(),
+    "files": {"errors"},
+    "tensors": {"errors", "files"},
+    "data": {"errors", "files"},
+    "models": {"errors"},
+    "contexts": {"errors"},
+    "graph": {"errors", "models"},
+    "posterior": {"errors", "graph"},
+    "hypernet": _BEFORE_HYPERNET,
+    "training": _BEFORE_TRAINING,
+    "formats": {"errors", "files", "tensors", "graph"},
+    "emission": _BEFORE_EMISSION,
+    "compressor": _BEFORE_EMISSION | {"emission"},
+    ROOT: _BEFORE_THE_SURFACE,
+    "studio": _BEFORE_THE_SURFACE | {ROOT},
+    "cli": _BEFORE_THE_SURFACE | {ROOT, "studio"},
+    "__main__": {"cli"},
+}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def place(path):
+    """The module's dotted name inside the package, without ``__init__``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def rooms():
+    return {place(path)[0] for path in MODULES if place(path)}
+
+
+def imported_names(path):
+    """Dotted names of everything of this package that a module imports, in functions too."""
+    inside = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = ".".join(inside[: len(inside) - node.level]) if node.level else ""
+            module = ".".join(part for part in (start, node.module) if part)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == PACKAGE.name)
+
+
+def imported_rooms(path, known):
+    """The rooms behind those names; a name of the package itself that is no room is the root's."""
+    for name in imported_names(path):
+        first = (*name.split("."), ROOT)[1]
+        yield first if first in known else ROOT
+
+
+def test_the_map_knows_every_room():
+    assert rooms() <= set(MAY_IMPORT)
+
+
+def test_the_map_has_no_way_back():
+    """No two rooms may import each other, over however many rooms between."""
+    reached = {room: set(allowed) for room, allowed in MAY_IMPORT.items()}
+    for _ in MAY_IMPORT:
+        for room in reached:
+            reached[room] |= {further for step in reached[room] for further in reached[step]}
+    assert not [room for room, others in reached.items() if room in others]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_left(path):
+    room = (*place(path), ROOT)[0]
+    wrong = set(imported_rooms(path, rooms())) - MAY_IMPORT[room] - {room}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import bhc.training.loop", {"training"}),
+        ("from bhc import contexts, wrap", {"contexts", ROOT}),
+        ("import bhc", {ROOT}),
+        ("from bhc.hypernet import Full", {"hypernet"}),
+        ("def f():\n    from bhc.emission import emit", {"emission"}),
+        ("from ..graph import trace", {"graph"}),
+        ("from . import kl", {"posterior"}),
+        ("from .. import files", {"files"}),
+        ("import torch\nfrom json import loads", set()),
+    ],
+)
+def test_the_reader_of_imports_sees_every_form(monkeypatch, tmp_path, text, expected):
+    folder = tmp_path / "bhc" / "posterior"
+    folder.mkdir(parents=True)
+    (folder / "module.py").write_text(text)
+    known = rooms()
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path / "bhc")
+    assert set(imported_rooms(folder / "module.py", known)) == expected
+
+
+def loaded_by(statement):
+    """The top-level modules that a fresh interpreter holds after a statement."""
+    script = f"{statement}\nimport json, sys\njson.dump(sorted({{n.split('.')[0] for n in sys.modules}}), sys.stdout)"
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment, timeout=120
+    )
+    return set(json.loads(answer.stdout))
+
+
+def test_the_library_needs_no_package_of_the_command_line():
+    loaded = loaded_by("import bhc")
+    assert {"bhc", "torch"} <= loaded
+    assert not loaded & {"rich", "typer", "click", "matplotlib", "scipy", "sklearn", "PIL"}

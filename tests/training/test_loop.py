@@ -1,0 +1,242 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.errors import BhcError
+from bhc.training import Point, RunFolder, Silent, choose_threshold, load_run
+from bhc.training.stages import Draw, Learn, Loss
+
+RECIPE = (
+    bhc.Learn(steps=40, kl_weight=0.1, contexts=4, examples=8),
+    bhc.Consolidate(steps=20, contexts=4, examples=8),
+)
+
+
+def fit(digits: DataSet, net: torch.nn.Module, **options: object) -> bhc.Compressor:
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    options = {"recipe": RECIPE, "progress": Silent()} | options
+    return bhc.fit(model, digits.train, digits.validation, **options)  # type: ignore[arg-type]
+
+
+def bits(model: bhc.Compressor) -> dict[str, torch.Tensor]:
+    return model.network.state_dict()
+
+
+def assert_same_bits(one: bhc.Compressor, other: bhc.Compressor) -> None:
+    assert bits(one).keys() == bits(other).keys()
+    for name, tensor in bits(one).items():
+        assert torch.equal(tensor, bits(other)[name]), name
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopAt:
+    """Progress that breaks the run off."""
+
+    def __init__(self, step: int, title: str) -> None:
+        self.step, self.title, self.current = step, title, ""
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.current = title
+
+    def update(self, done: int, terms: dict[str, float]) -> None:
+        if self.current == self.title and done >= self.step:
+            raise Stopped
+
+    def end(self) -> None:
+        return None
+
+
+def test_training_changes_the_network_and_lowers_the_divergence(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    recipe = (bhc.Learn(steps=200, kl_weight=0.1, warm_up=0.1, contexts=4, examples=8),)
+    fit(digits, pretrained, run=tmp_path / "run", recipe=recipe)
+    records = RunFolder(tmp_path / "run").metrics.read()
+    assert [record["step"] for record in records] == [50, 100, 150, 200]
+    assert records[-1]["kl"] < 0.7 * records[0]["kl"]
+    assert {"stage", "cross_entropy", "kl_weight", "ratio", "seconds"} <= records[0].keys()
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
+    digits: DataSet, pretrained: torch.nn.Module
+) -> None:
+    one, same, other = (fit(digits, pretrained, seed=seed) for seed in (1, 1, 2))
+    assert_same_bits(one, same)
+    with pytest.raises(AssertionError):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize(("stop", "stage"), [(40, "learning"), (20, "consolidating")])
+def test_a_run_broken_off_in_either_stage_resumes_to_the_same_bits(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, stop: int, stage: str
+) -> None:
+    whole = fit(digits, pretrained, run=tmp_path / "whole", checkpoint_every=7)
+    with pytest.raises(Stopped):
+        fit(digits, pretrained, run=tmp_path / "cut", checkpoint_every=7, progress=StopAt(stop, stage))
+    with pytest.raises(BhcError, match="unfinished run"):
+        bhc.load(tmp_path / "cut")
+    resumed = fit(digits, pretrained, run=tmp_path / "cut", checkpoint_every=7, resume=True)
+    assert_same_bits(whole, resumed)
+    assert_same_bits(whole, bhc.load(tmp_path / "cut"))
+    steps = [record["step"] for record in RunFolder(tmp_path / "cut").metrics.read()]
+    assert steps == [record["step"] for record in RunFolder(tmp_path / "whole").metrics.read()]
+    assert whole.model.training == resumed.model.training
+
+
+def test_a_finished_run_loads_and_emits_the_same_network(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    model = fit(digits, pretrained, run=tmp_path / "run", class_names=digits.class_names)
+    loaded = bhc.load(tmp_path / "run")
+    assert loaded.model.class_names == digits.class_names
+    assert loaded.model.default_threshold == model.model.default_threshold
+    assert loaded.model.thresholds == RECIPE[1].thresholds
+    assert not RunFolder(tmp_path / "run").checkpoint.exists()
+    one, other = model.compress(classes=[2, 7]), loaded.compress(classes=[2, 7])
+    x = digits.test.images
+    assert torch.equal(one.module(x), other.module(x))
+    assert one.report.error == other.report.error
+
+
+def test_resume_without_a_run_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(BhcError, match="no run to resume"):
+        fit(digits, pretrained, run=tmp_path / "none", resume=True)
+    with pytest.raises(BhcError, match="no folder was given"):
+        fit(digits, pretrained, resume=True)
+
+
+def _broken_off(digits: DataSet, net: torch.nn.Module, path: Path) -> None:
+    with pytest.raises(Stopped):
+        fit(digits, net, run=path, checkpoint_every=10, progress=StopAt(40, "learning"))
+
+
+def test_resume_with_another_recipe_or_seed_is_refused(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    _broken_off(digits, pretrained, tmp_path)
+    with pytest.raises(BhcError, match="another model, data set, recipe or seed"):
+        fit(digits, pretrained, run=tmp_path, resume=True, seed=5)
+    with pytest.raises(BhcError, match="another model, data set, recipe or seed"):
+        fit(digits, pretrained, run=tmp_path, resume=True, recipe=RECIPE[:1])
+
+
+def test_a_damaged_checkpoint_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    _broken_off(digits, pretrained, tmp_path)
+    checkpoint = RunFolder(tmp_path).checkpoint
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(BhcError, match="checksum"):
+        fit(digits, pretrained, run=tmp_path, resume=True)
+    checkpoint.write_bytes(content[: len(content) // 2])
+    with pytest.raises(BhcError, match="damaged"):
+        fit(digits, pretrained, run=tmp_path, resume=True)
+
+
+def test_a_failing_save_keeps_the_old_checkpoint(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _broken_off(digits, pretrained, tmp_path)
+    before = RunFolder(tmp_path).checkpoint.read_bytes()
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bhc.files.os.fsync", full_disk)
+    with pytest.raises(BhcError, match="No space left"):
+        fit(digits, pretrained, run=tmp_path, resume=True, checkpoint_every=10)
+    assert RunFolder(tmp_path).checkpoint.read_bytes() == before
+
+
+def test_weights_of_another_model_are_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    fit(digits, pretrained, run=tmp_path)
+    description = json.loads((tmp_path / "run.json").read_text())
+    description["generator"] = {"kind": "low-rank", "rank": 2}
+    (tmp_path / "run.json").write_text(json.dumps(description))
+    with pytest.raises(BhcError, match="belongs to another model"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "not the description of a run"),
+        ({"version": 99}, "version 99"),
+        ({"network": [{"kind": "linear"}]}, "damaged"),
+        ({"default_threshold": None}, "damaged"),
+    ],
+)
+def test_a_damaged_description_is_refused(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    fit(digits, pretrained, run=tmp_path, recipe=(bhc.Learn(steps=1),))
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(BhcError, match=message):
+        bhc.load(tmp_path)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BhcError, match=r"no run\.json"):
+        bhc.load(tmp_path)
+
+
+def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_loss = Learn.loss
+
+    def sometimes_nan(self: Learn, network: object, draw: Draw, *, step: int) -> Loss:
+        loss = plain_loss(self, network, draw, step=step)  # type: ignore[arg-type]
+        return Loss(loss.total * float("nan"), loss.terms) if step == 3 else loss
+
+    monkeypatch.setattr(Learn, "loss", sometimes_nan)
+    model = fit(digits, pretrained, recipe=(bhc.Learn(steps=6, contexts=2, examples=4),))
+    assert model.model.training["skipped_steps"] == 1
+    assert all(torch.isfinite(tensor).all() for tensor in bits(model).values())
+
+
+def test_consolidation_keeps_the_masks_and_lowers_the_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    recipe = (
+        bhc.Learn(steps=300, kl_weight=0.3, contexts=8, examples=8),
+        bhc.Consolidate(steps=200, contexts=8, examples=8),
+    )
+    model = fit(digits, pretrained, recipe=recipe)
+    before, after = (model.model.training["curves"][name] for name in ("before", "after"))
+    assert [p["ratio_harmonic"] for p in before] == [p["ratio_harmonic"] for p in after]
+    assert sum(p["error"] for p in after) < sum(p["error"] for p in before)
+
+
+def test_the_default_threshold_is_the_smallest_network_within_the_error() -> None:
+    points = [Point(t, 1, ratio, 1, error, 1) for t, ratio, error in [(-1, 90, 3.0), (0, 50, 1.4), (1, 20, 1.0)]]
+    assert choose_threshold(points, most_error=1.5) == 0
+    assert choose_threshold(points, most_error=0.5) == 1
+
+
+def test_a_recipe_without_steps_is_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    with pytest.raises(BhcError, match="no steps"):
+        fit(digits, pretrained, recipe=())
+
+
+def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    wrong = (torch.zeros(20, 1, 7, 7, dtype=torch.uint8), torch.arange(20) % 10)
+    with pytest.raises(BhcError, match="inputs of shape"):
+        bhc.fit(model, wrong, wrong, recipe=RECIPE, progress=Silent())
+
+
+def test_an_absent_device_is_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    with pytest.raises(BhcError, match="cannot compute on"):
+        fit(digits, pretrained, device="nonsense")
+
+
+def test_the_deterministic_option_leaves_torch_as_it_was(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    fit(digits, pretrained, recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.errors import BhcError
+from bhc.training import FreezeOffsets, Silent, recipe_from_dicts, two_stage_budget
+
+LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
+
+
+def test_recipes_survive_plain_data() -> None:
+    recipe = (LEARN, FreezeOffsets(), bhc.Consolidate(thresholds=(-1, 1)))
+    assert recipe_from_dicts([stage.to_dict() for stage in recipe]) == recipe
+
+
+def test_an_unknown_stage_is_refused() -> None:
+    with pytest.raises(BhcError, match="unknown training stage 'guess'"):
+        recipe_from_dicts([{"kind": "guess"}])
+
+
+def test_a_descending_range_of_thresholds_is_refused() -> None:
+    with pytest.raises(BhcError, match="must ascend"):
+        bhc.Consolidate(thresholds=(1, -1))
+
+
+def test_the_divergence_warms_up() -> None:
+    stage = bhc.Learn(steps=100, warm_up=0.5)
+    assert stage.warmth(0) == 0
+    assert stage.warmth(25) == pytest.approx(0.5)
+    assert stage.warmth(80) == 1
+    assert bhc.Learn(warm_up=0).warmth(0) == 1
+
+
+def test_log_variances_and_maps_have_rates_of_their_own(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    stage = bhc.Learn(rate=1e-3, logvar_rate=1e-2, map_slowdown=10)
+    rate = {id(p): group["lr"] for group in stage.parameter_groups(model.network) for p in group["params"]}
+    hypernet = model.network.hypernet
+    assert rate[id(hypernet.weights[0].shared_mean.offset)] == 1e-3
+    assert rate[id(hypernet.weights[0].shared_logvar.offset)] == 1e-2
+    assert rate[id(hypernet.vectors.mean_map.matrix)] == pytest.approx(1e-4)
+    assert rate[id(hypernet.vectors.logvar_map.matrix)] == pytest.approx(1e-3)
+    assert rate[id(hypernet.embedder[0].weight)] == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
+def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
+    digits: DataSet, pretrained: torch.nn.Module, generator: bhc.ScalesOnly
+) -> None:
+    def run(recipe: tuple[bhc.Learn, ...]) -> bhc.Compressor:
+        model = bhc.wrap(
+            pretrained,
+            bhc.Budgets(),
+            example_input=digits.train.images[:1],
+            generator=generator,
+            std_limits=(0.2, None, None),
+        )
+        return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+
+    first, freeze, second = two_stage_budget(LEARN, LEARN)
+    before = run((first,)).compress(budget=0, threshold=0.0)
+    both = run((first, freeze, second))
+    after = both.compress(budget=0, threshold=0.0)
+    for one, other in zip(before.module.state_dict().values(), after.module.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    small = both.compress(budget=1, threshold=0.0)
+    assert small.report.weights_after != after.report.weights_after or not torch.equal(
+        small.module[-1].weight, after.module[-1].weight
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "request_"),
+    [
+        (bhc.InputDomains((1, 8, 8), full_scale=16.0), {"domain": "images"}),
+        (bhc.Budgets(), {"budget": 1}),
+        (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), {"classes": [1, 2], "budget": 0}),
+        (
+            bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0)),
+            {"classes": [1, 2], "domain": "images"},
+        ),
+    ],
+    ids=["domain", "budget", "classes+budget", "classes+domain"],
+)
+def test_every_kind_of_context_trains_and_emits(
+    digits: DataSet, pretrained: torch.nn.Module, space: bhc.ClassSubsets, request_: dict[str, object]
+) -> None:
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    recipe = (bhc.Learn(steps=15, kl_weight=0.05, contexts=4, examples=8), bhc.Consolidate(steps=10))
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    sample = digits.train.restricted_to([1, 2]).images
+    small = model.compress(**{key: sample if value == "images" else value for key, value in request_.items()})
+    classes = 2 if "classes" in request_ else 10
+    assert small.module(digits.test.images).shape == (len(digits.test), classes)
+    assert small.report.error is not None
