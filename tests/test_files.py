@@ -200,7 +200,6 @@ def test_tensors_come_back_with_their_header(tmp_path):
         assert not tensors[name].requires_grad
 
 
-# BUG in tensors.tensors_to_bytes: safetensors writes a metadata map of two keys in an order of chance.
 def test_equal_tensors_make_equal_files():
     assert len({tensors_to_bytes(some_tensors(), HEADER) for _ in range(20)}) == 1
 

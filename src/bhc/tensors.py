@@ -26,7 +26,9 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -
     """The file's content."""
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(header, sort_keys=True)
-    return safetensors.torch.save(content, {"header": text, "sha256": _checksum(content, text)})
+    # One entry: the order of several is not the same twice.
+    label = json.dumps({"header": text, "sha256": _checksum(content, text)})
+    return safetensors.torch.save(content, {"bhc": label})
 
 
 def read_tensors(path: Path, *, limit: int = LARGEST_FILE) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -48,11 +50,11 @@ def read_tensors(path: Path, *, limit: int = LARGEST_FILE) -> tuple[dict[str, Te
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """The string map in a safetensors header; the library hands it out only for files on disk."""
+    """Our entry in a safetensors header; the library hands it out only for files on disk."""
     length = int.from_bytes(content[:8], "little")
     if not 2 <= length <= len(content) - 8:
         raise ValueError("its header is cut off")
-    return dict(json.loads(content[8 : 8 + length])["__metadata__"])
+    return dict(json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["bhc"]))
 
 
 def _checksum(tensors: Mapping[str, Tensor], header: str) -> str:

@@ -38,27 +38,25 @@ def test_names_that_are_numbers_of_other_classes_are_names():
     assert resolve(["2"], ClassSubsets(3, class_names=("2", "1", "0"))) == (0,)
 
 
-@pytest.mark.parametrize("label", ["fox", "", None, [1], float("nan")])
+@pytest.mark.parametrize("label", ["fox", "", None, [1], float("nan"), 3.0, 3.7])
 def test_an_unknown_class(label):
     error = refused([label], NAMED)
     assert "unknown class" in error.problem
     assert error.hint == "the classes are 0 to 2 (cat, dog, eel)"
 
 
-@pytest.mark.parametrize("label", [-1, 10, 99, "10", 3.0, 3.7])
-def test_a_class_out_of_range_or_between_two(label):
+@pytest.mark.parametrize("label", [-1, 10, 99, "10"])
+def test_a_class_out_of_range(label):
     error = refused([3, label])
     assert error.problem == f"class {label} is out of range"
     assert error.hint == "the classes are 0 to 9"
 
 
-# BUG in classes._number: only Python's own floats are turned away, others are cut to whole numbers.
 @pytest.mark.parametrize("label", [np.float32(3.7), torch.tensor(3.7)], ids=["numpy", "torch"])
 def test_floats_of_other_libraries_are_refused(label):
     assert refused([label]).problem
 
 
-# BUG in classes._number: int() of an infinity raises an OverflowError, which is not caught.
 def test_an_infinite_class_is_refused():
     assert refused([float("inf")]).problem
 

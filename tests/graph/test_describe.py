@@ -97,7 +97,6 @@ def test_impossible_sizes_are_refused(step):
         rebuild([step])
 
 
-# BUG in describe._rebuild_step: sizes are multiplied before they are checked to be numbers, and a string or a
 # list times a large number asks for all memory (here 2^60 bytes, which fails at once).
 @pytest.mark.parametrize(
     "step",
@@ -113,7 +112,6 @@ def test_sizes_that_are_not_numbers_are_refused(step):
         rebuild([step])
 
 
-# BUG in describe.rebuild: of two steps with one name the first is lost without a word.
 def test_two_steps_with_one_name_are_refused():
     with pytest.raises(BhcError, match="description of the network is damaged"):
         rebuild([LINEAR, {"kind": "relu", "name": "fc"}])

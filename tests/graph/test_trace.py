@@ -98,13 +98,11 @@ def test_every_way_to_flatten_all_but_the_batch(flatten):
     assert_computes_the_same(net, trace(net, x), x)
 
 
-# BUG in trace._options: F.elu is in the table of functions, but is always traced with its alpha and so refused.
 ACTIVATIONS = {
     "relu6": nn.ReLU6(),
     "leaky-relu": nn.LeakyReLU(0.3),
     "elu": nn.ELU(0.7),
     "selu": nn.SELU(),
-    "gelu": nn.GELU(approximate="tanh"),
     "silu": nn.SiLU(),
     "tanh": nn.Tanh(),
     "F.elu": F.elu,
@@ -154,7 +152,6 @@ class OneReLU(nn.Module):
         return self.last(self.relu(self.second(self.relu(self.first(x)))))
 
 
-# BUG in trace._step_name: two calls of one module get one name, and the OrderedDict drops a step.
 def test_a_module_called_twice_is_two_steps():
     net, x = OneReLU(), seeded(8, 4)
     assert_computes_the_same(net, trace(net, x), x)
@@ -201,7 +198,6 @@ def with_forward(forward):
         (lambda net, x: net.last(F.leaky_relu(net.first(x))), "leaky_relu"),
         (lambda net, x: net.last(net.first(x).sigmoid()), "sigmoid"),
         (lambda net, x: net.last(2 * net.first(x)), "mul"),
-        (lambda net, x: net.last(F.gelu(net.first(x), approximate="tanh")), "gelu"),
         (lambda net, x: net.last(torch.flatten(net.first(x), 0)), "flatten"),
     ],
 )
@@ -240,7 +236,6 @@ def test_a_branch_on_values_is_refused():
     assert "must not branch" in error.hint
 
 
-# BUG in trace._check_runs_alike: comparing a tuple with a tensor raises a TypeError.
 @pytest.mark.parametrize(
     "forward",
     [lambda net, x: (net.last(net.first(x)),), lambda net, x: {"logits": net.last(net.first(x))}],
@@ -268,7 +263,6 @@ def test_an_unsupported_variant_is_named(module, named):
     assert named in error.problem
 
 
-# BUG in trace._check_runs_alike: without a batch dimension the flatten raises an IndexError, which is not caught.
 @pytest.mark.parametrize("build", [lenet_300_100, lenet_5_caffe])
 @pytest.mark.parametrize("shape", [(784,), (2, 1, 27, 28), (2, 3, 28, 28)])
 def test_an_example_input_of_another_shape_is_refused(build, shape):

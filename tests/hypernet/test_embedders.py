@@ -50,7 +50,6 @@ def test_conditions_of_a_joint_space_act_on_each_other():
     assert not torch.allclose(b - a, d - c, atol=1e-3)
 
 
-# BUG in embedders.JointEmbedder: a joint space inside another is accepted by Joint, but its parts are encoded
 # as one flat tuple and the embedder expects one tensor a part.
 def test_a_joint_space_inside_another_is_embedded():
     space = Joint(Joint(ClassSubsets(10), Budgets()), IMAGES)

@@ -44,7 +44,6 @@ def test_divergence_leaves_out_absent_scales():
     torch.testing.assert_close(kl([layer]), slow_kl([layer]))
 
 
-# BUG in families._kl_of_weights: it asks only whether the mean is shared, and then sums the log-variances of
 # all contexts into one number. The types allow this mixture and Linear.mean_and_variance handles it.
 def test_divergence_of_a_shared_mean_with_variances_of_each_context():
     shared, own = random_posterior(LINEAR, weights="shared"), random_posterior(LINEAR)

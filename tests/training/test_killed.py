@@ -12,7 +12,7 @@ import torch
 from bhc.training import RunFolder, load_run
 
 OPTIONS = [
-    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "400", "--consolidation-steps", "150",
+    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "150", "--consolidation-steps", "60",
     "--kl-weight", "0.1", "--contexts", "4", "--examples", "8", "--checkpoint-every", "20",
 ]  # fmt: skip
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -32,7 +32,7 @@ class Budgets(ContextSpace):
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         budget = request["budget"]
-        if budget not in (0, 1):
+        if not isinstance(budget, int | float) or budget not in (0, 1):
             raise BhcError(f"budget {budget!r} is not supported", hint="0 is accuracy first, 1 is smallest")
         return {"budget": float(budget)}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import index
 from typing import Any
 
 import torch
@@ -29,6 +30,10 @@ class ClassSubsets(ContextSpace):
     def __post_init__(self) -> None:
         if self.num_classes < 2:
             raise BhcError(f"a class subset needs at least 2 classes to choose from, given {self.num_classes}")
+        if self.concentration is not None and not self.concentration > 0:
+            raise BhcError(f"the concentration must be positive, given {self.concentration}")
+        if self.class_names is not None:
+            object.__setattr__(self, "class_names", tuple(self.class_names))
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise BhcError(f"{len(self.class_names)} class names for {self.num_classes} classes")
 
@@ -70,7 +75,11 @@ class ClassSubsets(ContextSpace):
     def _check(self, classes: Iterable[int | str]) -> tuple[int, ...]:
         if isinstance(classes, str | int) or not isinstance(classes, Iterable):
             raise BhcError(f"classes must be a list, given {classes!r}", hint="for example classes=[3, 4]")
-        numbers = [self._number(label) for label in classes]
+        try:
+            labels = list(classes)
+        except TypeError:
+            raise BhcError(f"classes must be a list, given {classes!r}", hint="for example classes=[3, 4]") from None
+        numbers = [self._number(label) for label in labels]
         if not numbers:
             raise BhcError("the class subset is empty", hint=f"name one or more of {self._range()}")
         repeated = sorted({number for number in numbers if numbers.count(number) > 1})
@@ -79,13 +88,13 @@ class ClassSubsets(ContextSpace):
         return tuple(sorted(numbers))
 
     def _number(self, label: int | str) -> int:
-        if self.class_names is not None and label in self.class_names:
-            return self.class_names.index(str(label))
+        if self.class_names is not None and isinstance(label, str) and label in self.class_names:
+            return self.class_names.index(label)
         try:
-            number = int(label)
+            number = int(label) if isinstance(label, str) else index(label)
         except (TypeError, ValueError):
             raise BhcError(f"unknown class {label!r}", hint=f"the classes are {self._range()}") from None
-        if isinstance(label, float) or not 0 <= number < self.num_classes:
+        if not 0 <= number < self.num_classes:
             raise BhcError(f"class {label} is out of range", hint=f"the classes are {self._range()}")
         return number
 

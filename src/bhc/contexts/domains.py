@@ -25,20 +25,27 @@ class InputDomains(ContextSpace):
     sampler: SubsetSampler = field(default_factory=ConsecutivePairs)
     full_scale: float = 255.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_shape", tuple(self.image_shape))
+
     @property
     def conditions(self) -> tuple[str, ...]:
         return ("domain",)
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        sample = torch.as_tensor(request["domain"])
+        try:
+            sample = torch.as_tensor(request["domain"]).float()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BhcError(f"the domain sample is not an array of numbers: {error}") from error
         expected = "(samples, " + ", ".join(map(str, self.image_shape)) + ")"
         if sample.dim() != 1 + len(self.image_shape) or tuple(sample.shape[1:]) != self.image_shape:
             raise BhcError(f"a domain sample of shape {tuple(sample.shape)}", hint=f"it must have shape {expected}")
         if len(sample) == 0:
             raise BhcError("the domain sample is empty", hint="give at least one input, better a hundred")
-        if not torch.isfinite(sample).all():
+        mean = sample.mean(0)
+        if not torch.isfinite(sample).all() or not torch.isfinite(mean).all():
             raise BhcError("the domain sample contains NaN or infinity", hint="remove such inputs first")
-        return {"domain": sample.float().mean(0)}
+        return {"domain": mean}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
         members = self.sampler.draw(len(batch), batch.num_classes, generator=generator).float()

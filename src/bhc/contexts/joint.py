@@ -17,7 +17,11 @@ class Joint(ContextSpace):
     With classes and an input domain together, a training domain is the mean of images of the drawn classes.
     """
 
-    def __init__(self, *spaces: ContextSpace) -> None:
+    spaces: tuple[ContextSpace, ...]
+
+    def __init__(self, *given: ContextSpace) -> None:
+        nested = [space.spaces if isinstance(space, Joint) else (space,) for space in given]
+        spaces = tuple(space for group in nested for space in group)
         if len(spaces) < 2:
             raise BhcError("Joint takes two or more context spaces", hint="use the single space as it is")
         names = [name for space in spaces for name in space.conditions]

@@ -45,6 +45,8 @@ class ConsecutivePairs(SubsetSampler):
     """The paper's contexts: (0, 1), (1, 2), ..., (C - 2, C - 1)."""
 
     def subsets(self, num_classes: int) -> tuple[Subset, ...]:
+        if num_classes < 2:
+            raise BhcError(f"there are no pairs of {num_classes} class")
         return tuple((first, first + 1) for first in range(num_classes - 1))
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,6 +61,7 @@ class RandomSubsets(SubsetSampler):
     held_out: tuple[Subset, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(self.sizes))
         if not self.sizes or min(self.sizes) < 1:
             raise BhcError(f"subset sizes must be 1 or more, given {self.sizes}")
         object.__setattr__(self, "held_out", tuple(tuple(sorted(subset)) for subset in self.held_out))

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -33,7 +34,10 @@ def _describe_step(name: str, module: nn.Module) -> dict[str, Any]:
 def rebuild(steps: Sequence[Any]) -> nn.Sequential:
     """The chain that ``steps`` describe, its tensors uninitialised: load a state dict into it."""
     try:
-        return nn.Sequential(OrderedDict((str(step["name"]), _rebuild_step(dict(step))) for step in steps))
+        named = [(str(step["name"]), _rebuild_step(dict(step))) for step in steps]
+        if len({name for name, _ in named}) < len(named):
+            raise ValueError("two steps have one name")
+        return nn.Sequential(OrderedDict(named))
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise BhcError(f"the description of the network is damaged: {error!r}") from error
 
@@ -49,10 +53,10 @@ def _rebuild_step(step: dict[str, Any]) -> nn.Module:
     if set(arguments) - {"bias"} != set(kind.arguments):
         raise ValueError(f"a {kind.name} step with arguments {sorted(arguments)}")
     if kind.name == "linear":
-        _bounded(arguments["in_features"] * arguments["out_features"])
+        _bounded(arguments["in_features"], arguments["out_features"])
     elif kind.name == "conv-2d":
         height, width = arguments["kernel_size"]
-        _bounded(arguments["in_channels"] * arguments["out_channels"] * height * width)
+        _bounded(arguments["in_channels"], arguments["out_channels"], height, width)
     return kind.module(**arguments)
 
 
@@ -60,7 +64,8 @@ def _argument(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _bounded(size: int) -> int:
-    if not isinstance(size, int) or not 0 < size <= LARGEST_LAYER:
-        raise ValueError(f"a layer of {size} numbers")
-    return size
+def _bounded(*sizes: int) -> int:
+    """Their product, if each is a positive whole number and the product is not absurd."""
+    if not all(type(size) is int and 0 < size <= LARGEST_LAYER for size in sizes) or prod(sizes) > LARGEST_LAYER:
+        raise ValueError(f"a layer of {' x '.join(map(str, sizes))} numbers")
+    return prod(sizes)

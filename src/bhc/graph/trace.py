@@ -3,7 +3,6 @@
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -22,6 +21,8 @@ class _Tracer(fx.Tracer):
 def trace(net: nn.Module, example_input: Tensor) -> nn.Sequential:
     """The chain that computes what ``net`` computes in eval mode; ``net`` itself is left alone."""
     net = copy.deepcopy(net).eval()
+    if type(net) in KINDS:
+        net = nn.Sequential(net)
     try:
         graph = _Tracer().trace(net)
     except Exception as error:
@@ -36,6 +37,7 @@ def trace(net: nn.Module, example_input: Tensor) -> nn.Sequential:
 
 def _steps(net: nn.Module, graph: fx.Graph) -> Iterator[tuple[str, nn.Module]]:
     previous: fx.Node | None = None
+    names: set[str] = set()
     for node in graph.nodes:
         if node.op == "placeholder":
             if previous is not None:
@@ -48,12 +50,19 @@ def _steps(net: nn.Module, graph: fx.Graph) -> Iterator[tuple[str, nn.Module]]:
         elif node.op != "output":
             module = _module_of(net, node)
             if not isinstance(module, TRANSPARENT):
-                yield _step_name(node), module
+                yield _new_name(node, module, names), module
         previous = node
 
 
-def _step_name(node: fx.Node) -> str:
-    return str(node.target).replace(".", "_") if node.op == "call_module" else node.name
+def _new_name(node: fx.Node, module: nn.Module, names: set[str]) -> str:
+    """A name of its own for every step; one ReLU called twice makes two steps, one weighted layer does not."""
+    name = str(node.target).replace(".", "_") if node.op == "call_module" else node.name
+    if name in names and any(module.parameters()):
+        raise _unknown(f"layer {node.target!r} is used twice, or its name is taken by another layer")
+    while name in names:
+        name += "_again"
+    names.add(name)
+    return name
 
 
 def _module_of(net: nn.Module, node: fx.Node) -> nn.Module:
@@ -67,13 +76,10 @@ def _module_of(net: nn.Module, node: fx.Node) -> nn.Module:
         return copy.deepcopy(module)
     if node.target in (torch.flatten, "flatten") and _flattens_all_but_batch(node):
         return nn.Flatten()
-    if node.target in FUNCTIONS and len(node.args) == 1 and not _options(node):
-        return FUNCTIONS[node.target]()
+    if node.target in FUNCTIONS and len(node.args) == 1:
+        options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
+        return FUNCTIONS[node.target](**options)
     raise _unknown(f"step {node.name!r} calls {getattr(node.target, '__name__', node.target)}")
-
-
-def _options(node: fx.Node) -> dict[str, Any]:
-    return {name: value for name, value in node.kwargs.items() if name != "inplace"}
 
 
 def _flattens_all_but_batch(node: fx.Node) -> bool:
@@ -105,11 +111,16 @@ def _unknown(what: str) -> BhcError:
 def _check_runs_alike(net: nn.Module, chain: nn.Sequential, example_input: Tensor) -> None:
     try:
         expected, given = net(example_input), chain(example_input)
-    except RuntimeError as error:
-        shape = tuple(example_input.shape)
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        shape = tuple(getattr(example_input, "shape", ()))
         raise BhcError(
             f"the network does not run on the example input of shape {shape}: {error}",
             hint="example_input is a batch as the network takes it, for example (1, 1, 28, 28)",
         ) from error
+    if not isinstance(expected, Tensor):
+        raise BhcError(
+            f"the network returns a {type(expected).__name__}, not a tensor",
+            hint="wrap it in a module that returns the logits alone",
+        )
     if not torch.allclose(expected, given, rtol=1e-4, atol=1e-5):
         raise BhcError("the traced chain does not compute what the network computes")

@@ -39,6 +39,8 @@ class Design:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise BhcError(f"unknown family {self.family!r}", hint=f"choose one of: {', '.join(FAMILIES)}")
+        if any(limit is not None and not limit > 0 for limit in self.std_limits or ()):
+            raise BhcError(f"limits on standard deviations must be positive, given {self.std_limits}")
 
 
 class ConditionalNetwork(nn.Module):
