@@ -22,6 +22,7 @@ class ClassIndex:
                 f"the training set has no example of class {missing[0]}",
                 hint="every class of the network needs examples",
             )
+        self._device_counts = self.counts.to(self.images.device)
         self._order = split.labels.cpu().argsort(stable=True)
         self._starts = self.counts.cumsum(0) - self.counts
 
@@ -35,4 +36,4 @@ class ClassIndex:
 
     def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
         """``|D_t|``: how many training examples belong to each context."""
-        return ((batch.class_rates > 0) * self.counts).sum(1).float()
+        return ((batch.class_rates > 0) * self._device_counts).sum(1).float()

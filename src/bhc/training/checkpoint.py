@@ -79,9 +79,7 @@ def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None
     saved = _part(tensors, "optimizer.")
     for index, parameter in enumerate(_parameters(optimizer)):
         names = [name for name in saved if name.startswith(f"{index}.")]
-        optimizer.state[parameter] = {
-            name.split(".", 1)[1]: saved[name].to(parameter.device if saved[name].dim() else "cpu") for name in names
-        }
+        optimizer.state[parameter] = {name.split(".", 1)[1]: saved[name].to(parameter.device) for name in names}
 
 
 def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor]) -> None:

@@ -62,15 +62,12 @@ def trade_off(
     network: ConditionalNetwork, probes: Sequence[Probe], data: Split, thresholds: Sequence[float]
 ) -> list[Point]:
     """Error against ratio as the threshold moves."""
+    seen = [len(data.restricted_to(probe.classes)) for probe in probes]
+    trials = [_try_thresholds(network, probe, data, thresholds) for probe in probes]
     points = []
-    for threshold in thresholds:
-        ratios, wrong, seen = [], [], []
-        for probe in probes:
-            batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
-            examples = data.restricted_to(probe.classes)
-            wrong.append(count_errors(network, batch, examples, threshold))
-            seen.append(len(examples))
-            ratios.append(float(pruning_ratios(network, batch, threshold)))
+    for place, threshold in enumerate(thresholds):
+        ratios = [trial[place][0] for trial in trials]
+        wrong = [trial[place][1] for trial in trials]
         points.append(
             Point(
                 threshold=float(threshold),
@@ -84,16 +81,26 @@ def trade_off(
     return points
 
 
-@torch.no_grad()
-def count_errors(network: ConditionalNetwork, batch: ContextBatch, data: Split, threshold: float) -> int:
-    """Wrong answers of one context's masked network."""
-    thresholds = torch.full((1, 1), threshold, device=network.device)
-    wrong = 0
-    for x, labels in zip(data.images.split(CHUNK), data.labels.split(CHUNK), strict=True):
-        logits = network.masked(x.to(network.device), batch, threshold=thresholds)
-        answers = restrict(logits, batch.outputs).argmax(1)
-        wrong += int((answers != labels.to(network.device)).sum())
-    return wrong
+def _try_thresholds(
+    network: ConditionalNetwork, probe: Probe, data: Split, thresholds: Sequence[float]
+) -> list[tuple[float, int]]:
+    """Ratio and wrong answers of one probe at each threshold; what does not depend on it is generated once."""
+    device = network.device
+    examples = data.restricted_to(probe.classes)
+    images, labels = examples.images.to(device), examples.labels.to(device)
+    batch = ContextBatch.of([probe.context], network.num_classes).to(device)
+    encoding = network.space.encode(batch)
+    dropouts, means = network.hypernet.dropouts(encoding), network.hypernet.means(encoding)
+    trials = []
+    for threshold in thresholds:
+        limit = torch.full((1, 1), threshold, device=device)
+        masks = find_masks(network.layers, dropouts, limit, batch.outputs)
+        answers = [
+            restrict(network.bayesian.masked(x, means, masks), batch.outputs).argmax(1) for x in images.split(CHUNK)
+        ]
+        wrong = int((torch.cat(answers) != labels).sum())
+        trials.append((float(network.num_weights / count_weights(network, masks)), wrong))
+    return trials
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
 
 LOG_EVERY = 50
 CURVE_POINTS = 13
-TOLERANCE = 1.0  # points of validation error that the default threshold may cost
+TOLERANCE = 0.75  # points of validation error that the default threshold may cost
 
 
 @dataclass(frozen=True)

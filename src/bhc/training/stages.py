@@ -72,7 +72,7 @@ class Learn(Stage):
     and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``).
     """
 
-    steps: int = 4000
+    steps: int = 5000
     kl_weight: float = 2.0
     warm_up: float = 0.5  # fraction of the steps over which the weight rises from zero
     rate: float = 3e-3
@@ -102,11 +102,11 @@ class Learn(Stage):
         logits, posteriors = network.noisy(x, batch, noise=draw.noise)
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
         divergence = kl(posteriors)
-        num_data = draw.data.context_sizes(batch).to(x.device)
+        num_data = draw.data.context_sizes(batch)
         if self.num_data is not None:
             num_data = torch.full_like(num_data, self.num_data)
         weight = _budget_weights(network.space, batch) * self.kl_weight * self.warmth(step)
-        total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight.to(x.device))
+        total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
         return Loss(total, {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()})
 
     def warmth(self, step: int) -> float:
@@ -142,7 +142,7 @@ class Consolidate(Stage):
     range. The pretrained network is a free teacher.
     """
 
-    steps: int = 3000
+    steps: int = 4500
     thresholds: tuple[float, float] = (-2.0, 1.0)
     rate: float = 2e-3
     contexts: int = 16

@@ -1,0 +1,75 @@
+"""From a context to a runnable module, on a CPU: both LeNets, the three generators.
+
+The networks are pruned about as far as trained models are: a quarter of the scales lie under the threshold, so
+that of the units between two layers one in sixteen stays. Scales are generated first, then only the rows and
+columns that stay; generating everything and then cutting is timed beside it.
+"""
+
+from functools import partial
+
+import torch
+from timing import Results, environment, take_turns, write
+
+import bhc
+from bhc.contexts import Context, ContextBatch
+from bhc.emission import make_plan, slim_model
+from bhc.hypernet import ConditionalNetwork
+
+GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
+KEPT = 0.25  # part of the scales under the threshold
+CONTEXT, THRESHOLD = Context(classes=(3, 4)), 0.0
+
+
+def pruned_network(name: str, generator: bhc.ScalesOnly) -> ConditionalNetwork:
+    """A network as training leaves it: most rates far over the threshold."""
+    rng = torch.Generator().manual_seed(0)
+    net = bhc.models.build(name, image_shape=(1, 28, 28), num_classes=10)
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=torch.zeros(1, 1, 28, 28), generator=generator)
+    offset = model.network.hypernet.vectors.logvar_map.offset
+    with torch.no_grad():
+        offset.copy_(torch.where(torch.rand(offset.shape, generator=rng) < KEPT, -6.0, 6.0))
+    return model.network
+
+
+def emit(network: ConditionalNetwork) -> None:
+    slim_model(network, make_plan(network, CONTEXT, THRESHOLD))
+
+
+@torch.no_grad()
+def generate_everything(network: ConditionalNetwork) -> None:
+    """What emission would cost if it generated all weights first."""
+    encoding = network.space.encode(ContextBatch.of([CONTEXT], 10))
+    for mean in network.hypernet.means(encoding):
+        mean.weight.dense()
+    emit(network)
+
+
+def main() -> None:
+    rows: list[Results] = []
+    for name in bhc.models.NAMES:
+        for kind, spec in GENERATORS.items():
+            network = pruned_network(name, spec)
+            times = take_turns(
+                {"emit": partial(emit, network), "all": partial(generate_everything, network)}, rounds=50
+            )
+            weights = make_plan(network, CONTEXT, THRESHOLD).num_weights
+            ratio = network.num_weights / weights
+            rows.append(
+                {
+                    "model": name,
+                    "generator": kind,
+                    "pruning_ratio": ratio,
+                    "emit_ms_median": times["emit"],
+                    "everything_first_ratio": times["all"] / times["emit"],
+                }
+            )
+            print(
+                f"{name}, {kind}: {times['emit']:.2f} ms for a network {ratio:.0f} x smaller;"
+                f" generating everything first takes {times['all'] / times['emit']:.1f} x as long",
+                flush=True,
+            )
+    write({"benchmark": "emission", **environment(), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
