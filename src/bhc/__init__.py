@@ -1,6 +1,6 @@
 """One trained network in, many small ones out: instant compression for the context you ask for."""
 
-from bhc import data, models
+from bhc import data, models, training
 from bhc.compressor import Compressor, fit, load, wrap
 from bhc.contexts import Budgets, ClassSubsets, ConsecutivePairs, InputDomains, Joint, RandomSubsets
 from bhc.emission import Compressed, Report, read
@@ -32,6 +32,7 @@ __all__ = [
     "load",
     "models",
     "read",
+    "training",
     "two_stage_budget",
     "wrap",
 ]

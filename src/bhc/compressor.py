@@ -86,7 +86,7 @@ def fit(
     train_set: Split | tuple[Tensor, Tensor],
     validation_set: Split | tuple[Tensor, Tensor],
     *,
-    recipe: Recipe = DEFAULT_RECIPE,
+    recipe: Recipe | None = None,
     run: str | Path | None = None,
     resume: bool = False,
     seed: int = 0,
@@ -116,7 +116,7 @@ def fit(
                 model.network,
                 _as_split(train_set, model.network),
                 _as_split(validation_set, model.network),
-                recipe,
+                DEFAULT_RECIPE if recipe is None else recipe,
                 class_names=class_names,
                 options=options,
             )

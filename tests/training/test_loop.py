@@ -90,6 +90,30 @@ def test_a_run_broken_off_in_either_stage_resumes_to_the_same_bits(
     assert whole.model.training == resumed.model.training
 
 
+def test_stage_two_of_a_budget_resumes_with_its_offsets_still_frozen(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    learn = bhc.Learn(steps=60, kl_weight=0.1, contexts=2, examples=8)
+    recipe = bhc.two_stage_budget(learn, learn)
+
+    def go(**options: object) -> bhc.Compressor:
+        model = bhc.wrap(pretrained, bhc.Budgets(), example_input=digits.train.images[:1])
+        settings = {"recipe": recipe, "checkpoint_every": 7, "progress": Silent()} | options
+        return bhc.fit(model, digits.train, digits.validation, **settings)  # type: ignore[arg-type]
+
+    class StopInStageTwo(StopAt):
+        begun = 0
+
+        def begin(self, title: str, total: int, done: int = 0) -> None:
+            self.begun += 1
+            self.current = title if self.begun == 2 else ""
+
+    whole = go(run=tmp_path / "whole")
+    with pytest.raises(Stopped):
+        go(run=tmp_path / "cut", progress=StopInStageTwo(40, "learning"))
+    assert_same_bits(whole, go(run=tmp_path / "cut", resume=True))
+
+
 def test_a_finished_run_loads_and_emits_the_same_network(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
 ) -> None:

@@ -14,7 +14,9 @@ from bhc.errors import BhcError
 
 @dataclass(frozen=True)
 class Budgets(ContextSpace):
-    """The paper's binary c_w: 0 is accuracy first, trained at ``kl_weights[0]``, 1 is smallest, at ``[1]``.
+    """The paper's binary c_w: 0 is accuracy first, 1 is smallest.
+
+    The divergence of a context is weighted by ``kl_weights[budget]``, times the ``kl_weight`` of the stage.
 
     Sampled as a fair coin, or trained in two stages that each fix it (``bhc.training.two_stage_budget``).
     """

@@ -68,7 +68,7 @@ def _percent_wrong(logits: Tensor, labels: Tensor) -> float:
 
 
 def _calibrate(logits: Tensor, labels: Tensor) -> float:
-    """The temperature with the lowest validation cross-entropy, from a grid of one number in twelve steps."""
+    """The temperature with the lowest validation cross-entropy, from a grid of ten numbers a decade."""
     candidates = torch.logspace(-1, 1.4, 25)
     scaled = logits[None] / candidates[:, None, None]
     losses = -torch.log_softmax(scaled, dim=2)[:, torch.arange(len(labels)), labels].mean(1)
@@ -77,7 +77,7 @@ def _calibrate(logits: Tensor, labels: Tensor) -> float:
 
 def _notes(model: TrainedModel, plan: Plan) -> tuple[str, ...]:
     notes = [
-        f"no unit of {cut.layer.name}'s input was under the threshold; the least noisy one was kept"
+        f"no input of {cut.layer.name} had its writer and its reader under the threshold; the least noisy was kept"
         for cut in plan.layers
         if cut.rescued
     ]
@@ -107,6 +107,7 @@ def _report(
         ),
         architecture=tuple(cut.width for cut in plan.layers),
         bits=(FLOAT_BITS,) * len(layers),
+        layer_weights=tuple(cut.num_weights for cut in plan.layers),
         weights_before=network.num_weights,
         weights_after=plan.num_weights,
         parameter_bytes_before=4 * (network.num_weights + biases),

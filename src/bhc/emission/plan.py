@@ -18,7 +18,7 @@ class LayerPlan:
     layer: Layer
     kept_inputs: Tensor  # ascending
     kept_outputs: Tensor
-    rescued: bool  # nothing was under the threshold: one unit was kept all the same
+    rescued: bool  # no unit had its writer and a reader under the threshold: one was kept all the same
 
     @property
     def num_weights(self) -> int:

@@ -14,7 +14,8 @@ class Report:
     layers: tuple[str, ...]
     architecture_before: tuple[int, ...]
     architecture: tuple[int, ...]
-    bits: tuple[int, ...]
+    bits: tuple[int, ...]  # of each layer's weights
+    layer_weights: tuple[int, ...]  # how many of them are left
     weights_before: int
     weights_after: int
     parameter_bytes_before: int  # float32 weights and biases of the original
@@ -35,7 +36,8 @@ class Report:
     @property
     def bits_ratio(self) -> float:
         """The same with the bit widths counted; all are 32 until weights are quantised."""
-        return self.pruning_ratio * 32 / (sum(self.bits) / len(self.bits))
+        stored = sum(bits * count for bits, count in zip(self.bits, self.layer_weights, strict=True))
+        return 32 * self.weights_before / stored
 
     @property
     def file_ratio(self) -> float | None:

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 # Constants of the sigmoid-softplus fit to the scale divergence (paper, section 4.3).
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
 
-# Beyond this the fit is flat on one side and linear on the other; clamping bounds the gradient.
+# Beyond this a rate is settled: clamping ends its gradient before the exponentials overflow.
 LOG_DROPOUT_LIMIT = 10.0
 
 

@@ -17,7 +17,7 @@ class LayerMask:
 
     keep_in: Tensor  # (K, I) bool
     keep_out: Tensor  # (K, O) bool
-    rescued: Tensor  # (K,) bool: no input was under the threshold, so the least noisy one was kept
+    rescued: Tensor  # (K,) bool: no unit had writer and reader under the threshold; the least noisy was kept
 
 
 def find_masks(

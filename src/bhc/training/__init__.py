@@ -3,7 +3,7 @@
 from bhc.training.device import find_device, repeatable
 from bhc.training.evaluation import Point, Probe, base_error, trade_off
 from bhc.training.loop import Options, choose_threshold, train
-from bhc.training.pretrain import Pretraining, error_of, load_weights, pretrain, save_weights
+from bhc.training.pretraining import Pretraining, error_of, load_weights, pretrain, save_weights
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.stages import (

@@ -94,6 +94,8 @@ class _Trainer:
         """All stages, from wherever the run is."""
         restored = self._open_folder()
         first = self.position.stage
+        for finished in self.recipe[:first]:
+            finished.prepare_(self.network)  # what it froze is not in a checkpoint
         for index, stage in enumerate(self.recipe[first:], start=first):
             if index > self.position.stage:
                 self.position.stage, self.position.stage_step = index, 0

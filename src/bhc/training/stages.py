@@ -72,7 +72,7 @@ class Learn(Stage):
     and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``).
     """
 
-    steps: int = 5000
+    steps: int = 4000
     kl_weight: float = 2.0
     warm_up: float = 0.5  # fraction of the steps over which the weight rises from zero
     rate: float = 3e-3
@@ -139,10 +139,10 @@ class Consolidate(Stage):
 
     The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
     first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
-    range. The pretrained network is a free teacher.
+    range. The pretrained network is a free teacher. Offsets frozen for a budget stay as they are.
     """
 
-    steps: int = 4500
+    steps: int = 4000
     thresholds: tuple[float, float] = (-2.0, 1.0)
     rate: float = 2e-3
     contexts: int = 16

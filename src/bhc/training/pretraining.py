@@ -29,10 +29,19 @@ class Pretraining:
     shift: int = 1
 
 
+DEFAULT_PLAN = Pretraining()
+
+
 def pretrain(
-    name: str, data: DataSet, plan: Pretraining, *, seed: int = 0, progress: Progress | None = None
+    name: str,
+    data: DataSet,
+    plan: Pretraining | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> nn.Sequential:
     """Train a network of ``bhc.models`` on a data set's training split."""
+    plan = plan or DEFAULT_PLAN
     generator = Generator().manual_seed(seed)
     net = build(
         name,

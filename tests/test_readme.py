@@ -1,0 +1,79 @@
+"""Every block of the README runs, on the small digits and for a moment only."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import bhc
+from bhc.cli import main
+from bhc.data import DataSet
+from bhc.training import Pretraining
+from tests.conftest import QUICK
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SHORTER = {
+    "pretrain": ["--epochs", "2"],
+    "train": ["--steps", "10", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4"],
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_python_blocks_run_one_after_the_other(
+    digits: DataSet, quick_model: bhc.Compressor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_model.save(tmp_path / "bhc-demo" / "run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bhc.data, "load", lambda name: digits)
+    monkeypatch.setattr("bhc.training.pretraining.DEFAULT_PLAN", Pretraining(epochs=2))
+    monkeypatch.setattr("bhc.compressor.DEFAULT_RECIPE", QUICK)
+    names: dict[str, object] = {}
+    assert len(blocks("python")) == 2
+    for block in blocks("python"):
+        exec(block, names)
+    assert (tmp_path / "threes-and-fours.bhc").exists()
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_commands_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("bhc ")]
+    assert len(commands) >= 6
+    for command in commands:
+        # The digits are too small for the convolutions of lenet-5-caffe.
+        words = shlex.split(command.replace("mnist", "digits").replace("lenet-5-caffe", "lenet-300-100"))
+        monkeypatch.setattr(sys, "argv", [*words, *SHORTER.get(words[1], [])])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code, command
+
+
+def test_make_targets_named_in_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"make (\w+)", README)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+    assert shutil.which("make")
+
+
+def test_links_lead_somewhere() -> None:
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / link).exists(), link
+
+
+def test_the_figures_are_those_of_the_result_file() -> None:
+    result = json.loads((ROOT / "docs" / "results" / "demo.json").read_text())
+    for summary in (result["summary"], result["unseen"]["summary"]):
+        for figure in (
+            f"{summary['pruning_ratio_harmonic']:.0f} x",
+            f"{summary['pruning_error']:.2f} %",
+            f"{summary['error_max']:.2f} %",
+        ):
+            assert figure in README, figure
