@@ -3,9 +3,10 @@
 
 PYTHON ?= python3
 export BHC_CACHE ?= $(CURDIR)/.cache/bhc
+export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test bench clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo

@@ -53,9 +53,11 @@ class Compressor:
         """
         return emit(self.model, self.space.resolve(conditions), threshold=threshold)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a run folder that ``bhc.load`` reads."""
-        save_run(RunFolder(Path(path)), self.model)
+        folder = RunFolder(Path(path))
+        folder.open(overwrite=overwrite)
+        save_run(folder, self.model)
 
 
 def wrap(
@@ -67,17 +69,21 @@ def wrap(
     initial: Initial | None = None,
     family: str = "io-gnj",
     std_limits: tuple[float | None, ...] | None = None,
+    pretrained: bool = True,
     seed: int = 0,
 ) -> Compressor:
     """Prepare a trained network for compression by context; ``net`` itself is not changed.
 
     ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
     starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer.
+    ``pretrained=False`` says that ``net`` knows nothing yet and must not teach.
     """
     design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits)
     rng = Generator().manual_seed(seed)
     chain = trace(net, example_input)
-    network = ConditionalNetwork(chain, space, design, example_input=example_input, generator=rng)
+    network = ConditionalNetwork(
+        chain, space, design, example_input=example_input, pretrained=pretrained, generator=rng
+    )
     return Compressor(TrainedModel(network))
 
 
@@ -89,6 +95,7 @@ def fit(
     recipe: Recipe | None = None,
     run: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     seed: int = 0,
     class_names: tuple[str, ...] | None = None,
     checkpoint_every: int = 500,
@@ -98,14 +105,16 @@ def fit(
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
 
-    With ``run`` the folder gets checkpoints, a diary and at the end the model; ``resume=True`` goes on from
-    the last checkpoint to the same bits (on a CPU with the same number of threads; on CUDA with
-    ``deterministic=True``, which is slower, and else within noise).
+    With ``run`` the folder gets checkpoints, a diary and at the end the model. ``resume=True`` goes on from the
+    last checkpoint, to the same bits on a CPU with the same number of threads; on CUDA with
+    ``deterministic=True``, which is slower, and else within noise. ``overwrite=True`` starts anew in a folder
+    that holds a run.
     """
     options = Options(
         seed=seed,
         run=None if run is None else Path(run),
         resume=resume,
+        overwrite=overwrite,
         checkpoint_every=checkpoint_every,
         progress=progress or default_progress(),
     )

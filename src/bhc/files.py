@@ -33,6 +33,22 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def make_folder(path: Path) -> None:
+    """Make sure that ``path`` is a folder that can be written to; better said before hours of work than after."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise BhcError(f"cannot write to the folder {path}: {error.strerror or error}") from error
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what a killed process had half written under the name of ``path``."""
+    for left_over in path.parent.glob(f".{path.name}.*.part"):
+        left_over.unlink(missing_ok=True)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` in one step."""
     try:

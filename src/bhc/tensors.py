@@ -43,9 +43,7 @@ def read_tensors(path: Path, *, limit: int = LARGEST_FILE) -> tuple[dict[str, Te
     except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise BhcError(f"{path} is damaged: {error}", hint="restore it from a copy, or start anew") from error
     if _checksum(tensors, metadata["header"]) != metadata.get("sha256"):
-        raise BhcError(
-            f"{path} is damaged: its checksum does not match", hint="restore it from a copy, or start anew"
-        )
+        raise BhcError(f"{path} is damaged: its checksum does not match", hint="restore it from a copy, or start anew")
     return tensors, header
 
 

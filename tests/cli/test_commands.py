@@ -98,7 +98,7 @@ def refused(
         (("--classes", "3,12"), "class 12 is out of range"),
         ((), "lacks classes"),
         (("--classes", "3,4", "--budget", "1"), "not trained for a condition on budget"),
-        (("--classes", "3,4", "--threshold", "nan"), "finite"),
+        (("--classes", "3,4", "--threshold", "nan"), "within 1,000,000"),
     ],
 )
 def test_bad_requests(
@@ -173,6 +173,62 @@ def test_wrong_use_of_options_exits_with_2_and_help_with_0(monkeypatch: pytest.M
     assert call(monkeypatch, "compress") == 2
     assert call(monkeypatch, "nonsense") == 2
     assert call(monkeypatch, "--help") == 0
+
+
+def test_odd_values_and_paths(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    names = ("--model", "lenet-300-100", "--data", "digits")
+    request = ("compress", run, "--classes", "3,4")
+    refused(monkeypatch, capsys, "too long", *request, "--out", tmp_path / ("x" * 300))
+    refused(monkeypatch, capsys, "cannot write to the folder", *request, "--out", tmp_path / "file" / "a.bhc")
+    refused(monkeypatch, capsys, "cannot write to the folder", "train", *names, "--out", tmp_path / "file")
+    refused(monkeypatch, capsys, "cannot write to the folder", "demo", "--data", "digits", "--out", tmp_path / "file")
+    refused(monkeypatch, capsys, "rate must be", "train", *names, "--out", tmp_path / "r", "--rate", "-1")
+    two_stage = ("--context", "classes", "--two-stage")
+    refused(monkeypatch, capsys, "not conditioned on", "train", *names, "--out", tmp_path / "s", *two_stage)
+    assert call(monkeypatch, "train", *names, "--out", tmp_path / "r", "--seed", "9" * 30) == 2
+    capsys.readouterr()
+    header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (64000000000000,), }"
+    (tmp_path / "huge.npy").write_bytes(header.ljust(127) + b"\n")
+    refused(monkeypatch, capsys, "not an array", "compress", run, "--domain", tmp_path / "huge.npy")
+
+
+def test_from_scratch_with_unequal_appearances(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("--model", "lenet-300-100", "--data", "digits", "--out", tmp_path / "run", "--concentration", "1")
+    quick = ("--steps", "20", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4")
+    assert call(monkeypatch, "train", *words, *quick) == 0
+    captured = capsys.readouterr()
+    assert "from scratch" in captured.err
+    assert "pretrained" not in captured.out
+
+
+@pytest.mark.parametrize("context", ["domain", "budget", "classes+budget"])
+def test_other_contexts_train_and_are_inspected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, context: str
+) -> None:
+    out = tmp_path / "run"
+    words = ("--model", "lenet-300-100", "--data", "digits", "--out", out, "--context", context)
+    quick = ("--steps", "10", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4")
+    assert call(monkeypatch, "train", *words, *quick) == 0
+    assert call(monkeypatch, "inspect", out, "--plot", tmp_path / "x.png") == 0
+    np.save(tmp_path / "sample.npy", np.full((3, 1, 8, 8), 9, dtype=np.uint8))
+    asked = {
+        "domain": ("--domain", tmp_path / "sample.npy"),
+        "budget": ("--budget", "1"),
+        "classes+budget": ("--classes", "3,4", "--budget", "0"),
+    }[context]
+    assert call(monkeypatch, "compress", out, *asked, "--out", tmp_path / "a.bhc") == 0
+    assert call(monkeypatch, "evaluate", tmp_path / "a.bhc", "--data", "digits", "--classes", "3,4") == 0
+    assert "classes 3, 4" in capsys.readouterr().out
+
+
+def test_the_version_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out.startswith("bhc ")
 
 
 def test_an_interrupt_is_reported_kindly(

@@ -38,9 +38,7 @@ def test_every_part_is_sampled_and_encoded_in_order():
     assert batch.outputs.sum(1).unique().tolist() == [3]
 
 
-@pytest.mark.parametrize(
-    "space", [Joint(IMAGES, THREES), Joint(THREES, IMAGES)], ids=["domain first", "classes first"]
-)
+@pytest.mark.parametrize("space", [Joint(IMAGES, THREES), Joint(THREES, IMAGES)], ids=["domain first", "classes first"])
 def test_with_classes_a_domain_is_made_of_their_images(space):
     batch = sample(space)
     assert batch.outputs.sum(1).unique().tolist() == [3]

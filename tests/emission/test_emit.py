@@ -73,9 +73,9 @@ def test_a_rescued_layer_is_noted(quick_model: bhc.Compressor) -> None:
     assert any("least noisy was kept" in note for note in small.report.notes)
 
 
-@pytest.mark.parametrize("threshold", [float("nan"), float("inf")])
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), 1e39])
 def test_a_threshold_that_is_not_finite_is_refused(quick_model: bhc.Compressor, threshold: float) -> None:
-    with pytest.raises(BhcError, match="finite"):
+    with pytest.raises(BhcError, match="within 1,000,000"):
         quick_model.compress(classes=[1, 2], threshold=threshold)
 
 
@@ -121,3 +121,20 @@ def test_a_batch_layer_of_an_unknown_type_is_refused_by_name(digits: DataSet) ->
 def test_a_space_with_another_number_of_classes_is_refused(pretrained: torch.nn.Module) -> None:
     with pytest.raises(BhcError, match="12 classes, the network 10 outputs"):
         bhc.wrap(pretrained, bhc.ClassSubsets(12), example_input=torch.zeros(1, 1, 8, 8))
+
+
+def test_what_is_done_to_an_emitted_module_does_not_reach_the_model(
+    digits: DataSet, pretrained: torch.nn.Module
+) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    expected = model.compress(classes=[3, 4]).module(digits.test.images)
+    model.compress(classes=[3, 4]).module.double()
+    assert torch.equal(model.compress(classes=[3, 4]).module(digits.test.images), expected)
+
+
+def test_classes_may_be_weighed(quick_model: bhc.Compressor) -> None:
+    report = quick_model.compress(classes={4: 0.1, 3: 0.9}).report
+    assert report.context == {"classes": [3, 4], "appearance": [1.0, pytest.approx(1 / 9)]}
+    for bad in ({3: 0.0, 4: 1.0}, {3: float("nan")}, {3: "much"}):
+        with pytest.raises(BhcError, match="positive numbers"):
+            quick_model.compress(classes=bad)

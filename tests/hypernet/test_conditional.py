@@ -76,9 +76,7 @@ def test_a_model_for_every_kind_of_context_comes_back_with_its_state(space, requ
     restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
     restored.load_state_dict(model.state_dict())
     encoding = space.encode(contexts(space, request_))
-    assert all_equal(
-        tensors_of(restored.hypernet.posterior(encoding)), tensors_of(model.hypernet.posterior(encoding))
-    )
+    assert all_equal(tensors_of(restored.hypernet.posterior(encoding)), tensors_of(model.hypernet.posterior(encoding)))
 
 
 def test_frozen_gates_are_part_of_the_state():

@@ -110,9 +110,7 @@ def test_outputs_outside_the_context_are_zero():
 def test_equal_noise_gives_equal_bits():
     chain = small_chain()
     layers = small_layers(chain)
-    beliefs = FreePosterior(
-        layers, InputOutputNormalJeffreys(), generator=torch.Generator().manual_seed(0)
-    ).posterior()
+    beliefs = FreePosterior(layers, InputOutputNormalJeffreys(), generator=torch.Generator().manual_seed(0)).posterior()
 
     def sample(seed):
         noise = FreshNoise(torch.Generator().manual_seed(seed))

@@ -16,9 +16,7 @@ LAYERS = {
     "linear": (Linear(), LINEAR, (4,)),
     "convolution": (Convolution.of(nn.Conv2d(2, 3, 2)), CONVOLUTION, (2, 3, 3)),
 }
-CASES = [
-    pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer in LAYERS.items() for weights in WEIGHTS
-]
+CASES = [pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer in LAYERS.items() for weights in WEIGHTS]
 
 
 def fresh_noise(seed=0):
@@ -51,9 +49,7 @@ def assert_same_moments(first, second):
     """Means and variances over the examples, dim 1, agree within five standard errors."""
     samples = first.shape[1]
     for power in (1, 2):
-        centred = [
-            values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)
-        ]
+        centred = [values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)]
         error = sum(values.var(1) / samples for values in centred).sqrt()
         difference = centred[0].mean(1) - centred[1].mean(1)
         assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
@@ -112,9 +108,7 @@ def test_passes_without_scales_and_bias_are_the_plain_layer():
     mean = LayerMean(WeightMean(weight), None, None, None)
     posterior = LayerPosterior(mean, torch.zeros_like(weight), None, None)
     h = normals(6, 4, seed=50)
-    masked = masked_pass(
-        Linear(), h, mean, keep_in=torch.ones(1, 4).bool(), keep_out=torch.tensor([[1, 0, 1]]).bool()
-    )
+    masked = masked_pass(Linear(), h, mean, keep_in=torch.ones(1, 4).bool(), keep_out=torch.tensor([[1, 0, 1]]).bool())
     plain = h @ weight[0].T
     torch.testing.assert_close(masked, plain * torch.tensor([1, 0, 1]))
     torch.testing.assert_close(noisy_pass(Linear(), h, posterior, num_contexts=1, noise=Silence()), plain)

@@ -145,9 +145,9 @@ def test_resume_with_another_recipe_or_seed_is_refused(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
 ) -> None:
     _broken_off(digits, pretrained, tmp_path)
-    with pytest.raises(BhcError, match="another model, data set, recipe or seed"):
+    with pytest.raises(BhcError, match="another seed"):
         fit(digits, pretrained, run=tmp_path, resume=True, seed=5)
-    with pytest.raises(BhcError, match="another model, data set, recipe or seed"):
+    with pytest.raises(BhcError, match="another recipe"):
         fit(digits, pretrained, run=tmp_path, resume=True, recipe=RECIPE[:1])
 
 
@@ -195,6 +195,11 @@ def test_weights_of_another_model_are_refused(digits: DataSet, pretrained: torch
         ({"version": 99}, "version 99"),
         ({"network": [{"kind": "linear"}]}, "damaged"),
         ({"default_threshold": None}, "damaged"),
+        ({"context": []}, "damaged"),
+        ({"input_shape": [-1]}, "damaged"),
+        ({"thresholds": [1]}, "damaged"),
+        ({"class_names": 3}, "damaged"),
+        ({"files": {"model": "../elsewhere"}}, "does not exist"),
     ],
 )
 def test_a_damaged_description_is_refused(
@@ -264,3 +269,91 @@ def test_an_absent_device_is_refused(digits: DataSet, pretrained: torch.nn.Modul
 def test_the_deterministic_option_leaves_torch_as_it_was(digits: DataSet, pretrained: torch.nn.Module) -> None:
     fit(digits, pretrained, recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_second_training_learns_again(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = fit(digits, pretrained)
+    name = "hypernet.vectors.logvar_map.offset"
+    before = bits(model)[name].clone()
+    bhc.fit(model, digits.train, digits.validation, recipe=RECIPE[:1], progress=Silent())
+    assert model.network.hypernet.gates is None
+    assert not torch.equal(
+        before["hypernet.vectors.logvar_map.offset"], bits(model)["hypernet.vectors.logvar_map.offset"]
+    )
+
+
+def test_a_finished_or_begun_run_is_not_thrown_away(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    fit(digits, pretrained, run=tmp_path / "done")
+    _broken_off(digits, pretrained, tmp_path / "begun")
+    for name in ("done", "begun"):
+        with pytest.raises(BhcError, match="holds a run already"):
+            fit(digits, pretrained, run=tmp_path / name)
+    with pytest.raises(BhcError, match="is finished"):
+        fit(digits, pretrained, run=tmp_path / "done", resume=True)
+    fit(digits, pretrained, run=tmp_path / "done", overwrite=True, seed=3)
+    assert bhc.load(tmp_path / "done").model.training["seed"] == 3
+    assert len(list((tmp_path / "done").glob("model-*"))) == 1
+
+
+def test_an_interrupted_save_leaves_the_old_run(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = fit(digits, pretrained, run=tmp_path), fit(digits, pretrained, seed=4)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bhc.training.run.write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        second.save(tmp_path, overwrite=True)
+    assert_same_bits(first, bhc.load(tmp_path))
+
+
+def test_a_folder_that_is_a_file_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(BhcError, match="cannot write to the folder"):
+            fit(digits, pretrained, run=path)
+
+
+def test_what_a_killed_process_left_is_swept_up(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.safetensors.abc.part").write_text("half")
+    fit(digits, pretrained, run=tmp_path)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_training_that_diverges_ends_with_advice(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_loss = Learn.loss
+
+    def always_nan(self: Learn, network: object, draw: Draw, *, step: int) -> Loss:
+        loss = plain_loss(self, network, draw, step=step)  # type: ignore[arg-type]
+        return Loss(loss.total * float("nan"), loss.terms)
+
+    monkeypatch.setattr(Learn, "loss", always_nan)
+    with pytest.raises(BhcError, match="diverged"):
+        fit(digits, pretrained, recipe=(bhc.Learn(steps=60, contexts=2, examples=4),))
+
+
+def test_a_network_that_knows_nothing_neither_teaches_nor_is_compared_with(digits: DataSet) -> None:
+    net = bhc.models.lenet_300_100(image_shape=(1, 8, 8), full_scale=16.0)
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1], pretrained=False)
+    recipe = (bhc.Learn(steps=250, kl_weight=0.05, contexts=8, examples=8), bhc.Consolidate(steps=100))
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    assert model.model.training["original_error"] is None
+    small = model.compress(classes=[0, 1])
+    assert small.report.error_before is None
+    assert small.report.error is not None
+    assert small.report.error < 20
+
+
+def test_a_diary_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    diary = RunFolder(tmp_path).metrics
+    diary.append({"step": 1})
+    diary.path.write_bytes(diary.path.read_bytes() + b'\xff\n[1]\n{"step": 2}\n{"st')
+    assert [record["step"] for record in diary.read()] == [1, 2]
+    with pytest.raises(BhcError, match="could not write"):
+        RunFolder(tmp_path / "none").metrics.append({"step": 1})

@@ -4,19 +4,9 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.training import FreezeOffsets, Silent, recipe_from_dicts, two_stage_budget
+from bhc.training import Silent, two_stage_budget
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
-
-
-def test_recipes_survive_plain_data() -> None:
-    recipe = (LEARN, FreezeOffsets(), bhc.Consolidate(thresholds=(-1, 1)))
-    assert recipe_from_dicts([stage.to_dict() for stage in recipe]) == recipe
-
-
-def test_an_unknown_stage_is_refused() -> None:
-    with pytest.raises(BhcError, match="unknown training stage 'guess'"):
-        recipe_from_dicts([{"kind": "guess"}])
 
 
 def test_a_descending_range_of_thresholds_is_refused() -> None:
@@ -93,4 +83,41 @@ def test_every_kind_of_context_trains_and_emits(
     small = model.compress(**{key: sample if value == "images" else value for key, value in request_.items()})
     classes = 2 if "classes" in request_ else 10
     assert small.module(digits.test.images).shape == (len(digits.test), classes)
-    assert small.report.error is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rate": -1.0}, "rate must be a number of more than 0"),
+        ({"logvar_rate": float("inf")}, "logvar_rate"),
+        ({"kl_weight": float("nan")}, "kl_weight must be a number of at least 0"),
+        ({"steps": -3}, "steps"),
+        ({"contexts": 0}, "contexts"),
+        ({"warm_up": 2.0}, "warm_up"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(BhcError, match=message):
+        bhc.Learn(**options)  # type: ignore[arg-type]
+
+
+def test_the_two_stage_recipe_is_for_budgets_alone(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    recipe = two_stage_budget(LEARN, LEARN)
+    for space, message in (
+        (bhc.ClassSubsets(10), "budgets are not conditioned on"),
+        (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), "for budgets alone"),
+    ):
+        model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+        with pytest.raises(BhcError, match=message):
+            bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+
+
+def test_a_domain_network_is_not_judged_on_images_outside_its_domain(
+    digits: DataSet, pretrained: torch.nn.Module
+) -> None:
+    space = bhc.InputDomains((1, 8, 8), full_scale=16.0)
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    bhc.fit(model, digits.train, digits.validation, recipe=(LEARN,), progress=Silent())
+    report = model.compress(domain=digits.train.restricted_to([3, 4]).images).report
+    assert report.error is None
+    assert any("not limited to this domain" in note for note in report.notes)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from functools import wraps
+from importlib.metadata import version
+from typing import Annotated
 
 import torch
 import typer
 
 from bhc.cli.compress import compress_command
-from bhc.cli.console import INTERRUPTED, WRONG_USE, say, say_error
+from bhc.cli.console import INTERRUPTED, WRONG_USE, say, say_error, show
 from bhc.cli.demo import demo_command
 from bhc.cli.evaluate import evaluate_command
 from bhc.cli.inspect import inspect_command
@@ -43,14 +45,33 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             say_error(error)
             raise typer.Exit(WRONG_USE) from error
         except KeyboardInterrupt:
-            say("interrupted; a run that was being trained goes on with --resume")
+            going_on = "; --resume goes on from the last checkpoint" if command is train_command else ""
+            say(f"interrupted{going_on}")
             raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            say(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
+            raise typer.Exit(WRONG_USE) from error
 
     return call
 
 
 for name, command in COMMANDS.items():
     app.command(name)(guarded(command))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        show(f"bhc {version('bhc')}", as_json=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    return None
 
 
 def main() -> None:

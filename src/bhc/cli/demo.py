@@ -15,7 +15,7 @@ from bhc.compressor import Compressor, fit, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
 from bhc.data import DataSet
-from bhc.files import write_json
+from bhc.files import make_folder, write_json
 from bhc.training import (
     Consolidate,
     Learn,
@@ -46,11 +46,11 @@ def demo_command(
 ) -> None:
     """Pretrain, train one hypernetwork, and cut networks to measure for classes it was and was not shown."""
     began = time.monotonic()
+    make_folder(out)
     dataset = datasets.load(data, data_dir=data_dir)
     say(f"1. A network for all {dataset.num_classes} classes of {data}: {MODEL}.")
     net = pretrain(MODEL, dataset, Pretraining(epochs=epochs), seed=seed, progress=default_progress())
     original = {"validation_error": error_of(net, dataset.validation), "test_error": error_of(net, dataset.test)}
-    out.mkdir(parents=True, exist_ok=True)
     save_weights(out / "pretrained.safetensors", MODEL, net, dataset, errors=original)
     say(f"   {original['test_error']:.2f} % test error with 32-bit weights.\n")
 
@@ -69,6 +69,7 @@ def demo_command(
         dataset.validation,
         recipe=recipe,
         run=out / "run",
+        overwrite=True,
         seed=seed,
         class_names=dataset.class_names,
         progress=default_progress(),

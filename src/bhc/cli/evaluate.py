@@ -10,7 +10,8 @@ import typer
 
 from bhc import data as datasets
 from bhc.cli.console import show
-from bhc.cli.options import DataDir, Json
+from bhc.cli.options import DataDir, Json, parse_classes
+from bhc.contexts import ClassSubsets
 from bhc.data import Split
 from bhc.emission import Compressed, read
 from bhc.errors import BhcError
@@ -46,6 +47,9 @@ class Evaluation:
 def evaluate_command(
     file: Annotated[Path, typer.Argument(help="Emitted network (.bhc).")],
     data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
+    classes: Annotated[
+        str | None, typer.Option(help="Test on images of these classes only, for a domain, such as 3,4.")
+    ] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -57,20 +61,25 @@ def evaluate_command(
             f"{file} takes inputs of shape {small.input_shape}, {data} has {tuple(test.images.shape[1:])}",
             hint="evaluate it on the data set it was trained for",
         )
-    result = evaluate(small, test, file)
+    only = (
+        small.classes
+        if classes is None
+        else ClassSubsets(len(test.labels.unique())).resolve({"classes": parse_classes(classes)}).classes
+    )
+    result = evaluate(small, test.restricted_to(only or ()), file)
     show(asdict(result) if json else result, as_json=json)
 
 
-def evaluate(small: Compressed, test: Split, file: Path) -> Evaluation:
-    """Errors over the images of the network's classes, and the time for one image."""
-    examples = test.restricted_to(small.classes)
+def evaluate(small: Compressed, examples: Split, file: Path) -> Evaluation:
+    """Errors over the given images, and the time for one image."""
     wrong = small.predict(examples.images).labels != examples.labels
     return Evaluation(
         file=str(file),
-        classes=small.classes,
+        classes=tuple(examples.labels.unique().tolist()),
         test_error=100 * float(wrong.float().mean()),
         test_error_by_class={
-            label: 100 * float(wrong[examples.labels == label].float().mean()) for label in small.classes
+            label: 100 * float(wrong[examples.labels == label].float().mean())
+            for label in examples.labels.unique().tolist()
         },
         test_images=len(examples),
         file_bytes=file.stat().st_size,

@@ -36,10 +36,10 @@ def inspect_command(
             save_figure(file_figure(small), plot)
     else:
         model = load(path)
+        request = {"classes": parse_classes(classes), "domain": read_domain(domain), "budget": budget}
+        context = _context(model, request)
         show(_run_facts(model, path) if json else _run_text(model, path), as_json=json)
         if plot is not None:
-            request = {"classes": parse_classes(classes), "domain": read_domain(domain), "budget": budget}
-            context = _context(model, request)
             cut = model.model.default_threshold if threshold is None else threshold
             figure = run_figure(model.network, model.model.training, context, cut, str(context))
             save_figure(figure, plot)
@@ -48,13 +48,11 @@ def inspect_command(
 
 
 def _context(model: Compressor, request: dict[str, Any]) -> Context:
-    """The context asked for; where none is and classes are enough, the first one trained on."""
-    if not any(value is not None for value in request.values()):
-        contexts = model.model.training.get("curve_contexts") or []
-        if contexts and model.space.conditions == ("classes",):
-            request = {"classes": contexts[0]["classes"]}
-        elif model.space.conditions == ("budget",):
-            request = {"budget": 1}
+    """The context asked for; where none is, one to look at."""
+    if all(value is None for value in request.values()):
+        sample = model.model.validation
+        examples = {"classes": [0, 1], "domain": None if sample is None else sample.images, "budget": 1}
+        request = {name: examples[name] for name in model.space.conditions}
     return model.space.resolve(request)
 
 
@@ -90,7 +88,7 @@ def _run_text(model: Compressor, path: Path) -> str:
     training = trained.training
     if training:
         lines += [
-            f"pretrained    {training['original_error']:.2f} % validation error on the contexts below",
+            *_pretrained_line(training["original_error"]),
             "",
             f"trade-off over {len(training['curve_contexts'])} contexts, validation data",
             _curve_table(training["curves"]),
@@ -98,12 +96,16 @@ def _run_text(model: Compressor, path: Path) -> str:
     return "\n".join(lines)
 
 
+def _pretrained_line(error: float | None) -> list[str]:
+    return [] if error is None else [f"pretrained    {error:.2f} % validation error on the contexts below"]
+
+
 def _trained_on(space: dict[str, Any]) -> str:
     match space["kind"]:
         case "joint":
             return "; ".join(_trained_on(part) for part in space["spaces"])
         case "budget":
-            return f"divergence weighted {' or '.join(f'{w:g}' for w in space['kl_weights'])}"
+            return f"divergence weighted {' or '.join(f'{w:g}' for w in space['kl_weights'])} times the stage's weight"
     sampler = space["sampler"]
     if sampler["kind"] == "consecutive-pairs":
         return "trained on consecutive pairs"

@@ -85,9 +85,10 @@ def file_figure(small: Compressed) -> Figure:
 
 def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> None:
     """Error against ratio, before and after consolidation."""
+    consolidated = "before" in training["curves"]
     for name, label, colour in (
         ("before", "before consolidation", BEFORE),
-        ("after", "after consolidation", AFTER),
+        ("after", "after consolidation" if consolidated else "after training", AFTER),
     ):
         points = training["curves"].get(name, [])
         if points:
@@ -95,8 +96,17 @@ def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> No
             axes.plot(ratios, [point["error"] for point in points], "o-", ms=3, color=colour, label=label)
     chosen = [point for point in training["curves"]["after"] if point["threshold"] == threshold]
     for point in chosen:
-        axes.plot(point["ratio_harmonic"], point["error"], "o", ms=9, mfc="none", color=LINE, label="default")
-    axes.axhline(training["original_error"], color="black", lw=0.8, ls=":", label="pretrained network")
+        axes.plot(
+            point["ratio_harmonic"],
+            point["error"],
+            "o",
+            ms=9,
+            mfc="none",
+            color=LINE,
+            label=f"threshold {threshold:g}",
+        )
+    if training["original_error"] is not None:
+        axes.axhline(training["original_error"], color="black", lw=0.8, ls=":", label="pretrained network")
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
     ticks = [0, 0.5, 1, 2, 5, 10, 20, 50]

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy
@@ -40,6 +41,7 @@ class Outcome:
             "threshold": report.threshold,
             "architecture": list(report.architecture),
             "bits": list(report.bits),
+            "reference_bits": None,  # weights are not quantised yet
             "weights_after": report.weights_after,
             "pruning_ratio": report.pruning_ratio,
             "pruning_ratio_ten_outputs": self.ratio_with_all_outputs,
@@ -85,7 +87,6 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     bits = [outcome.small.report.bits_ratio for outcome in outcomes]
     sizes = [outcome.small.report.file_bytes or 0 for outcome in outcomes]
     files = [outcome.small.report.file_ratio or 0.0 for outcome in outcomes]
-    times = sorted(outcome.small.report.emit_ms for outcome in outcomes)
     pooled = 100 * sum(outcome.wrong for outcome in outcomes) / sum(outcome.images for outcome in outcomes)
     return {
         "pruning_ratio_mean": _mean(ratios),
@@ -100,7 +101,7 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "file_ratio_mean": _mean(files),
         "file_error": pooled,
         "error_max": max(outcome.error for outcome in outcomes),
-        "emit_ms_median": times[len(times) // 2],
+        "emit_ms_median": median(outcome.small.report.emit_ms for outcome in outcomes),
     }
 
 

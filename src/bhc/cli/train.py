@@ -42,6 +42,9 @@ def train_command(
     subsets: Annotated[
         str, typer.Option(help="Class subsets to train on: 'pairs' (consecutive) or sizes such as '2,3'.")
     ] = "2,3",
+    concentration: Annotated[
+        float | None, typer.Option(help="Draw unequal appearances of the classes, Dirichlet with this concentration.")
+    ] = None,
     generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the low-rank generator.")] = LowRank().rank,
     paper_init: Annotated[
@@ -71,9 +74,9 @@ def train_command(
     json: Json = False,
 ) -> None:
     """Train one hypernetwork for all contexts of a kind."""
-    _check_folder(out, resume=resume, force=force)
+    RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
-    space = make_space(context, _sampler(subsets), dataset)
+    space = make_space(context, _sampler(subsets), dataset, concentration)
     if weights is None:
         say("no --weights given: training from scratch")
         net = models.build(
@@ -95,7 +98,12 @@ def train_command(
     )
     recipe: Recipe = two_stage_budget(learn, learn) if two_stage else (learn,)
     if consolidation_steps:
-        recipe = (*recipe, Consolidate(steps=consolidation_steps, contexts=contexts, examples=examples))
+        # After two stages the network of budget 0 is fixed, so only that of budget 1 can be consolidated.
+        budget = 1.0 if two_stage else None
+        recipe = (
+            *recipe,
+            Consolidate(steps=consolidation_steps, contexts=contexts, examples=examples, budget=budget),
+        )
     compressor = wrap(
         net,
         space,
@@ -103,6 +111,7 @@ def train_command(
         generator=_generator(generator, rank),
         initial=Initial() if paper_init else Initial.exact(),
         std_limits=_std_limits(model),
+        pretrained=weights is not None,
         seed=seed,
     )
     fit(
@@ -112,6 +121,7 @@ def train_command(
         recipe=recipe,
         run=out,
         resume=resume,
+        overwrite=force,
         seed=seed,
         class_names=dataset.class_names,
         checkpoint_every=checkpoint_every,
@@ -132,10 +142,12 @@ def train_command(
     say(f"next: bhc compress {out} {example_request(space)} --out small.bhc; bhc inspect {out} --plot run.png")
 
 
-def make_space(context: str, sampler: SubsetSampler, dataset: DataSet) -> ContextSpace:
+def make_space(
+    context: str, sampler: SubsetSampler, dataset: DataSet, concentration: float | None = None
+) -> ContextSpace:
     """The context space that ``--context`` names."""
     kinds: dict[str, ContextSpace] = {
-        "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names),
+        "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names, concentration),
         "domain": InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale),
         "budget": Budgets(),
     }
@@ -148,7 +160,9 @@ def make_space(context: str, sampler: SubsetSampler, dataset: DataSet) -> Contex
 
 def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
     """The trade-off after training in a few lines."""
-    lines = [f"pretrained network on the same contexts: {training['original_error']:.2f} % validation error"]
+    lines = []
+    if training["original_error"] is not None:
+        lines.append(f"pretrained network on the same contexts: {training['original_error']:.2f} % validation error")
     for point in training["curves"]["after"]:
         mark = "  <- default" if point["threshold"] == default_threshold else ""
         lines.append(
@@ -162,15 +176,6 @@ def example_request(space: ContextSpace) -> str:
     """Options of a request this space accepts."""
     examples = {"classes": "--classes 3,4", "domain": "--domain sample.npy", "budget": "--budget 1"}
     return " ".join(examples[name] for name in space.conditions)
-
-
-def _check_folder(out: Path, *, resume: bool, force: bool) -> None:
-    folder = RunFolder(out)
-    if resume:
-        if not folder.checkpoint.exists():
-            raise BhcError(f"there is no run to resume in {out}", hint="leave out --resume to start one")
-    elif (folder.description.exists() or folder.checkpoint.exists()) and not force:
-        raise BhcError(f"{out} holds a run already", hint="--resume goes on with it, --force starts anew")
 
 
 def _sampler(text: str) -> SubsetSampler:

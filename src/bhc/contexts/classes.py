@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from operator import index
 from typing import Any
 
@@ -19,7 +20,8 @@ class ClassSubsets(ContextSpace):
     """The paper's c_y: a vector with the appearance of each class, in training a probability, at use binary.
 
     The vector is scaled so that the most frequent class has 1; equal appearance is then the binary vector of
-    use. With ``concentration`` set, training draws unequal appearances from a Dirichlet distribution.
+    use. With ``concentration`` set, training draws unequal appearances from a Dirichlet distribution, and a
+    request may weigh its classes: ``classes={3: 0.9, 4: 0.1}``.
     """
 
     num_classes: int
@@ -49,7 +51,15 @@ class ClassSubsets(ContextSpace):
             )
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"classes": self._check(request["classes"])}
+        asked = request["classes"]
+        if not isinstance(asked, Mapping):
+            return {"classes": self._check(asked)}
+        weights = dict(zip([self._number(label) for label in asked], asked.values(), strict=True))
+        classes = self._check(list(asked))
+        if not all(isinstance(w, int | float) and 0 < w < inf for w in weights.values()):
+            raise BhcError(f"appearances must be positive numbers, given {list(weights.values())}")
+        largest = max(weights.values())
+        return {"classes": classes, "appearance": tuple(weights[number] / largest for number in classes)}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
         members = self.sampler.draw(len(batch), self.num_classes, generator=generator)
@@ -88,8 +98,9 @@ class ClassSubsets(ContextSpace):
         return tuple(sorted(numbers))
 
     def _number(self, label: int | str) -> int:
-        if self.class_names is not None and isinstance(label, str) and label in self.class_names:
-            return self.class_names.index(label)
+        names = [name.casefold() for name in self.class_names or ()]
+        if isinstance(label, str) and label.casefold() in names:
+            return names.index(label.casefold())
         try:
             number = int(label) if isinstance(label, str) else index(label)
         except (TypeError, ValueError):

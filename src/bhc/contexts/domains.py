@@ -45,6 +45,11 @@ class InputDomains(ContextSpace):
         mean = sample.mean(0)
         if not torch.isfinite(sample).all() or not torch.isfinite(mean).all():
             raise BhcError("the domain sample contains NaN or infinity", hint="remove such inputs first")
+        if self.full_scale > 1 and 0 < sample.max() <= 1:
+            raise BhcError(
+                "the domain sample lies between 0 and 1",
+                hint=f"give inputs as the network takes them, here up to {self.full_scale:g}",
+            )
         return {"domain": mean}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:

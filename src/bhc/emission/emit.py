@@ -17,6 +17,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.training import TrainedModel
 
 FLOAT_BITS = 32
+LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
 
 
 class ThresholdWarning(UserWarning):
@@ -26,8 +27,8 @@ class ThresholdWarning(UserWarning):
 def emit(model: TrainedModel, context: Context, *, threshold: float | None = None) -> Compressed:
     """The network for ``context``: scales, cut, then only the kept weights."""
     chosen = model.default_threshold if threshold is None else float(threshold)
-    if chosen != chosen or abs(chosen) == float("inf"):
-        raise BhcError(f"the threshold must be a finite number, given {threshold}")
+    if not abs(chosen) <= LARGEST_THRESHOLD:
+        raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {threshold}")
     began = time.perf_counter()
     plan = make_plan(model.network, context, chosen)
     module = slim_model(model.network, plan)
@@ -49,14 +50,15 @@ class _Quality:
 @torch.no_grad()
 def _judge(model: TrainedModel, plan: Plan, module: torch.nn.Module) -> _Quality:
     """Errors before and after on the run's validation sample, and the temperature that calibrates."""
-    if model.validation is None:
+    if model.validation is None or plan.context.domain is not None:
+        # Which of the sample's images lie in a domain is not known, so there is nothing to judge it on.
         return _Quality(None, None, 0, 1.0)
     examples = model.validation.restricted_to(plan.classes)
     labels = torch.searchsorted(torch.tensor(plan.classes), examples.labels)
     base = model.network.base_model(examples.images.to(model.network.device))[:, list(plan.classes)].cpu()
     logits = module(examples.images)
     return _Quality(
-        error_before=_percent_wrong(base, labels),
+        error_before=_percent_wrong(base, labels) if model.network.pretrained else None,
         error=_percent_wrong(logits, labels),
         images=len(labels),
         temperature=_calibrate(logits, labels),
@@ -81,6 +83,8 @@ def _notes(model: TrainedModel, plan: Plan) -> tuple[str, ...]:
         for cut in plan.layers
         if cut.rescued
     ]
+    if plan.context.domain is not None and model.validation is not None:
+        notes.append("no error is given: the run's labelled sample is not limited to this domain")
     if model.thresholds is not None:
         low, high = model.thresholds
         if not low <= plan.threshold <= high:
@@ -102,9 +106,7 @@ def _report(
         classes=plan.classes,
         threshold=plan.threshold,
         layers=tuple(layer.name for layer in layers),
-        architecture_before=tuple(
-            layer.num_outputs if layer.is_convolution else layer.num_inputs for layer in layers
-        ),
+        architecture_before=tuple(layer.num_outputs if layer.is_convolution else layer.num_inputs for layer in layers),
         architecture=tuple(cut.width for cut in plan.layers),
         bits=(FLOAT_BITS,) * len(layers),
         layer_weights=tuple(cut.num_weights for cut in plan.layers),

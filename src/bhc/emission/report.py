@@ -73,9 +73,10 @@ class Report:
         ]
         if self.file_bytes and self.file_ratio:
             rows.append(("file", f"{self.file_bytes:,} bytes  ({self.file_ratio:.1f} x smaller)"))
-        if self.error is not None and self.error_before is not None:
+        if self.error is not None:
+            before = "" if self.error_before is None else f"{self.error_before:.2f} % -> "
             images = f"validation, {self.validation_images:,} images"
-            rows.append(("error", f"{self.error_before:.2f} % -> {self.error:.2f} %  ({images})"))
+            rows.append(("error", f"{before}{self.error:.2f} %  ({images})"))
         rows.append(("threshold", f"{self.threshold:g}"))
         rows.append(("emitted in", f"{self.emit_ms:.1f} ms"))
         rows += [("note", note) for note in self.notes]

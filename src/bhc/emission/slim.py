@@ -1,5 +1,6 @@
 """From a plan to a plain, smaller network."""
 
+import copy
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -44,7 +45,7 @@ def _steps(
     alive: Tensor | None = None  # units of the layer before, in the original numbering
     for step, (name, module) in enumerate(network.base_model.named_children()):
         if step not in weights:
-            yield name, module
+            yield name, copy.deepcopy(module)  # its own: moving it must not move the model
             continue
         layer, weight, bias = weights[step]
         index = _read_positions(layer, alive)

@@ -90,9 +90,7 @@ def _flattens_all_but_batch(node: fx.Node) -> bool:
 
 def _check_variant(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d) and (module.groups != 1 or module.padding_mode != "zeros"):
-        raise _unknown(
-            f"layer {name!r} is a Conv2d with groups={module.groups}, padding_mode={module.padding_mode!r}"
-        )
+        raise _unknown(f"layer {name!r} is a Conv2d with groups={module.groups}, padding_mode={module.padding_mode!r}")
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         raise _unknown(f"layer {name!r} is a Flatten that does not keep just the batch dimension")
     if isinstance(module, nn.MaxPool2d) and (module.ceil_mode or module.return_indices):

@@ -53,9 +53,11 @@ class ConditionalNetwork(nn.Module):
         design: Design,
         *,
         example_input: Tensor,
+        pretrained: bool = True,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
+        self.pretrained = pretrained  # whether the base model knows anything: it then teaches and is compared with
         self.base_model = chain.eval().requires_grad_(False)
         self.space = space
         self.design = design
@@ -105,6 +107,7 @@ class ConditionalNetwork(nn.Module):
         return {
             "network": describe(self.base_model),
             "input_shape": list(self.input_shape),
+            "pretrained": self.pretrained,
             "context": self.space.to_dict(),
             "generator": self.design.generator.to_dict(),
             "family": self.design.family,
@@ -123,4 +126,10 @@ class ConditionalNetwork(nn.Module):
             None if limits is None else tuple(limits),
         )
         example = torch.zeros(1, *data["input_shape"])
-        return cls(rebuild(data["network"]), contexts.from_dict(data["context"]), design, example_input=example)
+        return cls(
+            rebuild(data["network"]),
+            contexts.from_dict(data["context"]),
+            design,
+            example_input=example,
+            pretrained=bool(data["pretrained"]),
+        )

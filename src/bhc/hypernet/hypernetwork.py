@@ -55,6 +55,7 @@ class HyperNetwork(nn.Module):
         for head, largest_std in zip(self.weight_heads, std_limits, strict=True):
             head.largest_std = largest_std
         self.gates: Gates | None = None
+        self._offsets_frozen = False
 
     @property
     def weight_heads(self) -> tuple[WeightHead, ...]:
@@ -99,9 +100,25 @@ class HyperNetwork(nn.Module):
 
     def freeze_offsets_(self) -> None:
         """Fix what a zero embedding generates: the paper's frozen biases before stage two of a budget."""
+        self._offsets_frozen = True
+        self.thaw_()
+
+    def freeze_variances_(self) -> None:
+        """Leave only means to be trained."""
         for name, parameter in self.named_parameters():
-            if name.endswith("offset"):
+            if "logvar" in name:
                 parameter.requires_grad_(False)
+
+    def thaw_(self) -> None:
+        """Let everything learn, the masks included, but for offsets that were frozen."""
+        self.gates = None
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(not (self._offsets_frozen and name.endswith("offset")))
+
+    def reset_(self) -> None:
+        """Forget what an earlier training froze."""
+        self._offsets_frozen = False
+        self.thaw_()
 
     def _means(self, embedding: Tensor) -> tuple[LayerMean, ...]:
         return tuple(

@@ -39,6 +39,4 @@ class Initial:
 def kaiming_uniform(rows: int, width: int, *, gain: float, generator: Generator | None) -> Tensor:
     """``U(-b, b)`` with ``b = gain sqrt(3 / width)``."""
     bound = gain * sqrt(3 / width)
-    return (
-        torch.empty(rows, width).uniform_(-bound, bound, generator=generator) if bound else torch.zeros(rows, width)
-    )
+    return torch.empty(rows, width).uniform_(-bound, bound, generator=generator) if bound else torch.zeros(rows, width)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from bhc.graph import Layer
-from bhc.posterior.beliefs import LayerMean, LayerPosterior, WeightMean
+from bhc.posterior.beliefs import LayerDropout, LayerMean, LayerPosterior, WeightMean
 from bhc.posterior.families import Family
 
 INITIAL_LOGVAR = -9.0
@@ -44,6 +44,14 @@ class FreePosterior(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(FreeLayer(layer, family, generator=generator) for layer in layers)
 
-    def posterior(self, inputs: tuple[Tensor, ...] = ()) -> tuple[LayerPosterior, ...]:
-        """The same beliefs whatever is asked."""
+    def posterior(self) -> tuple[LayerPosterior, ...]:
+        """Beliefs about each layer."""
         return tuple(layer() for layer in self.layers)
+
+    def means(self) -> tuple[LayerMean, ...]:
+        """Means alone, for the deterministic network."""
+        return tuple(layer.mean for layer in self.posterior())
+
+    def dropouts(self) -> tuple[LayerDropout, ...]:
+        """Log dropout rates, for the masks."""
+        return tuple(layer.dropout for layer in self.posterior())

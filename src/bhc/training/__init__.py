@@ -12,7 +12,6 @@ from bhc.training.stages import (
     Learn,
     Recipe,
     Stage,
-    recipe_from_dicts,
     two_stage_budget,
 )
 
@@ -40,7 +39,6 @@ __all__ = [
     "load_run",
     "load_weights",
     "pretrain",
-    "recipe_from_dicts",
     "repeatable",
     "save_run",
     "save_weights",

@@ -1,6 +1,5 @@
 """Everything a run needs to go on to the same bits, in one file that is replaced whole."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +25,6 @@ class Position:
     curves: dict[str, Any] | None = None
 
 
-def fingerprint(settings: dict[str, Any]) -> str:
-    """What must not change between a run and its continuation."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
 def save_checkpoint(
     folder: RunFolder,
     network: ConditionalNetwork,
@@ -47,19 +41,19 @@ def save_checkpoint(
     header = {
         "position": position.__dict__,
         "gates": network.hypernet.gates is not None,
-        "fingerprint": fingerprint(settings),
+        "settings": settings,
     }
     write_tensors(folder.checkpoint, tensors, header)
 
 
 def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dict[str, Tensor], Position, bool]:
     """The tensors, the position and whether the gates were frozen."""
-    if not folder.checkpoint.exists():
-        raise BhcError(f"there is no run to resume in {folder.path}", hint="leave out --resume to start one")
     tensors, header = read_tensors(folder.checkpoint)
-    if header.get("fingerprint") != fingerprint(settings):
+    saved, wanted = header.get("settings", {}), json.loads(json.dumps(settings))
+    different = [name for name in wanted if saved.get(name) != wanted[name]]
+    if different:
         raise BhcError(
-            f"{folder.checkpoint} belongs to a run with another model, data set, recipe or seed",
+            f"{folder.checkpoint} belongs to a run with another {', another '.join(different)}",
             hint="resume with the options of the first call, or choose another folder",
         )
     try:

@@ -29,6 +29,7 @@ from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
 from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
 
 LOG_EVERY = 50
+MOST_SKIPPED = 50
 CURVE_POINTS = 13
 TOLERANCE = 0.75  # points of validation error that the default threshold may cost
 
@@ -40,6 +41,7 @@ class Options:
     seed: int = 0
     run: Path | None = None
     resume: bool = False
+    overwrite: bool = False
     checkpoint_every: int = 500
     progress: Progress = field(default_factory=Silent)
 
@@ -56,6 +58,12 @@ def train(
     """Run every stage and return the model with its trade-off curves and a default threshold."""
     if not any(stage.steps for stage in recipe):
         raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
+    for stage in recipe:
+        stage.check(network.space)
+    if options.run is not None:
+        RunFolder(options.run).open(resume=options.resume, overwrite=options.overwrite)
+    elif options.resume:
+        raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
     trainer = _Trainer(network, train_set, validation_set, recipe, options)
     trainer.go()
     model = trainer.finished(class_names)
@@ -88,14 +96,13 @@ class _Trainer:
         self.draw = Draw(data, self.generators["draw"], self.noise)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
+        self.skipped_in_a_row = 0
         self.began = time.monotonic()
 
     def go(self) -> None:
         """All stages, from wherever the run is."""
         restored = self._open_folder()
         first = self.position.stage
-        for finished in self.recipe[:first]:
-            finished.prepare_(self.network)  # what it froze is not in a checkpoint
         for index, stage in enumerate(self.recipe[first:], start=first):
             if index > self.position.stage:
                 self.position.stage, self.position.stage_step = index, 0
@@ -109,14 +116,16 @@ class _Trainer:
     def finished(self, class_names: tuple[str, ...] | None) -> TrainedModel:
         curves = self.position.curves or {}
         after = [Point(**point) for point in curves["after"]]
-        original = base_error(self.network, self.probes, self.validation)
+        # A base network that knows nothing is no yardstick; the best point of the curve is.
+        original = base_error(self.network, self.probes, self.validation) if self.network.pretrained else None
+        yardstick = min(point.error for point in after) if original is None else original
         consolidated = [stage for stage in self.recipe if isinstance(stage, Consolidate)]
         return TrainedModel(
             self.network,
             validation=self.validation,
             class_names=class_names,
             thresholds=consolidated[-1].thresholds if consolidated else None,
-            default_threshold=choose_threshold(after, most_error=original + TOLERANCE),
+            default_threshold=choose_threshold(after, most_error=yardstick + TOLERANCE),
             training={
                 "recipe": [stage.to_dict() for stage in self.recipe],
                 "seed": self.options.seed,
@@ -161,8 +170,15 @@ class _Trainer:
         if _gradients_finite(optimizer):
             optimizer.step()
             self.network.hypernet.clip_()
+            self.skipped_in_a_row = 0
         else:
             self.position.skipped += 1
+            self.skipped_in_a_row += 1
+            if self.skipped_in_a_row == MOST_SKIPPED:
+                raise BhcError(
+                    f"training has diverged: the last {MOST_SKIPPED} steps had gradients that are not finite",
+                    hint="lower the learning rates",
+                )
         return {name: term.detach() for name, term in loss.terms.items()}
 
     def _log(self, stage: Stage, terms: dict[str, float]) -> None:
@@ -196,17 +212,17 @@ class _Trainer:
 
     def _open_folder(self) -> dict[str, Any] | None:
         """Start the folder, or go back to its checkpoint; returns the tensors of a resumed run."""
+        self.network.hypernet.reset_()
         if self.folder is None:
-            if self.options.resume:
-                raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
             return None
         if not self.options.resume:
             for left_over in (self.folder.description, self.folder.checkpoint, self.folder.metrics.path):
                 left_over.unlink(missing_ok=True)
-            self.folder.path.mkdir(parents=True, exist_ok=True)
             return None
         tensors, self.position, gates = read_checkpoint(self.folder, settings=self.settings)
         self.folder.metrics.cut_back_(self.position.step)
+        for finished in self.recipe[: self.position.stage]:
+            finished.prepare_(self.network)  # what it froze is not in a checkpoint
         restore_network_(self.network, tensors, gates=gates, folder=self.folder)
         restore_generators_(self.generators, tensors)
         return tensors
@@ -220,8 +236,7 @@ class _Trainer:
             **self.network.to_dict(),
             "recipe": [stage.to_dict() for stage in self.recipe],
             "seed": self.options.seed,
-            "examples": len(train_set),
-            "pixels": int(train_set.images.long().sum()),
+            "data": int(train_set.images.long().sum()),
         }
 
 

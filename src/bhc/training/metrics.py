@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bhc.errors import BhcError
 from bhc.files import write_bytes
 
 
@@ -14,8 +15,14 @@ class MetricsFile:
         self.path = path
 
     def append(self, record: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise BhcError(
+                f"could not write {self.path}: {error.strerror or error}",
+                hint="free some space and go on from the last checkpoint with --resume",
+            ) from error
 
     def cut_back_(self, step: int) -> None:
         """Forget what came after ``step``: a resumed run will write it again."""
@@ -27,9 +34,11 @@ class MetricsFile:
         if not self.path.exists():
             return []
         records = []
-        for line in self.path.read_text().splitlines():
+        for line in self.path.read_text(errors="replace").splitlines():
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
-                break
+                continue
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                records.append(record)
         return records

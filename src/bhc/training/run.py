@@ -1,12 +1,16 @@
 """The run folder: what a trained model is on disk.
 
-``run.json``                 version, shapes, recipe, trade-off curves; written last
-``model.safetensors``        base network and hypernetwork
-``validation.safetensors``   a capped sample of the validation set, uint8
-``metrics.jsonl``            the diary
-``checkpoint.safetensors``   while training: everything needed to go on to the same bits
+``run.json``                       version, shapes, recipe, trade-off curves and the names of the next two
+``model-<digest>.safetensors``      base network and hypernetwork
+``validation-<digest>.safetensors`` a capped sample of the validation set, uint8
+``metrics.jsonl``                  the diary
+``checkpoint.safetensors``         while training: everything needed to go on to the same bits
+
+``run.json`` is written last and names the files it belongs to, so a run that is saved over another one is the
+old run until the moment it is the new one.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +20,9 @@ from torch import Tensor
 
 from bhc.data import Split
 from bhc.errors import BhcError
-from bhc.files import read_json, write_json
+from bhc.files import make_folder, read_json, remove_leftovers, write_bytes, write_json
 from bhc.hypernet import ConditionalNetwork
-from bhc.tensors import read_tensors, write_tensors
+from bhc.tensors import read_tensors, tensors_to_bytes
 from bhc.training.metrics import MetricsFile
 
 VERSION = 1
@@ -36,20 +40,39 @@ class RunFolder:
         return self.path / "run.json"
 
     @property
-    def model(self) -> Path:
-        return self.path / "model.safetensors"
-
-    @property
-    def validation(self) -> Path:
-        return self.path / "validation.safetensors"
-
-    @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
     @property
     def metrics(self) -> MetricsFile:
         return MetricsFile(self.path / "metrics.jsonl")
+
+    def open(self, *, resume: bool = False, overwrite: bool = False) -> None:
+        """Make the folder ready to be written to, or say why not."""
+        finished, begun = self.description.exists(), self.checkpoint.exists()
+        if resume and not begun:
+            if finished:
+                raise BhcError(f"the run in {self.path} is finished", hint="use it as it is; --force starts anew")
+            raise BhcError(f"there is no run to resume in {self.path}", hint="leave out --resume to start one")
+        if not resume and not overwrite and (finished or begun):
+            going_on = "--resume goes on with it, " if begun else ""
+            raise BhcError(f"{self.path} holds a run already", hint=f"{going_on}--force (overwrite=True) starts anew")
+        make_folder(self.path)
+        remove_leftovers(self.checkpoint)
+
+    def store(self, kind: str, tensors: dict[str, Tensor], header: dict[str, Any]) -> str:
+        """Write tensors to a file named by its content; returns the name."""
+        content = tensors_to_bytes(tensors, header)
+        name = f"{kind}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+        write_bytes(self.path / name, content)
+        return name
+
+    def forget_others(self, names: list[str]) -> None:
+        """Delete stored files that ``run.json`` no longer names."""
+        for kind in ("model", "validation"):
+            for path in self.path.glob(f"{kind}-*.safetensors"):
+                if path.name not in names:
+                    path.unlink(missing_ok=True)
 
 
 @dataclass
@@ -65,23 +88,24 @@ class TrainedModel:
 
 
 def save_run(folder: RunFolder, model: TrainedModel) -> None:
-    """Write a finished run; ``run.json`` comes last and makes it one."""
-    write_tensors(folder.model, network_tensors(model.network), {"gates": model.network.hypernet.gates is not None})
+    """Write a finished run."""
+    gates = {"gates": model.network.hypernet.gates is not None}
+    files = {"model": folder.store("model", network_tensors(model.network), gates)}
     if model.validation is not None:
-        tensors = {"images": model.validation.images, "labels": model.validation.labels}
-        write_tensors(folder.validation, tensors, {})
-    write_json(
-        folder.description,
-        {
-            "format": "bhc-run",
-            "version": VERSION,
-            **model.network.to_dict(),
-            "class_names": None if model.class_names is None else list(model.class_names),
-            "thresholds": None if model.thresholds is None else list(model.thresholds),
-            "default_threshold": model.default_threshold,
-            "training": model.training,
-        },
-    )
+        sample = {"images": model.validation.images, "labels": model.validation.labels}
+        files["validation"] = folder.store("validation", sample, {})
+    description = {
+        "format": "bhc-run",
+        "version": VERSION,
+        "files": files,
+        **model.network.to_dict(),
+        "class_names": None if model.class_names is None else list(model.class_names),
+        "thresholds": None if model.thresholds is None else list(model.thresholds),
+        "default_threshold": model.default_threshold,
+        "training": model.training,
+    }
+    write_json(folder.description, description)
+    folder.forget_others(list(files.values()))
 
 
 def load_run(path: Path) -> TrainedModel:
@@ -102,21 +126,30 @@ def load_run(path: Path) -> TrainedModel:
             hint="use the release of bhc that wrote it, or train again",
         )
     try:
-        network = ConditionalNetwork.from_dict(data)
-        names, limits = data["class_names"], data["thresholds"]
-        default, training = float(data["default_threshold"]), data["training"]
-    except (KeyError, TypeError, ValueError) as error:
+        return _parse(folder, data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise BhcError(f"{folder.description} is damaged: {error!r}") from error
-    tensors, header = read_tensors(folder.model)
-    load_network_(network, tensors, gates=bool(header.get("gates")), source=folder.model)
-    return TrainedModel(
+
+
+def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
+    network = ConditionalNetwork.from_dict(data)
+    names, limits = data["class_names"], data["thresholds"]
+    files = {kind: folder.path / Path(name).name for kind, name in data["files"].items()}
+    tensors, header = read_tensors(files["model"])
+    load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"])
+    model = TrainedModel(
         network,
-        validation=_read_validation(folder),
         class_names=None if names is None else tuple(names),
         thresholds=None if limits is None else (float(limits[0]), float(limits[1])),
-        default_threshold=default,
-        training=training,
+        default_threshold=float(data["default_threshold"]),
+        training=dict(data["training"]),
     )
+    if "validation" in files:
+        sample, _ = read_tensors(files["validation"])
+        model.validation = Split(sample["images"], sample["labels"])
+        if tuple(model.validation.images.shape[1:]) != network.input_shape:
+            raise ValueError("the validation sample does not fit the network")
+    return model
 
 
 def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:
@@ -126,6 +159,7 @@ def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:
 
 def load_network_(network: ConditionalNetwork, tensors: dict[str, Tensor], *, gates: bool, source: Path) -> None:
     """Fill ``network`` in place, or say how the file differs from it."""
+    network.hypernet.gates = None
     if gates:
         network.hypernet.freeze_gates_()
     expected = network.state_dict()
@@ -145,10 +179,3 @@ def cap_per_class(split: Split, *, limit: int = VALIDATION_PER_CLASS) -> Split:
     for label in split.labels.unique():
         kept[(split.labels == label).nonzero().flatten()[:limit]] = True
     return Split(split.images[kept], split.labels[kept])
-
-
-def _read_validation(folder: RunFolder) -> Split | None:
-    if not folder.validation.exists():
-        return None
-    tensors, _ = read_tensors(folder.validation)
-    return Split(tensors["images"], tensors["labels"])

@@ -1,8 +1,8 @@
 """What a training run consists of: stages, each with its own loss and its own parameters."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Any, ClassVar
 
 import torch
@@ -40,6 +40,10 @@ class Stage(ABC):
     kind: ClassVar[str]
     title: ClassVar[str]
     steps: int
+
+    def check(self, space: ContextSpace) -> None:
+        """Raise if this stage makes no sense for such contexts."""
+        return
 
     @abstractmethod
     def prepare_(self, network: ConditionalNetwork) -> None:
@@ -85,8 +89,16 @@ class Learn(Stage):
     kind = "learn"
     title = "learning"
 
+    def __post_init__(self) -> None:
+        _check_numbers(self, positive=("rate", "logvar_rate", "map_slowdown", "num_data"), not_negative=("kl_weight",))
+        if not 0 <= self.warm_up <= 1:
+            raise BhcError(f"warm_up is a fraction of the steps, 0 to 1, given {self.warm_up}")
+
+    def check(self, space: ContextSpace) -> None:
+        _check_budget(self.budget, space)
+
     def prepare_(self, network: ConditionalNetwork) -> None:
-        network.hypernet.train()
+        network.hypernet.thaw_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         by_rate: dict[float, list[Tensor]] = {}
@@ -123,6 +135,13 @@ class FreezeOffsets(Stage):
     kind = "freeze-offsets"
     title = "freezing"
 
+    def check(self, space: ContextSpace) -> None:
+        if not isinstance(space, Budgets):
+            raise BhcError(
+                "the two-stage recipe is for budgets alone: with other conditions budget 0 is not one network",
+                hint="leave it out; budgets are then drawn at random",
+            )
+
     def prepare_(self, network: ConditionalNetwork) -> None:
         network.hypernet.freeze_offsets_()
 
@@ -149,27 +168,30 @@ class Consolidate(Stage):
     examples: int = 16
     teacher_weight: float = 0.7
     temperature: float = 2.0
+    budget: float | None = None
     kind = "consolidate"
     title = "consolidating"
 
     def __post_init__(self) -> None:
+        _check_numbers(self, positive=("rate", "temperature"), not_negative=("teacher_weight",))
         low, high = self.thresholds
         if not low <= high:
             raise BhcError(f"the range of thresholds must ascend, given {self.thresholds}")
         object.__setattr__(self, "thresholds", (float(low), float(high)))
 
+    def check(self, space: ContextSpace) -> None:
+        _check_budget(self.budget, space)
+
     def prepare_(self, network: ConditionalNetwork) -> None:
         if network.hypernet.gates is None:
             network.hypernet.freeze_gates_()
-        for name, parameter in network.hypernet.named_parameters():
-            if "logvar" in name:
-                parameter.requires_grad_(False)
+        network.hypernet.freeze_variances_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         return [{"params": [p for p in network.hypernet.parameters() if p.requires_grad], "lr": self.rate}]
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
-        batch, x, labels = _draw(network, draw, self.contexts, self.examples, None)
+        batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
         low, high = self.thresholds
         threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator)
         logits = network.masked(x, batch, threshold=threshold.to(x.device))
@@ -179,13 +201,12 @@ class Consolidate(Stage):
             restrict(logits, batch.outputs),
             labels,
             restrict(teacher, batch.outputs),
-            teacher_weight=self.teacher_weight,
+            teacher_weight=self.teacher_weight if network.pretrained else 0.0,
             temperature=self.temperature,
         )
         return Loss(total, {"distillation": total})
 
 
-STAGES: dict[str, type[Stage]] = {stage.kind: stage for stage in (Learn, FreezeOffsets, Consolidate)}
 Recipe = tuple[Stage, ...]
 
 
@@ -194,18 +215,20 @@ def two_stage_budget(low: Learn, high: Learn) -> Recipe:
     return (replace(low, budget=0.0), FreezeOffsets(), replace(high, budget=1.0))
 
 
-def recipe_from_dicts(stages: Iterable[dict[str, Any]]) -> Recipe:
-    """The stages that ``to_dict`` described."""
-    recipe = []
-    for stage in stages:
-        options = dict(stage)
-        kind = options.pop("kind", None)
-        if kind not in STAGES:
-            raise BhcError(f"unknown training stage {kind!r}")
-        if "thresholds" in options:
-            options["thresholds"] = tuple(options["thresholds"])
-        recipe.append(STAGES[kind](**options))
-    return tuple(recipe)
+def _check_numbers(stage: Any, *, positive: tuple[str, ...], not_negative: tuple[str, ...]) -> None:
+    """Every number of a stage is finite and on the right side of zero."""
+    bounds = [(name, 0.0, False) for name in positive] + [(name, 0.0, True) for name in not_negative]
+    bounds += [("steps", 0, True), ("contexts", 1, True), ("examples", 1, True)]
+    for name, least, allowed in bounds:
+        value = getattr(stage, name)
+        if value is not None and not (isfinite(value) and (value > least or (allowed and value == least))):
+            word = "at least" if allowed else "more than"
+            raise BhcError(f"{name} must be a number of {word} {least:g}, given {value}")
+
+
+def _check_budget(budget: float | None, space: ContextSpace) -> None:
+    if budget is not None and "budget" not in space.conditions:
+        raise BhcError(f"a stage at budget {budget:g}, but budgets are not conditioned on")
 
 
 def _draw(
