@@ -74,7 +74,7 @@ def test_a_few_steps_without_a_hypernetwork_lower_the_loss(family):
 
     def loss(seed):
         beliefs = free.posterior()
-        logits = bayesian.noisy(x, beliefs, num_contexts=1, noise=FreshNoise(seeded(seed)))
+        logits = bayesian.noisy(x, beliefs, noise=FreshNoise(seeded(seed)))
         return F.cross_entropy(logits, y) + kl(beliefs)[0] / 10_000
 
     before = loss(0).item()

@@ -75,7 +75,7 @@ def test_the_noisy_network_without_noise_is_the_network_itself():
         for mean in unscaled_means(layers, 2)
     ]
     x = images(6)
-    noisy = BayesianChain(chain, layers).noisy(x, beliefs, num_contexts=2, noise=Silence())
+    noisy = BayesianChain(chain, layers).noisy(x, beliefs, noise=Silence())
     torch.testing.assert_close(noisy, chain(x))
 
 
@@ -114,7 +114,7 @@ def test_equal_noise_gives_equal_bits():
 
     def sample(seed):
         noise = FreshNoise(torch.Generator().manual_seed(seed))
-        return BayesianChain(chain, layers).noisy(images(3), beliefs, num_contexts=1, noise=noise)
+        return BayesianChain(chain, layers).noisy(images(3), beliefs, noise=noise)
 
     assert torch.equal(sample(0), sample(0))
     assert not torch.equal(sample(0), sample(1))

@@ -62,13 +62,6 @@ def test_a_shared_mean_may_have_variances_of_each_context():
     torch.testing.assert_close(variance, one_by_one(h * h, own.weight_variance, F.linear))
 
 
-def test_numbers_spread_over_the_map_of_their_unit():
-    values, maps = normals(2, 3), normals(2, 3, 4, 4, seed=1)
-    spread = Convolution.of(CONVOLUTIONS["plain"]).spread(values)
-    torch.testing.assert_close(spread * maps, torch.einsum("bn,bnhw->bnhw", values, maps))
-    assert Linear().spread(values) is values
-
-
 def test_each_layer_of_a_chain_gets_the_operator_of_its_type():
     operators = [operator_of(layer) for layer in small_layers(small_chain())]
     assert [type(operator) for operator in operators] == [Convolution, Linear, Linear]

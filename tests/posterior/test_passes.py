@@ -61,7 +61,7 @@ def test_noisy_pass_has_the_moments_of_sampled_weights(operator, shape, input_sh
     posterior = random_posterior(shape, weights=weights)
     x = normals(*input_shape, seed=50)
     batch = x.expand(2 * examples, *input_shape)
-    given = noisy_pass(operator, batch, posterior, num_contexts=2, noise=fresh_noise())
+    given = noisy_pass(operator, batch, posterior, noise=fresh_noise())
     expected = sampled_layer(x, posterior, examples=examples)
     assert_same_moments(given.reshape(expected.shape), expected)
 
@@ -70,7 +70,7 @@ def test_noisy_pass_draws_anew_for_each_example():
     examples = 20_000
     posterior = random_posterior(LINEAR)
     batch = normals(4, seed=50).expand(2 * examples, 4)
-    given = noisy_pass(Linear(), batch, posterior, num_contexts=2, noise=fresh_noise()).reshape(2, examples, 3)
+    given = noisy_pass(Linear(), batch, posterior, noise=fresh_noise()).reshape(2, examples, 3)
     given = (given - given.mean(1, keepdim=True)) / given.std(1, keepdim=True)
     correlation = (given[:, 1:] * given[:, :-1]).mean(1)
     assert (correlation.abs() < 5 / math.sqrt(examples)).all()
@@ -82,10 +82,10 @@ def test_noisy_pass_without_variance_is_the_scaled_layer(operator, shape, input_
     h = normals(6, *input_shape, seed=50)
     everything = torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool()
     expected = masked_pass(operator, h, posterior.mean, keep_in=everything[0], keep_out=everything[1])
-    given = noisy_pass(operator, h, posterior, num_contexts=2, noise=fresh_noise())
+    given = noisy_pass(operator, h, posterior, noise=fresh_noise())
     # The floor under the root leaves a standard deviation of 1e-4 times the output scale.
     torch.testing.assert_close(given, expected, rtol=0, atol=1e-3)
-    silent = noisy_pass(operator, h, posterior, num_contexts=2, noise=Silence())
+    silent = noisy_pass(operator, h, posterior, noise=Silence())
     torch.testing.assert_close(silent, expected)
 
 
@@ -111,13 +111,13 @@ def test_passes_without_scales_and_bias_are_the_plain_layer():
     masked = masked_pass(Linear(), h, mean, keep_in=torch.ones(1, 4).bool(), keep_out=torch.tensor([[1, 0, 1]]).bool())
     plain = h @ weight[0].T
     torch.testing.assert_close(masked, plain * torch.tensor([1, 0, 1]))
-    torch.testing.assert_close(noisy_pass(Linear(), h, posterior, num_contexts=1, noise=Silence()), plain)
+    torch.testing.assert_close(noisy_pass(Linear(), h, posterior, noise=Silence()), plain)
 
 
 def test_the_bias_sits_under_the_output_scale():
     posterior = random_posterior(LINEAR)
     off = replace(posterior, mean=replace(posterior.mean, out_scale=torch.zeros(2, 3).double()))
-    given = noisy_pass(Linear(), normals(6, 4, seed=50), off, num_contexts=2, noise=Silence())
+    given = noisy_pass(Linear(), normals(6, 4, seed=50), off, noise=Silence())
     assert torch.equal(given, torch.zeros(6, 3).double())
 
 
@@ -147,7 +147,7 @@ def test_gradient_of_the_noisy_pass_is_numerically_right(operator, shape, input_
     h = normals(4, *input_shape, seed=50).requires_grad_()
 
     def sample(h, *tensors):
-        return noisy_pass(operator, h, posterior_of(*tensors), num_contexts=2, noise=fresh_noise())
+        return noisy_pass(operator, h, posterior_of(*tensors), noise=fresh_noise())
 
     assert gradcheck(sample, (h, *tensors))
 
@@ -160,7 +160,7 @@ def test_gradients_are_finite_where_a_sampled_scale_is_zero(operator, shape, inp
         in_scale.zero_()
         out_scale.zero_()
     h = normals(4, *input_shape, seed=50).requires_grad_()
-    output = noisy_pass(operator, h, posterior_of(*tensors), num_contexts=2, noise=Silence())
+    output = noisy_pass(operator, h, posterior_of(*tensors), noise=Silence())
     (output + normals(*output.shape, seed=51)).square().sum().backward()
     assert torch.equal(output, torch.zeros_like(output))
     assert all(tensor.grad.isfinite().all() for tensor in (h, *tensors) if tensor is not None)

@@ -93,7 +93,7 @@ class ConditionalNetwork(nn.Module):
     def noisy(self, x: Tensor, batch: ContextBatch, *, noise: Noise) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
         """A sample of the logits (K * B, C) and the posterior it came from."""
         posteriors = self.hypernet.posterior(self.space.encode(batch))
-        return self.bayesian.noisy(x, posteriors, num_contexts=len(batch), noise=noise), posteriors
+        return self.bayesian.noisy(x, posteriors, noise=noise), posteriors
 
     def masked(self, x: Tensor, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""

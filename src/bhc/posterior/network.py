@@ -29,15 +29,12 @@ class BayesianChain:
         x: Tensor,
         posteriors: Sequence[LayerPosterior],
         *,
-        num_contexts: int,
         noise: Noise,
     ) -> Tensor:  # (K * B, C)
         """A sample of the network's output."""
         return self._run(
             x,
-            lambda index, h: noisy_pass(
-                self.operators[index], h, posteriors[index], num_contexts=num_contexts, noise=noise
-            ),
+            lambda index, h: noisy_pass(self.operators[index], h, posteriors[index], noise=noise),
         )
 
     def masked(self, x: Tensor, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)

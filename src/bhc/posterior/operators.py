@@ -17,7 +17,7 @@ from bhc.posterior.products import MeanAndVariance
 
 
 class Operator(Protocol):
-    """How a layer type applies weights to inputs, and how a number a unit spreads over its activations."""
+    """How a layer type applies weights to inputs."""
 
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
         """``h`` (K * B, ...) times ``weight`` (K or 1, O, I, ...)."""
@@ -27,9 +27,6 @@ class Operator(Protocol):
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
-
-    def spread(self, values: Tensor) -> Tensor:
-        """(K * B, n) numbers, one a unit, in a shape that multiplies (K * B, n, ...) activations."""
 
 
 def operator_of(layer: Layer) -> Operator:
@@ -75,9 +72,6 @@ class Linear(_Moments):
         thin = (h @ right).reshape(left.shape[0], -1, right.shape[1])
         return torch.bmm(thin, left.mT).flatten(0, 1)
 
-    def spread(self, values: Tensor) -> Tensor:
-        return values
-
 
 @dataclass(frozen=True)
 class Convolution(_Moments):
@@ -110,9 +104,6 @@ class Convolution(_Moments):
         per_context = thin.reshape(contexts, batch, rank, -1)
         wide = torch.einsum("kbra,kor->kboa", per_context, left)
         return wide.reshape(contexts * batch, left.shape[1], *area)
-
-    def spread(self, values: Tensor) -> Tensor:
-        return values[..., None, None]
 
     def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
         return F.conv2d(h, weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=groups)

@@ -16,7 +16,6 @@ def noisy_pass(
     h: Tensor,  # (K * B, I, ...)
     posterior: LayerPosterior,
     *,
-    num_contexts: int,
     noise: Noise,
 ) -> Tensor:  # (K * B, O, ...)
     """A sample of the layer's output, scales drawn once an example, weights by local reparameterisation.
@@ -26,15 +25,14 @@ def noisy_pass(
     The bias sits under the output scale: a unit that is switched off gives zero.
     """
     mean = posterior.mean
-    examples = h.shape[0] // num_contexts
     if mean.in_scale is not None and posterior.in_scale_logvar is not None:
-        h = _times_scale(h, mean.in_scale, posterior.in_scale_logvar, examples=examples, noise=noise)
+        h = _times_noisy(h, mean.in_scale, posterior.in_scale_logvar, noise=noise)
     product, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
     output = Sampled.apply(product, variance, noise.normal(product.shape, like=product), VARIANCE_FLOOR)
     if mean.bias is not None:
-        output = output + operator.spread(_per_example(mean.bias, examples, num_contexts))
+        output = _plus(output, mean.bias)
     if mean.out_scale is not None and posterior.out_scale_logvar is not None:
-        output = _times_scale(output, mean.out_scale, posterior.out_scale_logvar, examples=examples, noise=noise)
+        output = _times_noisy(output, mean.out_scale, posterior.out_scale_logvar, noise=noise)
     return output
 
 
@@ -47,26 +45,32 @@ def masked_pass(
     keep_out: Tensor,  # (K, O)
 ) -> Tensor:  # (K * B, O, ...)
     """The deterministic layer of Eq. 4: masks times means, the bias under the output's mask and scale."""
-    contexts = keep_in.shape[0]
-    examples = h.shape[0] // contexts
     inputs = keep_in if mean.in_scale is None else keep_in * mean.in_scale
     outputs = keep_out if mean.out_scale is None else keep_out * mean.out_scale
-    h = h * operator.spread(_per_example(inputs, examples, contexts))
-    output = apply_mean(operator, h, mean.weight)
+    output = apply_mean(operator, _times(h, inputs), mean.weight)
     if mean.bias is not None:
-        output = output + operator.spread(_per_example(mean.bias, examples, contexts))
-    return output * operator.spread(_per_example(outputs, examples, contexts))
+        output = _plus(output, mean.bias)
+    return _times(output, outputs)
 
 
-def _times_scale(h: Tensor, mean: Tensor, logvar: Tensor, *, examples: int, noise: Noise) -> Tensor:
+def _times_noisy(h: Tensor, mean: Tensor, logvar: Tensor, *, noise: Noise) -> Tensor:
     """``h (mu + sigma E)``, scales (K, n) drawn anew for each example and spread over what they cover."""
-    contexts, count = mean.shape
-    draws = noise.normal((contexts, examples, count), like=mean)
-    return ScaledByNoise.apply(h.reshape(contexts, examples, count, -1), mean, logvar, draws).reshape(h.shape)
+    apart = _by_unit(h, mean)
+    draws = noise.normal(apart.shape[:3], like=mean)
+    return ScaledByNoise.apply(apart, mean, logvar, draws).reshape(h.shape)
 
 
-def _per_example(values: Tensor, examples: int, contexts: int) -> Tensor:
-    """(K or 1, n) -> (K * B, n), as a view where it can be one."""
-    if values.shape[0] == 1:
-        return values.expand(examples * contexts, -1)
-    return values[:, None].expand(-1, examples, -1).flatten(0, 1)
+def _times(h: Tensor, values: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) times its unit's number in its context, (K or 1, n)."""
+    return (_by_unit(h, values) * values[:, None, :, None]).reshape(h.shape)
+
+
+def _plus(h: Tensor, values: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) plus its unit's number in its context, (K or 1, n)."""
+    return (_by_unit(h, values) + values[:, None, :, None]).reshape(h.shape)
+
+
+def _by_unit(h: Tensor, values: Tensor) -> Tensor:
+    """A view (K, B, n, places): what one of the ``values`` (K, n) belongs to lies along B and the places."""
+    contexts, count = values.shape
+    return h.reshape(contexts, h.shape[0] // contexts, count, -1)

@@ -161,7 +161,7 @@ class Consolidate(Stage):
     range. The pretrained network is a free teacher. Offsets frozen for a budget stay as they are.
     """
 
-    steps: int = 4000
+    steps: int = 3500
     thresholds: tuple[float, float] = (-2.0, 1.0)
     rate: float = 2e-3
     contexts: int = 16
