@@ -109,8 +109,10 @@ def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> No
         axes.axhline(training["original_error"], color="black", lw=0.8, ls=":", label="pretrained network")
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
-    ticks = [0, 0.5, 1, 2, 5, 10, 20, 50]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ticks = [0, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    worst = max(point["error"] for points in training["curves"].values() for point in points)
+    shown = ticks[: 1 + next(place for place, tick in enumerate(ticks) if tick >= worst)]
+    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
     axes.set_xlabel("times smaller (weights, harmonic mean over contexts)")
     axes.set_ylabel("validation error, %")

@@ -65,7 +65,9 @@ def _read_positions(layer: LayerPlan, alive: Tensor | None) -> Tensor | None:
         arriving = (alive[:, None] * layer.layer.positions + positions).flatten()
     if len(arriving) == len(layer.kept_inputs):
         return None
-    return torch.isin(arriving, layer.kept_inputs).nonzero().flatten().cpu()
+    is_read = torch.zeros(layer.layer.num_inputs, dtype=torch.bool, device=arriving.device)
+    is_read[layer.kept_inputs] = True
+    return is_read[arriving].nonzero().flatten().cpu()
 
 
 def _smaller(layer: LayerPlan, weight: Tensor, bias: Tensor | None) -> nn.Module:
