@@ -90,8 +90,8 @@ _FASHION_MNIST = Recipe(
     layout=IdxLayout(validation=5_000),
     sources=(
         FolderSource(Path("/usr/share/datasets/fashion-mnist")),  # Debian's package dataset-fashion-mnist
-        WebSource("https://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
-        # The content is checked, so that a line anybody can write to does no harm.
+        # The address its authors give. It does not speak https; the content is checked, so a line that
+        # anybody can write to does no harm.
         WebSource("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
     ),
 )

@@ -69,18 +69,17 @@ class Bars(AbstractContextManager["Bars"]):
             BarColumn,
             MofNCompleteColumn,
             TextColumn,
-            TimeElapsedColumn,
             TimeRemainingColumn,
         )
         from rich.progress import Progress as RichProgress
 
+        # Sized for a terminal of 80 columns.
         self._bars = RichProgress(
-            TextColumn("{task.description:>14}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description:>13}"),
+            BarColumn(bar_width=8),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TimeRemainingColumn(),
             TextColumn("{task.fields[terms]}"),
             console=Console(stderr=True),
         )
@@ -100,9 +99,20 @@ class Bars(AbstractContextManager["Bars"]):
         self._bars.stop()
 
 
+# What a person watches, in words short enough for one line of a terminal; the diary has everything.
+LABELS = {
+    "loss": "loss {:.3f}",
+    "cross_entropy": "loss {:.3f}",
+    "distillation": "loss {:.3f}",
+    "kl": "kl {:.1f}",
+    "ratio": "{:.1f} x smaller",
+    "skipped": "skipped {:.0f}",
+}
+
+
 def format_terms(terms: dict[str, float]) -> str:
-    """``loss 0.123  kl 20.1``"""
-    return "  ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in terms.items())
+    """``loss 0.123  kl 20.1  57.3 x smaller``"""
+    return "  ".join(LABELS[name].format(value) for name, value in terms.items() if name in LABELS)
 
 
 def default_progress() -> Progress:
