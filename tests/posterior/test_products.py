@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from bhc.posterior import kl_weights
-from bhc.posterior.products import GaussianDivergence, MeanAndVariance, Sampled, ScaledByNoise
+from bhc.posterior import kl_scales, kl_weights, log_dropout
+from bhc.posterior.products import GaussianDivergence, MeanAndVariance, Sampled, ScaledByNoise, ScaleDivergence
 
 from .toys import normals
 
@@ -98,3 +98,21 @@ def test_a_sample_without_variance_has_a_finite_gradient():
     mean, variance = leaves(normals(5, 4), torch.zeros(5, 4).double())
     sampled(mean, variance).sum().backward()
     assert variance.grad.isfinite().all()
+
+
+def test_the_divergence_of_scales_equals_its_plain_twin_within_and_beyond_the_clamp():
+    rng = torch.Generator().manual_seed(0)
+    mean = torch.randn(3, 40, dtype=torch.float64, generator=rng).requires_grad_()
+    logvar = (8 * torch.randn(3, 40, dtype=torch.float64, generator=rng)).requires_grad_()
+    weights = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+    fast, plain = ScaleDivergence.apply(mean, logvar), kl_scales(log_dropout(mean, logvar))
+    torch.testing.assert_close(fast, plain)
+    for one, other in zip(
+        torch.autograd.grad((fast * weights).sum(), (mean, logvar)),
+        torch.autograd.grad((plain * weights).sum(), (mean, logvar)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+    rates = log_dropout(mean, logvar)
+    assert (rates.abs() > 10).any()
+    assert (rates.abs() < 10).any()

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from bhc.graph import Layer
 from bhc.posterior.beliefs import LayerPosterior
-from bhc.posterior.kl import kl_scales, kl_weights
-from bhc.posterior.moments import log_dropout
-from bhc.posterior.products import GaussianDivergence
+from bhc.posterior.kl import kl_weights
+from bhc.posterior.products import GaussianDivergence, ScaleDivergence
 
 
 class Family(Protocol):
@@ -45,7 +44,7 @@ def kl(posteriors: Sequence[LayerPosterior]) -> Tensor:  # (K or 1,)
     weights = sum(_kl_of_weights(layer) for layer in posteriors)
     means = [scale for layer in posteriors for scale in (layer.mean.in_scale, layer.mean.out_scale)]
     logvars = [scale for layer in posteriors for scale in (layer.in_scale_logvar, layer.out_scale_logvar)]
-    return weights + kl_scales(log_dropout(_joined(means), _joined(logvars)))
+    return weights + ScaleDivergence.apply(_joined(means), _joined(logvars))
 
 
 def _kl_of_weights(layer: LayerPosterior) -> Tensor:  # (K or 1,)

@@ -57,10 +57,14 @@ class Linear(_Moments):
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         if weight.base.shape[0] > 1 or variance.shape[0] > 1:
             return super().mean_and_variance(h, weight, variance)
-        product, spread = MeanAndVariance.apply(h, weight.base.squeeze(0), variance.squeeze(0))
-        if weight.left is not None and weight.right is not None:
-            product = product + self.apply_low_rank(h, weight.left, weight.right)
-        return product, spread
+        shared, variance = weight.base.squeeze(0), variance.squeeze(0)
+        if weight.left is None or weight.right is None:
+            return MeanAndVariance.apply(h, shared, variance)
+        # The low-rank part's thin product rides along as a few more rows.
+        rows = torch.cat([shared, weight.right.mT])
+        products, spread = MeanAndVariance.apply(h, rows, variance)
+        product, thin = products.split([len(shared), len(rows) - len(shared)], dim=1)
+        return product + self._widen(thin, weight.left), spread
 
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
         contexts = weight.shape[0]
@@ -69,8 +73,11 @@ class Linear(_Moments):
         return torch.bmm(h.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1)
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        thin = (h @ right).reshape(left.shape[0], -1, right.shape[1])
-        return torch.bmm(thin, left.mT).flatten(0, 1)
+        return self._widen(h @ right, left)
+
+    def _widen(self, thin: Tensor, left: Tensor) -> Tensor:
+        """(K * B, R) times (K, O, R), each context's examples by its own."""
+        return torch.bmm(thin.reshape(left.shape[0], -1, left.shape[2]), left.mT).flatten(0, 1)
 
 
 @dataclass(frozen=True)

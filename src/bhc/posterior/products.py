@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from bhc.posterior.kl import K1, K2, K3, LOG_DROPOUT_LIMIT, kl_scales
+from bhc.posterior.moments import TINY, log_dropout
+
 
 class GaussianDivergence(Function):
     """``1/2 sum (var + mean^2 - 1 - log var)`` over one set of weights, a scalar.
@@ -33,8 +36,34 @@ class GaussianDivergence(Function):
         return mean * gradient, (variance - 1).mul_(0.5 * gradient), None
 
 
+class ScaleDivergence(Function):
+    """``kl_scales(log_dropout(mean, logvar))``, (K, n) -> (K,).
+
+    With ``x = log alpha`` and ``s = sigmoid(k2 + k3 x)`` the slope is ``-1/2 sigmoid(-x) - k1 k3 s (1 - s)``, and
+    ``dx / d logvar = 1``, ``dx / d mean = -2 mean / (mean^2 + tiny)``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, logvar: Tensor) -> Tensor:
+        rate = log_dropout(mean, logvar)
+        ctx.save_for_backward(mean, rate)
+        return kl_scales(rate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        mean, rate = ctx.saved_tensors
+        s = torch.sigmoid(K2 + K3 * rate)
+        slope = torch.sigmoid(-rate).mul_(-0.5).addcmul_(s, 1 - s, value=-K1 * K3)
+        slope.mul_(rate.abs() <= LOG_DROPOUT_LIMIT).mul_(gradient[:, None])
+        return slope * mean / (mean * mean).add_(TINY).mul_(-0.5), slope
+
+
 class MeanAndVariance(Function):
-    """``h W^T`` and ``h^2 V^T`` for weights shared by the whole batch: the two products of a noisy layer."""
+    """``h W^T`` and ``h^2 V^T`` for weights shared by the whole batch: the two products of a noisy layer.
+
+    W may have more rows than V: rows without a variance are plain products.
+    """
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

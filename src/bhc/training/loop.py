@@ -167,7 +167,7 @@ class _Trainer:
         loss = stage.loss(self.network, self.draw, step=step)
         optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
-        if _gradients_finite(optimizer):
+        if gradients_finite(optimizer):
             optimizer.step()
             self.network.hypernet.clip_()
             self.skipped_in_a_row = 0
@@ -252,7 +252,8 @@ def _batch_of(network: ConditionalNetwork, probes: tuple[Probe, ...]) -> Context
     return ContextBatch.of([probe.context for probe in probes], network.num_classes).to(network.device)
 
 
-def _gradients_finite(optimizer: torch.optim.Optimizer) -> bool:
+def gradients_finite(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step may be taken."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(gradients))
     return bool(torch.isfinite(norms).all())
