@@ -41,7 +41,9 @@ def read_tensors(path: Path, *, limit: int = LARGEST_FILE) -> tuple[dict[str, Te
         header = json.loads(metadata["header"])
         tensors = safetensors.torch.load(content)
     except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
-        raise BhcError(f"{path} is damaged: {error}", hint="restore it from a copy, or start anew") from error
+        raise BhcError(
+            f"{path} was not written by bhc, or is damaged: {error}", hint="restore it from a copy, or start anew"
+        ) from error
     if _checksum(tensors, metadata["header"]) != metadata.get("sha256"):
         raise BhcError(f"{path} is damaged: its checksum does not match", hint="restore it from a copy, or start anew")
     return tensors, header

@@ -1,7 +1,9 @@
 """What every command shares: data to stdout, everything else to stderr, errors as one line and a hint."""
 
 import json
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from bhc.errors import BhcError
@@ -21,6 +23,15 @@ def say(text: str) -> None:
     """A word about what is going on, to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def program() -> str:
+    """How to call this program again: by name where it is on the path, else as it was called."""
+    called = Path(sys.argv[0])
+    if shutil.which("bhc") or called.name != "bhc":
+        return "bhc"
+    here = Path.cwd()
+    return str(called.relative_to(here)) if called.is_relative_to(here) else str(called)
 
 
 def say_error(error: BhcError) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bhc import data as datasets
-from bhc.cli.console import say, show, table
+from bhc.cli.console import program, say, show, table
 from bhc.cli.options import DataDir, Json, Seed
 from bhc.cli.plots import contexts_figure, run_figure, save_figure
 from bhc.cli.summary import Outcome, environment, judge, summarise
@@ -179,7 +179,11 @@ def _row(outcome: Outcome, mark: str = "") -> list[str]:
 def _draw(model: Compressor, shown: dict[str, list[Outcome]], out: Path) -> None:
     training, threshold = model.model.training, model.model.default_threshold
     chosen = [shown["pairs"][0], shown["pairs"][3], *shown["triple"], shown["unseen"][0], shown["unseen"][-1]]
-    named = [(f"classes {', '.join(map(str, o.small.classes))}", o.small) for o in chosen]
+    unseen = shown["unseen"]
+    named = [
+        (f"classes {', '.join(map(str, o.small.classes))}" + ("\n(never shown)" if o in unseen else "\n"), o.small)
+        for o in chosen
+    ]
     save_figure(contexts_figure(named, training, threshold), out / "contexts.png")
     context = model.space.resolve({"classes": shown["pairs"][3].small.classes})
     save_figure(run_figure(model.network, training, context, threshold, str(context)), out / "run.png")
@@ -187,14 +191,15 @@ def _draw(model: Compressor, shown: dict[str, list[Outcome]], out: Path) -> None
 
 def _what_next(out: Path, data: str) -> str:
     network = out / "networks" / f"{MODEL}-3-4.bhc"
+    bhc = program()
     return "\n".join(
         [
             "",
             f"In {out}/: contexts.png, run.png (pictures), networks/ (files), run/ (the model), summary.json.",
             "Try next:",
-            f"  bhc compress {out / 'run'} --classes 1,7 --out ones-and-sevens.bhc",
-            f"  bhc compress {out / 'run'} --classes 1,7 --threshold -1.5      a smaller one",
-            f"  bhc evaluate {network} --data {data}",
-            f"  bhc inspect {out / 'run'} --classes 4,9 --plot run-4-9.png",
+            f"  {bhc} compress {out / 'run'} --classes 1,7 --out ones-and-sevens.bhc",
+            f"  {bhc} compress {out / 'run'} --classes 1,7 --threshold -1.5      a smaller one",
+            f"  {bhc} evaluate {network} --data {data}",
+            f"  {bhc} inspect {out / 'run'} --classes 4,9 --plot run-4-9.png",
         ]
     )

@@ -137,6 +137,4 @@ def _file_text(small: Compressed, path: Path) -> str:
         shapes = ", ".join(f"{key} {'x'.join(map(str, value.shape)) or 'scalar'}" for key, value in tensors.items())
         size = sum(value.numel() * value.element_size() for value in tensors.values())
         rows.append([f"{name} ({type(module).__name__})", shapes, f"{size:,}" if tensors else ""])
-    return f"file          {path}, {path.stat().st_size:,} bytes\n{small.report}\n\n" + table(
-        ["step", "tensors", "bytes"], rows
-    )
+    return f"path          {path}\n{small.report}\n\n" + table(["step", "tensors", "bytes"], rows)

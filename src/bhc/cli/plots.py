@@ -66,7 +66,7 @@ def contexts_figure(smalls: Sequence[tuple[str, Compressed]], training: dict[str
             report = small.report
             draw_pixels(figure.add_subplot(grid[0, column]), small, f"{name}\n{report.pruning_ratio:,.0f} x smaller")
             axes = figure.add_subplot(grid[1, column])
-            draw_architecture(axes, report.layers, report.architecture_before, report.architecture, "")
+            draw_architecture(axes, report.layers, report.architecture_before, report.architecture, "inputs kept")
         draw_trade_off(figure.add_subplot(grid[2, :]), training, threshold)
         return figure
 
@@ -138,7 +138,7 @@ def draw_architecture(
     axes.set_xlim(0, 1)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    axes.set_title(title)
+    axes.set_title(title, pad=12)
 
 
 def draw_pixels(axes: Axes, small: Compressed, title: str) -> None:
@@ -151,7 +151,7 @@ def draw_pixels(axes: Axes, small: Compressed, title: str) -> None:
         read[:] = 1.0
     axes.imshow(read.max(0), cmap=matplotlib.colors.ListedColormap([CUT, KEPT]), vmin=0, vmax=1)
     axes.set_title(title)
-    axes.set_xlabel(f"reads {int(read.sum())} of {read.size} inputs", fontsize=8)
+    axes.set_xlabel("pixels it reads", fontsize=8)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
@@ -163,7 +163,7 @@ def draw_histogram(axes: Axes, title: str, rates: np.ndarray, threshold: float) 
     axes.axvline(threshold, color=LINE, lw=1.2)
     kept = int((rates < threshold).sum())
     axes.set_title(title)
-    axes.set_xlabel(f"log dropout rate; {kept} of {len(rates)} under {threshold:g}", fontsize=8)
+    axes.set_xlabel(f"log dropout rate; left of the line: {kept} of {len(rates)}", fontsize=8)
 
 
 @torch.no_grad()

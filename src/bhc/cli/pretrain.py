@@ -7,7 +7,7 @@ import typer
 
 from bhc import data as datasets
 from bhc import models
-from bhc.cli.console import say, show
+from bhc.cli.console import program, say, show
 from bhc.cli.options import DataDir, Force, Json, Seed, refuse_existing
 from bhc.training import Pretraining, default_progress, error_of, pretrain, save_weights
 
@@ -23,6 +23,7 @@ def pretrain_command(
     json: Json = False,
 ) -> None:
     """Train a plain network and write its weights."""
+    models.check(model)
     refuse_existing(out, force=force)
     dataset = datasets.load(data, data_dir=data_dir)
     net = pretrain(model, dataset, Pretraining(epochs=epochs), seed=seed, progress=default_progress())
@@ -37,4 +38,4 @@ def pretrain_command(
     for name, value in errors.items():
         show(f"{name.replace('_', ' ')}: {value:.2f} %", as_json=False)
     say(f"wrote {out}")
-    say(f"next: bhc train --model {model} --weights {out} --data {data} --context classes --out run/")
+    say(f"next: {program()} train --model {model} --weights {out} --data {data} --context classes --out run/")

@@ -8,7 +8,7 @@ import typer
 
 from bhc import data as datasets
 from bhc import models
-from bhc.cli.console import say, show
+from bhc.cli.console import program, say, show
 from bhc.cli.options import DataDir, Json, Seed
 from bhc.compressor import fit, wrap
 from bhc.contexts import (
@@ -74,9 +74,11 @@ def train_command(
     json: Json = False,
 ) -> None:
     """Train one hypernetwork for all contexts of a kind."""
+    models.check(model)
+    spec, sampler = _generator(generator, rank), _sampler(subsets)
     RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
-    space = make_space(context, _sampler(subsets), dataset, concentration)
+    space = make_space(context, sampler, dataset, concentration)
     if weights is None:
         say("no --weights given: training from scratch")
         net = models.build(
@@ -108,7 +110,7 @@ def train_command(
         net,
         space,
         example_input=dataset.train.images[:1],
-        generator=_generator(generator, rank),
+        generator=spec,
         initial=Initial() if paper_init else Initial.exact(),
         std_limits=_std_limits(model),
         pretrained=weights is not None,
@@ -139,7 +141,7 @@ def train_command(
     }
     show(result if json else describe_curve(training, compressor.model.default_threshold), as_json=json)
     say(f"wrote {out}")
-    say(f"next: bhc compress {out} {example_request(space)} --out small.bhc; bhc inspect {out} --plot run.png")
+    say(f"next: {program()} compress {out} {example_request(space)} --out small.bhc")
 
 
 def make_space(

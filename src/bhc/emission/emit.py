@@ -83,6 +83,8 @@ def _notes(model: TrainedModel, plan: Plan) -> tuple[str, ...]:
         for cut in plan.layers
         if cut.rescued
     ]
+    if len(plan.classes) == 1:
+        notes.append("one class leaves one possible answer, so the error says nothing")
     if plan.context.domain is not None and model.validation is not None:
         notes.append("no error is given: the run's labelled sample is not limited to this domain")
     if model.thresholds is not None:

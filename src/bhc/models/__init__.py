@@ -15,6 +15,12 @@ BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
 NAMES = tuple(BUILDERS)
 
 
+def check(name: str) -> None:
+    """Raise if there is no model of that name."""
+    if name not in BUILDERS:
+        raise BhcError(f"unknown model {name!r}", hint=f"choose one of: {', '.join(NAMES)}")
+
+
 def build(
     name: str,
     *,
@@ -24,8 +30,7 @@ def build(
     generator: Generator | None = None,
 ) -> nn.Sequential:
     """A fresh network by its name on the command line; with ``generator`` its weights follow from that."""
-    if name not in BUILDERS:
-        raise BhcError(f"unknown model {name!r}", hint=f"choose one of: {', '.join(NAMES)}")
+    check(name)
     net = BUILDERS[name](image_shape=image_shape, num_classes=num_classes, full_scale=full_scale)
     if generator is not None:
         _initialise_(net, generator)
@@ -41,4 +46,4 @@ def _initialise_(net: nn.Module, generator: Generator) -> None:
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
 
-__all__ = ["BUILDERS", "NAMES", "Normalise", "build", "lenet_5_caffe", "lenet_300_100"]
+__all__ = ["BUILDERS", "NAMES", "Normalise", "build", "check", "lenet_5_caffe", "lenet_300_100"]

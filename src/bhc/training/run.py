@@ -114,9 +114,11 @@ def load_run(path: Path) -> TrainedModel:
     if not folder.description.exists():
         if folder.checkpoint.exists():
             raise BhcError(f"{path} holds an unfinished run", hint="finish it: bhc train ... --resume")
-        raise BhcError(
-            f"{path} is not a run folder: it has no run.json", hint="make one with: bhc train ... --out RUN/"
-        )
+        if not path.exists():
+            raise BhcError(f"{path} does not exist", hint="give a run folder, made with: bhc train ... --out RUN/")
+        inside = RunFolder(path / "run").description.exists()
+        hint = f"did you mean {path / 'run'}?" if inside else "make one with: bhc train ... --out RUN/"
+        raise BhcError(f"{path} is not a run folder: it has no run.json", hint=hint)
     data = read_json(folder.description)
     if not isinstance(data, dict) or data.get("format") != "bhc-run":
         raise BhcError(f"{folder.description} is not the description of a run")
