@@ -17,6 +17,8 @@ from bhc.training.loop import gradients_finite
 from bhc.training.objective import negative_elbo, restrict
 
 CONTEXTS, EXAMPLES = 16, 16
+# As `bhc train` sets them.
+STD_LIMITS = {"lenet-300-100": (0.2, None, None), "lenet-5-caffe": (0.5, None, None, None)}
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
 
 
@@ -73,7 +75,9 @@ def main() -> None:
             "plain-fused": PlainStep(build(), x, labels, fused=True),
         }
         for kind, spec in GENERATORS.items():
-            model = bhc.wrap(build(), bhc.ClassSubsets(10), example_input=x[:1], generator=spec)
+            model = bhc.wrap(
+                build(), bhc.ClassSubsets(10), example_input=x[:1], generator=spec, std_limits=STD_LIMITS[name]
+            )
             rivals[kind] = LearningStep(model.network, x, labels)
         times = take_turns({k: v for k, v in rivals.items() if k != "full"}, rounds=60)
         # A full step takes as long as ten others: fewer rounds, with the plain steps beside it again.
