@@ -3,8 +3,9 @@
 from bhc import data, models, training
 from bhc.compressor import Compressor, fit, load, wrap
 from bhc.contexts import Budgets, ClassSubsets, ConsecutivePairs, InputDomains, Joint, RandomSubsets
-from bhc.emission import Compressed, Report, read
+from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
+from bhc.formats import WeightForm
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.training import Consolidate, Learn, two_stage_budget
 
@@ -18,6 +19,7 @@ __all__ = [
     "Compressor",
     "ConsecutivePairs",
     "Consolidate",
+    "Float32",
     "Full",
     "Initial",
     "InputDomains",
@@ -27,6 +29,8 @@ __all__ = [
     "RandomSubsets",
     "Report",
     "ScalesOnly",
+    "VarianceBits",
+    "WeightForm",
     "data",
     "fit",
     "load",

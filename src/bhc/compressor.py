@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace
 from bhc.data import Split
-from bhc.emission import Compressed, emit
+from bhc.emission import Compressed, Limits, Precision, emit
 from bhc.errors import BhcError
 from bhc.graph import trace
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
@@ -45,13 +45,32 @@ class Compressor:
     def space(self) -> ContextSpace:
         return self.network.space
 
-    def compress(self, *, threshold: float | None = None, **conditions: Any) -> Compressed:
+    def compress(
+        self,
+        *,
+        threshold: float | None = None,
+        max_bytes: int | None = None,
+        max_flops: int | None = None,
+        max_error: float | None = None,
+        max_ram_bytes: int | None = None,
+        max_latency_ms: float | None = None,
+        precision: Precision | None = None,
+        **conditions: Any,
+    ) -> Compressed:
         """A plain small network for one context.
 
         Conditions are those the model was wrapped for: ``classes=[3, 4]``, ``domain=samples``, ``budget=1``.
-        ``threshold`` overrides the one chosen on validation data; a lower one gives a smaller network.
+
+        Limits are promises about the result, alone or together: the bytes of the packed file, the FLOPs of one
+        input, the error on the run's validation sample in percent, constants and activations of the C form, the
+        median latency in onnxruntime on this machine (batch 1, one thread). Of the networks that keep them, the
+        one with the lowest validation error; with ``max_error`` alone, the smallest. ``threshold`` cuts exactly
+        there (lower is smaller); without it and without limits, the cut is the one chosen when training ended.
+
+        ``precision`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.
         """
-        return emit(self.model, self.space.resolve(conditions), threshold=threshold)
+        limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms)
+        return emit(self.model, self.space.resolve(conditions), limits=limits, precision=precision)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a run folder that ``bhc.load`` reads."""

@@ -35,7 +35,11 @@ def read_tensors(path: Path, *, limit: int = LARGEST_FILE) -> tuple[dict[str, Te
     """Read back what ``write_tensors`` wrote, or raise if a bit of it has changed."""
     if not path.exists():
         raise BhcError(f"{path} does not exist")
-    content = read_bytes(path, limit=limit)
+    return parse_tensors(read_bytes(path, limit=limit), path)
+
+
+def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The same for the content of a file; ``path`` is its name in messages."""
     try:
         metadata = _metadata(content)
         header = json.loads(metadata["header"])

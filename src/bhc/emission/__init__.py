@@ -1,19 +1,27 @@
-"""What comes out: a threshold, a plan, a slim network and its report."""
+"""What comes out: a threshold or limits, a plan, a slim network, its bits, its files and its report."""
 
-from bhc.emission.compressed import Compressed, Prediction, read
+from bhc.emission.compressed import Compressed, Prediction, from_file, read
 from bhc.emission.emit import ThresholdWarning, emit
-from bhc.emission.plan import LayerPlan, Plan, make_plan
+from bhc.emission.limits import Limits
+from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
+from bhc.emission.precision import Float32, Precision, VarianceBits
 from bhc.emission.report import Report
 from bhc.emission.slim import slim_model
 
 __all__ = [
     "Compressed",
+    "Cutter",
+    "Float32",
     "LayerPlan",
+    "Limits",
     "Plan",
+    "Precision",
     "Prediction",
     "Report",
     "ThresholdWarning",
+    "VarianceBits",
     "emit",
+    "from_file",
     "make_plan",
     "read",
     "slim_model",

@@ -1,15 +1,29 @@
 """An emitted network in the user's hands."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bhc.emission.report import Report
+from bhc.emission.report import Report, from_card, from_version_1
 from bhc.errors import BhcError
 from bhc.files import write_bytes
-from bhc.formats import EmittedNetwork, read_network, to_bytes
+from bhc.formats import (
+    NetworkFile,
+    Part,
+    QuantisedNetwork,
+    WeightForm,
+    c_text,
+    identifier,
+    onnx_bytes,
+    pack,
+    packed_parts,
+    read_network,
+    torch_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -23,17 +37,29 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Compressed:
-    """A plain module with what is known about it."""
+    """A plain module with what is known about it, ready to be written in several forms."""
 
-    module: nn.Sequential
+    network: QuantisedNetwork
     report: Report
-    input_shape: tuple[int, ...]
-    temperature: float = 1.0
+
+    @cached_property
+    def module(self) -> nn.Sequential:
+        """A plain ``nn.Module``, the caller's own: what is done to it changes neither this nor the model."""
+        return self.network.module()
 
     @property
     def classes(self) -> tuple[int, ...]:
         """The classes its outputs stand for."""
-        return self.report.classes
+        return self.network.labels
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.network.input_shape
+
+    @property
+    def temperature(self) -> float:
+        """Logits are divided by it before the softmax; chosen on validation data where there was any."""
+        return self.network.temperature
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
@@ -43,38 +69,88 @@ class Compressed:
                 f"inputs of shape {tuple(x.shape)}",
                 hint=f"this network takes a batch of shape (n, {', '.join(map(str, self.input_shape))})",
             )
-        logits = self.module(x)
+        logits = self.network.chain(x)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
         return Prediction(numbering[logits.argmax(1)], probabilities, self.classes)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
-        """Write a ``.bhc`` file in one step; returns the network with the file's size in its report."""
-        path = Path(path)
-        if path.exists() and not overwrite:
-            raise BhcError(f"{path} exists already", hint="give another name, or overwrite=True (--force)")
-        saved = self.measured()
-        write_bytes(path, saved.to_bytes())
-        return saved
-
-    def measured(self) -> "Compressed":
-        """The same network with ``file_bytes`` in its report: the exact size of its file."""
-        return replace(self, report=replace(self.report, file_bytes=len(self.to_bytes())))
+        """Write a packed ``.bhc`` file in one step."""
+        _write(Path(path), self.to_bytes(), overwrite=overwrite)
+        return self
 
     def to_bytes(self) -> bytes:
-        """The content of the file. Its report leaves the size out: stating it would change it."""
-        report = replace(self.report, file_bytes=None).to_dict()
-        return to_bytes(EmittedNetwork(self.module, self.input_shape, self.temperature, report))
+        """The content of the ``.bhc`` file."""
+        return pack(self.network)
+
+    def parts(self) -> tuple[Part, ...]:
+        """What the bytes of the ``.bhc`` file are for."""
+        return packed_parts(self.network)
+
+    def to_onnx(
+        self, path: str | Path, *, weights: WeightForm = WeightForm.FLOATS, overwrite: bool = False
+    ) -> "Compressed":
+        """Write an ONNX model: float32 inputs as stored, logits out, any batch size."""
+        _write(Path(path), onnx_bytes(self.network, weights=weights, metadata=self.metadata()), overwrite=overwrite)
+        return self
+
+    def to_c(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        weights: WeightForm = WeightForm.INTEGERS,
+        overwrite: bool = False,
+    ) -> "Compressed":
+        """Write a C99 header with ``int <name>_predict(const float *input, float *scores)``."""
+        about = {"context": _one_line(self.report.context), "validation error": _error_text(self.report)}
+        text = c_text(self.network, name or identifier(Path(path).stem), weights=weights, about=about)
+        _write(Path(path), text.encode(), overwrite=overwrite)
+        return self
+
+    def to_torch(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
+        """Write a torch ``ExportedProgram`` (``.pt2``), which loads without bhc."""
+        _write(Path(path), torch_bytes(self.network, metadata=self.metadata()), overwrite=overwrite)
+        return self
+
+    def metadata(self) -> dict[str, Any]:
+        """What exported files carry beside the network."""
+        names = self.report.class_names or tuple(map(str, self.classes))
+        return {
+            "context": self.report.context,
+            "classes": list(self.classes),
+            "class_names": list(names),
+            "temperature": self.temperature,
+            "report": self.report.to_dict(),
+        }
 
 
 def read(path: str | Path) -> Compressed:
     """Read a ``.bhc`` file."""
-    network = read_network(Path(path))
+    return from_file(read_network(Path(path)), Path(path))
+
+
+def from_file(file: NetworkFile, path: Path) -> Compressed:
+    """The network of a file that was read, with its report."""
     try:
-        report = Report.from_dict(network.report)
-    except (KeyError, TypeError) as error:
-        raise BhcError(f"{path} is damaged: its report lacks {error}") from error
-    if len(report.classes) != network.num_outputs:
-        raise BhcError(f"{path} is damaged: {len(report.classes)} classes for another number of outputs")
-    sized = replace(report, file_bytes=Path(path).stat().st_size)
-    return Compressed(network.module, sized, network.input_shape, network.temperature)
+        if file.old_report is not None:
+            report = from_version_1(file.network, file.old_report, file_bytes=file.size)
+        else:
+            report = from_card(file.network, file_bytes=file.size)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise BhcError(f"{path} is damaged: its report is not one ({error})", hint="copy or make it again") from error
+    return Compressed(file.network, report)
+
+
+def _write(path: Path, content: bytes, *, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise BhcError(f"{path} exists already", hint="give another name, or overwrite=True (--force)")
+    write_bytes(path, content)
+
+
+def _one_line(context: dict[str, Any]) -> str:
+    return "; ".join(f"{name} {value}" for name, value in context.items()) or "none"
+
+
+def _error_text(report: Report) -> str:
+    return "unknown" if report.error is None else f"{report.error:.2f} %"

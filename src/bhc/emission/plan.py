@@ -52,28 +52,46 @@ class Plan:
         return sum(layer.num_flops for layer in self.layers)
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """How many inputs and outputs each layer keeps."""
+        return tuple(len(kept) for layer in self.layers for kept in (layer.kept_inputs, layer.kept_outputs))
+
+    @property
     def classes(self) -> tuple[int, ...]:
         """The outputs that remain, in the original numbering."""
         return tuple(self.layers[-1].kept_outputs.tolist())
 
 
-@torch.no_grad()
+class Cutter:
+    """The scales of one context, generated once, to be cut at any threshold; no weight is generated here."""
+
+    @torch.no_grad()
+    def __init__(self, network: ConditionalNetwork, context: Context) -> None:
+        self.network, self.context = network, context
+        self.batch = ContextBatch.of([context], network.num_classes).to(network.device)
+        self.encoding = network.space.encode(self.batch)
+        self.dropouts = network.hypernet.dropouts(self.encoding)
+
+    @torch.no_grad()
+    def cut(self, threshold: float) -> Plan:
+        """What stays at ``threshold``."""
+        limit = torch.full((1, 1), threshold, device=self.network.device)
+        masks = find_masks(self.network.layers, self.dropouts, limit, self.batch.outputs)
+        return Plan(
+            self.context,
+            float(threshold),
+            tuple(
+                LayerPlan(
+                    layer,
+                    kept_inputs=mask.keep_in[0].nonzero().flatten(),
+                    kept_outputs=mask.keep_out[0].nonzero().flatten(),
+                    rescued=bool(mask.rescued[0]),
+                )
+                for layer, mask in zip(self.network.layers, masks, strict=True)
+            ),
+        )
+
+
 def make_plan(network: ConditionalNetwork, context: Context, threshold: float) -> Plan:
-    """Generate the scales of one context and cut at ``threshold``; no weight is generated yet."""
-    batch = ContextBatch.of([context], network.num_classes).to(network.device)
-    dropouts = network.hypernet.dropouts(network.space.encode(batch))
-    limit = torch.full((1, 1), threshold, device=network.device)
-    masks = find_masks(network.layers, dropouts, limit, batch.outputs)
-    return Plan(
-        context,
-        float(threshold),
-        tuple(
-            LayerPlan(
-                layer,
-                kept_inputs=mask.keep_in[0].nonzero().flatten(),
-                kept_outputs=mask.keep_out[0].nonzero().flatten(),
-                rescued=bool(mask.rescued[0]),
-            )
-            for layer, mask in zip(network.layers, masks, strict=True)
-        ),
-    )
+    """The cut of one context at one threshold."""
+    return Cutter(network, context).cut(threshold)

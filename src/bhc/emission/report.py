@@ -1,7 +1,10 @@
 """What came out, in numbers and in words."""
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+from bhc.formats import QuantisedNetwork, c_memory
 
 
 @dataclass(frozen=True)
@@ -11,22 +14,28 @@ class Report:
     context: dict[str, Any]
     classes: tuple[int, ...]
     threshold: float
+    scale: float | None  # rounding adds this part of a weight's variance; None: 32-bit floats
     layers: tuple[str, ...]
     architecture_before: tuple[int, ...]
     architecture: tuple[int, ...]
     bits: tuple[int, ...]  # of each layer's weights
+    reference_bits: tuple[int, ...] | None  # the same as the published code counts them, for tables
     layer_weights: tuple[int, ...]  # how many of them are left
     weights_before: int
     weights_after: int
     parameter_bytes_before: int  # float32 weights and biases of the original
     flops_before: int
     flops_after: int
+    ram_bytes: int  # constants and activations of the C form
     error_before: float | None
     error: float | None
     validation_images: int
-    emit_ms: float
+    class_names: tuple[str, ...] | None = None  # of ``classes``
+    rescued: tuple[str, ...] = ()  # layers of which one unit was kept although none was under the threshold
+    outside: tuple[float, float] | None = None  # the consolidated range, where the threshold lies outside it
+    latency_ms: float | None = None  # where it was asked for
+    emit_ms: float | None = None  # from the context to the bytes of the file
     file_bytes: int | None = None
-    notes: tuple[str, ...] = ()
 
     @property
     def pruning_ratio(self) -> float:
@@ -35,52 +44,174 @@ class Report:
 
     @property
     def bits_ratio(self) -> float:
-        """The same with the bit widths counted; all are 32 until weights are quantised."""
-        stored = sum(bits * count for bits, count in zip(self.bits, self.layer_weights, strict=True))
-        return 32 * self.weights_before / stored
+        """The same with the bit widths counted."""
+        return 32 * self.weights_before / self._stored_bits(self.bits)
+
+    @property
+    def reference_bits_ratio(self) -> float | None:
+        """The same with the published code's bit widths."""
+        if self.reference_bits is None:
+            return None
+        return 32 * self.weights_before / self._stored_bits(self.reference_bits)
+
+    def _stored_bits(self, bits: tuple[int, ...]) -> int:
+        return sum(width * count for width, count in zip(bits, self.layer_weights, strict=True))
 
     @property
     def file_ratio(self) -> float | None:
         """Float32 bytes of the original's weights and biases over the bytes of the file, all of it."""
         return None if not self.file_bytes else self.parameter_bytes_before / self.file_bytes
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know."""
+        notes = [
+            f"no input of {name} had its writer and its reader under the threshold; the least noisy was kept"
+            for name in self.rescued
+        ]
+        if len(self.classes) == 1:
+            notes.append("one class leaves one possible answer, so the error says nothing")
+        if "domain" in self.context and self.error is None:
+            notes.append("no error is given: the run's labelled sample is not limited to this domain")
+        if self.outside is not None:
+            low, high = self.outside
+            notes.append(
+                f"threshold {self.threshold:g} lies outside {low:g} to {high:g}, the range this model was"
+                " consolidated for; expect a higher error"
+            )
+        return tuple(notes)
+
     def to_dict(self) -> dict[str, Any]:
-        """All fields and ratios as plain data."""
-        ratios = {
-            "pruning_ratio": self.pruning_ratio,
-            "bits_ratio": self.bits_ratio,
-            "file_ratio": self.file_ratio,
-        }
-        return asdict(self) | ratios
+        """All fields, ratios and notes as plain data."""
+        derived = ("pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Report":
+    def from_dict(cls, data: Mapping[str, Any]) -> "Report":
         """The report that ``to_dict`` described."""
-        values: dict[str, Any] = {field.name: data[field.name] for field in fields(cls)}
-        tuples: dict[str, Any] = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
-        return cls(**(values | tuples))
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
     def __str__(self) -> str:
         rows = [
             ("context", _context_text(self.context)),
             ("architecture", f"{_dashes(self.architecture_before)} -> {_dashes(self.architecture)}"),
-            (
-                "weights",
-                f"{self.weights_before:,} -> {self.weights_after:,}  ({self.pruning_ratio:.1f} x smaller)",
-            ),
+            ("weights", f"{self.weights_before:,} -> {self.weights_after:,}  ({self.pruning_ratio:,.1f} x smaller)"),
             ("FLOPs", f"{self.flops_before:,} -> {self.flops_after:,}"),
-            ("bits", _dashes(self.bits)),
+            ("bits", f"{_dashes(self.bits)}  ({self.bits_ratio:,.0f} x smaller)"),
         ]
         if self.file_bytes and self.file_ratio:
-            rows.append(("file", f"{self.file_bytes:,} bytes  ({self.file_ratio:.1f} x smaller)"))
+            rows.append(("file", f"{self.file_bytes:,} bytes  ({self.file_ratio:,.0f} x smaller)"))
+        rows.append(("in C", f"{self.ram_bytes:,} bytes of constants and activations"))
         if self.error is not None:
             before = "" if self.error_before is None else f"{self.error_before:.2f} % -> "
             images = f"validation, {self.validation_images:,} images"
             rows.append(("error", f"{before}{self.error:.2f} %  ({images})"))
-        rows.append(("threshold", f"{self.threshold:g}"))
-        rows.append(("emitted in", f"{self.emit_ms:.1f} ms"))
+        if self.latency_ms is not None:
+            rows.append(("latency", f"{self.latency_ms:.3f} ms  (onnxruntime, one input, one thread)"))
+        scale = "" if self.scale is None else f", scale {self.scale:.2g}"
+        rows.append(("threshold", f"{self.threshold:g}{scale}"))
+        if self.emit_ms is not None:
+            rows.append(("emitted in", f"{self.emit_ms:.1f} ms"))
         rows += [("note", note) for note in self.notes]
         return "\n".join(f"{name:<13} {value}" for name, value in rows)
+
+
+def to_card(report: Report) -> dict[str, Any]:
+    """What a packed file stores of a report: what cannot be counted from the network itself."""
+    card: dict[str, Any] = {
+        "context": report.context,
+        "threshold": report.threshold,
+        "scale": report.scale,
+        "architecture_before": list(report.architecture_before),
+        "weights_before": report.weights_before,
+        "parameter_bytes_before": report.parameter_bytes_before,
+        "flops_before": report.flops_before,
+        "images": report.validation_images or None,
+        "wrong_before": _count(report.error_before, report.validation_images),
+        "wrong": _count(report.error, report.validation_images),
+        "reference_bits": None if report.reference_bits is None else list(report.reference_bits),
+        "rescued": [report.layers.index(name) for name in report.rescued] or None,
+        "outside": None if report.outside is None else list(report.outside),
+        "class_names": _names_worth_storing(report),
+    }
+    return {name: value for name, value in card.items() if value is not None}
+
+
+def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Report:
+    """The report of a network that was read; KeyError, TypeError or ValueError if its card is damaged."""
+    card, layers = network.card, network.layers
+    images = int(card.get("images", 0))
+    reference, outside, names = card.get("reference_bits"), card.get("outside"), card.get("class_names")
+    before = tuple(int(width) for width in card["architecture_before"])
+    if len(before) != len(layers) or (reference is not None and len(reference) != len(layers)):
+        raise ValueError("its report is about another number of layers")
+    if names is not None and (len(names) != len(network.labels) or not all(isinstance(name, str) for name in names)):
+        raise ValueError("its report names another number of classes")
+    return Report(
+        context=dict(card["context"]),
+        classes=network.labels,
+        threshold=float(card["threshold"]),
+        scale=None if card.get("scale") is None else float(card["scale"]),
+        architecture_before=before,
+        reference_bits=None if reference is None else tuple(int(bits) for bits in reference),
+        weights_before=_positive(card["weights_before"]),
+        parameter_bytes_before=_positive(card["parameter_bytes_before"]),
+        flops_before=_positive(card["flops_before"]),
+        error_before=_percent(card.get("wrong_before"), images),
+        error=_percent(card.get("wrong"), images),
+        validation_images=images,
+        class_names=None if names is None else tuple(names),
+        rescued=tuple(layers[place].name for place in card.get("rescued", ())),
+        outside=None if outside is None else (float(outside[0]), float(outside[1])),
+        file_bytes=file_bytes,
+        **counts_of(network),
+    )
+
+
+def counts_of(network: QuantisedNetwork) -> dict[str, Any]:
+    """The fields that follow from the network alone."""
+    layers = network.layers
+    return {
+        "layers": tuple(layer.name for layer in layers),
+        "architecture": tuple(layer.width for layer in layers),
+        "bits": tuple(layer.bits for layer in layers),
+        "layer_weights": tuple(layer.num_weights for layer in layers),
+        "weights_after": sum(layer.num_weights for layer in layers),
+        "flops_after": sum(layer.num_flops for layer in layers),
+        "ram_bytes": c_memory(network).total,
+    }
+
+
+def from_version_1(network: QuantisedNetwork, report: Mapping[str, Any], *, file_bytes: int) -> Report:
+    """The report of a file of version 1, which knew less."""
+    known = dict(report) | {"scale": None, "reference_bits": None} | counts_of(network)
+    return replace(Report.from_dict(known), file_bytes=file_bytes)
+
+
+def _count(error: float | None, images: int) -> int | None:
+    return None if error is None else round(error * images / 100)
+
+
+def _percent(wrong: Any, images: int) -> float | None:
+    if wrong is None or not images:
+        return None
+    if not 0 <= int(wrong) <= images:
+        raise ValueError("more wrong answers than images")
+    return 100 * int(wrong) / images
+
+
+def _positive(number: Any) -> int:
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{str(number)[:60]} in the place of a count")
+    return number
+
+
+def _names_worth_storing(report: Report) -> list[str] | None:
+    """Class names, unless they are the numbers anyway."""
+    names = report.class_names
+    return None if names is None or list(names) == [str(label) for label in report.classes] else list(names)
 
 
 def _dashes(numbers: tuple[int, ...]) -> str:

@@ -2,57 +2,96 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from bhc.contexts import ContextBatch
-from bhc.emission.plan import LayerPlan, Plan
+from bhc.emission.plan import Cutter, LayerPlan, Plan
 from bhc.graph import Select
 from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import marginal_variance
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class SlimLayer:
+    """The numbers of one layer that stay, and how sure the posterior is of them."""
+
+    cut: LayerPlan
+    weight: Tensor  # (O', I', *kernel): ``mu_z mu_ij mu_s`` (paper, Eq. 4)
+    bias: Tensor | None  # (O',)
+    variance: Tensor  # of each weight, both scales integrated out
+
+
+class Slimmer:
+    """The means of one context's scales and biases, generated once; weights are generated where they stay."""
+
+    @torch.no_grad()
+    def __init__(self, cutter: Cutter) -> None:
+        self.network, self.dropouts = cutter.network, cutter.dropouts
+        self.embedding = self.network.hypernet.embedder(*cutter.encoding)
+        self.vectors = self.network.hypernet.vectors.means(self.embedding)
+
+    @torch.no_grad()
+    def layers(self, plan: Plan) -> tuple[SlimLayer, ...]:
+        """Every layer at its kept rows and columns."""
+        return tuple(self._layer(cut, index) for index, cut in enumerate(plan.layers))
+
+    def _layer(self, cut: LayerPlan, index: int) -> SlimLayer:
+        head, vectors, dropout = self.network.hypernet.weight_heads[index], self.vectors[index], self.dropouts[index]
+        rows, columns = cut.kept_outputs, cut.kept_inputs
+        mean = head.mean_at(self.embedding, rows, columns)
+        logvar = head.logvar_at(self.embedding, rows, columns)
+        in_scale, in_rate = _at(vectors.in_scale, dropout.in_log_dropout, columns)
+        out_scale, out_rate = _at(vectors.out_scale, dropout.out_log_dropout, rows)
+        weight = mean * in_scale.reshape(1, -1, *[1] * (mean.dim() - 2))
+        weight = weight * out_scale.reshape(-1, *[1] * (mean.dim() - 1))
+        # A rate is that of the end of learning, as the masks are; consolidation has since moved the means.
+        variance = marginal_variance(
+            mean[None],
+            logvar[None],
+            in_scale[None],
+            (in_rate + in_scale.square().log())[None],
+            out_scale[None],
+            (out_rate + out_scale.square().log())[None],
+        )[0]
+        bias = None if vectors.bias is None else vectors.bias[0, rows] * out_scale
+        return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), variance.cpu())
+
+
+def _at(scale: Tensor | None, log_dropout: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and log dropout rates of the scales that stay; without scales, a one that is certain."""
+    if scale is None or log_dropout is None:
+        return torch.ones(len(places)), torch.full((len(places),), -torch.inf)
+    if scale.shape[1] == 1:  # a convolution's one scale for all of its input
+        return scale[0], log_dropout[0]
+    return scale[0, places], log_dropout[0, places]
+
+
 def slim_model(network: ConditionalNetwork, plan: Plan) -> nn.Sequential:
-    """The network of the kept units: ``diag(mu_z) M_w diag(mu_s)`` at the kept rows and columns only.
-
-    Scales are generated whole, they are short; of the weights only what stays is ever computed.
-    """
-    batch = ContextBatch.of([plan.context], network.num_classes).to(network.device)
-    embedding = network.hypernet.embedder(*network.space.encode(batch))
-    vectors = network.hypernet.vectors.means(embedding)
-    weights = {}
-    for layer, head, scales in zip(plan.layers, network.hypernet.weight_heads, vectors, strict=True):
-        rows, columns = layer.kept_outputs, layer.kept_inputs
-        weight = head.mean_at(embedding, rows, columns)
-        bias = None if scales.bias is None else scales.bias[0, rows]
-        if scales.in_scale is not None:
-            one_for_all = scales.in_scale.shape[1] == 1
-            in_scale = scales.in_scale[0] if one_for_all else scales.in_scale[0, columns]
-            weight = weight * in_scale.reshape(1, -1, *[1] * (weight.dim() - 2))
-        if scales.out_scale is not None:
-            out_scale = scales.out_scale[0, rows]
-            weight = weight * out_scale.reshape(-1, *[1] * (weight.dim() - 1))
-            bias = None if bias is None else bias * out_scale
-        weights[layer.layer.step] = (layer, weight.cpu(), None if bias is None else bias.cpu())
-    return nn.Sequential(OrderedDict(_steps(network, plan, weights))).eval()
+    """The network of the kept units: ``diag(mu_z) M_w diag(mu_s)`` at the kept rows and columns only."""
+    return assemble(network, Slimmer(Cutter(network, plan.context)).layers(plan))
 
 
-def _steps(
-    network: ConditionalNetwork, plan: Plan, weights: dict[int, tuple[LayerPlan, Tensor, Tensor | None]]
-) -> Iterator[tuple[str, nn.Module]]:
+def assemble(network: ConditionalNetwork, layers: Sequence[SlimLayer]) -> nn.Sequential:
+    """The original's chain with each weighted layer replaced by what stays of it."""
+    return nn.Sequential(OrderedDict(_steps(network, layers))).eval()
+
+
+def _steps(network: ConditionalNetwork, layers: Sequence[SlimLayer]) -> Iterator[tuple[str, nn.Module]]:
+    by_step = {layer.cut.layer.step: layer for layer in layers}
     alive: Tensor | None = None  # units of the layer before, in the original numbering
     for step, (name, module) in enumerate(network.base_model.named_children()):
-        if step not in weights:
-            yield name, copy.deepcopy(module)  # its own: moving it must not move the model
+        if step not in by_step:
+            yield name, copy.deepcopy(module).cpu()  # its own: moving it must not move the model
             continue
-        layer, weight, bias = weights[step]
-        index = _read_positions(layer, alive)
+        layer = by_step[step]
+        index = _read_positions(layer.cut, alive)
         if index is not None:
             yield f"select_{name}", Select(index)
-        yield name, _smaller(layer, weight, bias)
-        alive = layer.kept_outputs
+        yield name, _smaller(layer)
+        alive = layer.cut.kept_outputs
 
 
 def _read_positions(layer: LayerPlan, alive: Tensor | None) -> Tensor | None:
@@ -70,8 +109,8 @@ def _read_positions(layer: LayerPlan, alive: Tensor | None) -> Tensor | None:
     return is_read[arriving].nonzero().flatten().cpu()
 
 
-def _smaller(layer: LayerPlan, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    original = layer.layer.module
+def _smaller(layer: SlimLayer) -> nn.Module:
+    original, weight, bias = layer.cut.layer.module, layer.weight, layer.bias
     module: nn.Module
     # Without storage of its own: initialising weights that are replaced at once would cost most of the time.
     if isinstance(original, nn.Conv2d):

@@ -1,5 +1,30 @@
-"""Where it goes: emitted networks as files."""
+"""Where it goes: one value in, files out; this room knows nothing of contexts or training."""
 
-from bhc.formats.network import EmittedNetwork, read_network, to_bytes
+from bhc.formats.c_header import CMemory, c_memory, c_text, identifier
+from bhc.formats.exported_program import torch_bytes
+from bhc.formats.file import NetworkFile, read_network
+from bhc.formats.forms import WeightForm
+from bhc.formats.onnx_model import onnx_bytes
+from bhc.formats.packed import Part, pack, packed_parts
+from bhc.formats.quantised import Codes, QuantisedNetwork, StoredLayer
+from bhc.formats.runtime import onnx_latency_ms, open_session
 
-__all__ = ["EmittedNetwork", "read_network", "to_bytes"]
+__all__ = [
+    "CMemory",
+    "Codes",
+    "NetworkFile",
+    "Part",
+    "QuantisedNetwork",
+    "StoredLayer",
+    "WeightForm",
+    "c_memory",
+    "c_text",
+    "identifier",
+    "onnx_bytes",
+    "onnx_latency_ms",
+    "open_session",
+    "pack",
+    "packed_parts",
+    "read_network",
+    "torch_bytes",
+]

@@ -43,6 +43,10 @@ class WeightHead(nn.Module, ABC):
     def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The mean of one context, (1, E) in, at the kept outputs and inputs only: (O', I', *kernel)."""
 
+    @abstractmethod
+    def logvar_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The log-variance there."""
+
 
 class GeneratorSpec(ABC):
     """A choice of generator: what the user passes in and a run folder stores."""
@@ -125,6 +129,10 @@ class _FullHead(WeightHead):
     def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         return self.mean_map.at(embedding, rows, columns)[0]
 
+    def logvar_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        logvar = self.logvar_map.at(embedding, rows, columns)[0]
+        return logvar if self.largest_std is None else clip_variance(logvar, self.largest_std)
+
 
 class _SharedHead(WeightHead):
     def __init__(self, layer: Layer, initial: Initial, *, generator: Generator | None) -> None:
@@ -146,6 +154,9 @@ class _SharedHead(WeightHead):
 
     def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         return self.shared_mean.offset[rows[:, None], columns]
+
+    def logvar_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        return self.shared_logvar.offset[rows[:, None], columns]
 
 
 class _LowRankHead(_SharedHead):

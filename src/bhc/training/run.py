@@ -12,6 +12,7 @@ old run until the moment it is the new one.
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from bhc.training.metrics import MetricsFile
 
 VERSION = 1
 VALIDATION_PER_CLASS = 500
+CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,15 @@ class TrainedModel:
     thresholds: tuple[float, float] | None = None  # the range consolidation covered
     default_threshold: float = 0.0
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
+
+    @cached_property
+    @torch.no_grad()
+    def base_logits(self) -> Tensor | None:
+        """What the pretrained network says to the validation sample; None without one or the other."""
+        if self.validation is None or not self.network.pretrained:
+            return None
+        parts = [self.network.base_model(x.to(self.network.device)).cpu() for x in self.validation.images.split(CHUNK)]
+        return torch.cat(parts)
 
 
 def save_run(folder: RunFolder, model: TrainedModel) -> None:

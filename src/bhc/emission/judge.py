@@ -1,0 +1,82 @@
+"""How good a network for a context is, on the run's validation sample."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from bhc.contexts import Context
+from bhc.training import TrainedModel
+
+TEMPERATURES = 25  # ten a decade, from 0.1 to 25
+HARD_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answers of one network."""
+
+    wrong: int
+    loss: float  # mean cross-entropy at temperature 1: finer than a count of errors
+    logits: Tensor
+
+
+class Judge:
+    """The labelled examples of one context."""
+
+    def __init__(self, model: TrainedModel, images: Tensor, labels: Tensor, classes: tuple[int, ...]) -> None:
+        self.model, self.classes = model, classes
+        self.images = images.contiguous(memory_format=torch.channels_last)  # half the time of few-channel layers
+        self.labels = labels  # places in ``classes``
+
+    @classmethod
+    def of(cls, model: TrainedModel, context: Context) -> "Judge | None":
+        """None where there is nothing to judge by: no sample, or a domain, of which the labelled images are not."""
+        if model.validation is None or context.domain is not None:
+            return None
+        classes = context.classes or tuple(range(model.network.num_classes))
+        examples = model.validation.restricted_to(classes)
+        return cls(model, examples.images, torch.searchsorted(torch.tensor(classes), examples.labels), classes)
+
+    @property
+    def num_images(self) -> int:
+        return len(self.labels)
+
+    @torch.no_grad()
+    def judge(self, chain: nn.Sequential) -> Verdict:
+        """Run the network on all examples."""
+        logits = deepcopy(chain).to(memory_format=torch.channels_last)(self.images)  # type: ignore[call-overload]
+        wrong = int((logits.argmax(1) != self.labels).sum())
+        return Verdict(wrong, float(nn.functional.cross_entropy(logits, self.labels)), logits)
+
+    @cached_property
+    def base_logits(self) -> Tensor | None:
+        """The pretrained network's, restricted to the classes; None if it was not trained."""
+        answers, validation = self.model.base_logits, self.model.validation
+        if answers is None or validation is None:
+            return None
+        return answers[torch.isin(validation.labels, torch.tensor(self.classes))][:, list(self.classes)]
+
+    @property
+    def wrong_before(self) -> int | None:
+        """Wrong answers of the pretrained network."""
+        return None if self.base_logits is None else int((self.base_logits.argmax(1) != self.labels).sum())
+
+    @cached_property
+    def hard(self) -> "Judge":
+        """The examples that the pretrained network finds hardest: where rounding does harm, it shows here first."""
+        if self.base_logits is None or self.num_images <= HARD_IMAGES:
+            return self
+        own = self.labels[:, None]
+        margin = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
+        hardest = margin.argsort(stable=True)[:HARD_IMAGES]
+        return Judge(self.model, self.images[hardest], self.labels[hardest], self.classes)
+
+    def calibrate(self, logits: Tensor) -> float:
+        """The temperature with the lowest cross-entropy, rounded so that it takes two bytes."""
+        candidates = torch.logspace(-1, 1.4, TEMPERATURES).half().float()
+        scaled = logits[None] / candidates[:, None, None]
+        losses = -torch.log_softmax(scaled, dim=2)[:, torch.arange(len(self.labels)), self.labels].mean(1)
+        return float(candidates[losses.argmin()])

@@ -1,0 +1,48 @@
+"""What is promised about the result. Limits never reach the hypernetwork; they choose among what it offers."""
+
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from bhc.errors import BhcError
+
+LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All None: the run's own threshold."""
+
+    threshold: float | None = None  # cut exactly here
+    max_bytes: int | None = None  # of the packed file, everything in it
+    max_flops: int | None = None  # two a multiply-add, for one input
+    max_error: float | None = None  # percent, on the run's validation sample
+    max_ram_bytes: int | None = None  # constants and activations of the C form
+    max_latency_ms: float | None = None  # onnxruntime here, batch 1, one thread, median
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+                raise BhcError(f"{field.name} must be a number, given {value!r}")
+            if field.name != "threshold" and value <= 0:
+                raise BhcError(
+                    f"{field.name} must be more than zero, given {value:g}", hint="leave it out for no such limit"
+                )
+        if self.threshold is not None and abs(self.threshold) > LARGEST_THRESHOLD:
+            raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")
+        if self.max_error is not None and self.max_error > 100:
+            raise BhcError(f"max_error is in percent, given {self.max_error:g}", hint="1.5 means 1.5 %")
+
+    @property
+    def bound_size(self) -> bool:
+        """Whether anything but the error is limited."""
+        return any(
+            limit is not None for limit in (self.max_bytes, self.max_flops, self.max_ram_bytes, self.max_latency_ms)
+        )
+
+    @property
+    def searched(self) -> bool:
+        """Whether a threshold has to be looked for."""
+        return self.threshold is None and (self.bound_size or self.max_error is not None)

@@ -1,0 +1,27 @@
+"""How exact the weights of an emitted network are: a choice that the caller passes in."""
+
+from dataclasses import dataclass
+
+from bhc.errors import BhcError
+
+# Powers of two: half as coarse again in the step each, and two bytes in a file.
+SCALES = tuple(2.0**power for power in range(-10, 4))
+
+
+@dataclass(frozen=True)
+class Float32:
+    """32-bit floats: pruning alone."""
+
+
+@dataclass(frozen=True)
+class VarianceBits:
+    """Steps from the posterior's variance; ``scale`` None has their common scale searched on validation data."""
+
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not 1e-6 <= self.scale <= 1e6:
+            raise BhcError(f"the scale of the steps must lie between 1e-6 and 1e6, given {self.scale}")
+
+
+Precision = Float32 | VarianceBits

@@ -1,0 +1,165 @@
+"""One network that could be emitted, and what is known of it; costly figures are found when asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import nn
+
+from bhc.emission.judge import Judge, Verdict
+from bhc.emission.plan import Cutter, Plan
+from bhc.emission.quantise import quantise
+from bhc.emission.reference_bits import reference_bits
+from bhc.emission.report import Report, counts_of, to_card
+from bhc.emission.slim import SlimLayer, Slimmer, assemble
+from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
+from bhc.training import TrainedModel
+
+
+LONGEST_COUNT = 8  # bytes that a count of errors can take in a file
+
+
+class Workshop:
+    """What is generated once for a context and serves every trial."""
+
+    def __init__(self, model: TrainedModel, cutter: Cutter) -> None:
+        self.model, self.cutter = model, cutter
+        self.slimmer = Slimmer(cutter)
+        self.judge = Judge.of(model, cutter.context)
+
+    def stock(self, threshold: float) -> "Stock":
+        """The weights that stay at a threshold."""
+        plan = self.cutter.cut(threshold)
+        return Stock(self, plan, self.slimmer.layers(plan))
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A cut network before its weights are rounded."""
+
+    workshop: Workshop
+    plan: Plan
+    layers: Sequence[SlimLayer]
+
+    @cached_property
+    def chain(self) -> nn.Sequential:
+        """The network as floats."""
+        return assemble(self.workshop.model.network, self.layers)
+
+    def trial(self, scale: float | None) -> "Trial":
+        """The network with steps of a common ``scale``; None leaves floats."""
+        return Trial(self, scale)
+
+    @cached_property
+    def latency_ms(self) -> float:
+        """In onnxruntime, as floats: what rounding does not change."""
+        network = self.trial(None).network
+        return onnx_latency_ms(onnx_bytes(network), network.input_shape)
+
+    @cached_property
+    def reference_bits(self) -> tuple[int, ...]:
+        return reference_bits(self.layers)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A cut and rounded network."""
+
+    stock: Stock
+    scale: float | None
+
+    @cached_property
+    def network(self) -> QuantisedNetwork:
+        plan, model = self.stock.plan, self.stock.workshop.model
+        weights, biases = ({}, {}) if self.scale is None else quantise(self.stock.layers, self.scale)
+        return QuantisedNetwork.build(
+            self.stock.chain,
+            weights=weights,
+            biases=biases,
+            input_shape=model.network.input_shape,
+            labels=plan.classes,
+        )
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        judge = self.stock.workshop.judge
+        return None if judge is None else judge.judge(self.network.chain)
+
+    @cached_property
+    def wrong_on_hard(self) -> int:
+        """Wrong answers to the hardest examples: a quick look."""
+        judge = self.stock.workshop.judge
+        assert judge is not None
+        return judge.hard.judge(self.network.chain).wrong
+
+    @property
+    def error(self) -> float | None:
+        """Percent, on the validation sample."""
+        judge = self.stock.workshop.judge
+        return None if self.verdict is None or judge is None else 100 * self.verdict.wrong / judge.num_images
+
+    @cached_property
+    def finished(self) -> QuantisedNetwork:
+        """The network as it is saved: calibrated, with its card."""
+        judge, verdict = self.stock.workshop.judge, self.verdict
+        temperature = 1.0 if judge is None or verdict is None else judge.calibrate(verdict.logits)
+        return replace(self.network, temperature=temperature, card=to_card(self.report))
+
+    @cached_property
+    def content(self) -> bytes:
+        """The file."""
+        return pack(self.finished)
+
+    @property
+    def file_bytes(self) -> int:
+        return len(self.content)
+
+    def has_at_most(self, size: int) -> bool:
+        """Whether the file fits. Decided, where it can be, without running the network for its errors."""
+        judge = self.stock.workshop.judge
+        if judge is None:
+            return self.file_bytes <= size
+        longest = len(pack(replace(self.network, card=to_card(replace(self._unjudged, error=100.0)))))
+        if longest <= size or longest - LONGEST_COUNT > size:
+            return longest <= size
+        return self.file_bytes <= size
+
+    @cached_property
+    def ram_bytes(self) -> int:
+        return c_memory(self.network).total
+
+    @cached_property
+    def report(self) -> Report:
+        """All but the size of the file and the times."""
+        return replace(self._unjudged, error=self.error)
+
+    @cached_property
+    def _unjudged(self) -> Report:
+        plan, model, judge = self.stock.plan, self.stock.workshop.model, self.stock.workshop.judge
+        layers, names = model.network.layers, model.class_names
+        biases = sum(layer.num_outputs for layer in layers if layer.module.bias is not None)
+        before = None if judge is None else judge.wrong_before
+        return Report(
+            context=plan.context.to_dict(),
+            classes=plan.classes,
+            threshold=plan.threshold,
+            scale=self.scale,
+            architecture_before=tuple(
+                layer.num_outputs if layer.is_convolution else layer.num_inputs for layer in layers
+            ),
+            reference_bits=self.stock.reference_bits,
+            weights_before=model.network.num_weights,
+            parameter_bytes_before=4 * (model.network.num_weights + biases),
+            flops_before=sum(2 * layer.num_weights * layer.output_area for layer in layers),
+            error_before=None if before is None or judge is None else 100 * before / judge.num_images,
+            error=None,
+            validation_images=0 if judge is None else judge.num_images,
+            class_names=None if names is None else tuple(names[label] for label in plan.classes),
+            rescued=tuple(cut.layer.name for cut in plan.layers if cut.rescued),
+            outside=None if _covers(model.thresholds, plan.threshold) else model.thresholds,
+            **counts_of(self.network),
+        )
+
+
+def _covers(thresholds: tuple[float, float] | None, threshold: float) -> bool:
+    return thresholds is None or thresholds[0] <= threshold <= thresholds[1]

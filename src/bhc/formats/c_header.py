@@ -1,0 +1,135 @@
+"""A network as one C99 header: no heap, no library beyond ``stdint.h`` and ``math.h``, raw inputs in."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from torch import nn
+
+from bhc.errors import BhcError
+from bhc.formats.c_steps import RULES, CWriter
+from bhc.formats.fold import fold_normalisation
+from bhc.formats.forms import WeightForm
+from bhc.formats.quantised import QuantisedNetwork
+from bhc.graph import Select, chain_shapes
+
+
+@dataclass(frozen=True)
+class CMemory:
+    """What the C form occupies, its machine code aside."""
+
+    flash: int  # constants: weights, biases, lists of inputs, labels
+    ram: int  # activations, on the stack while it runs
+
+    @property
+    def total(self) -> int:
+        """Both: what it takes where constants are copied to RAM."""
+        return self.flash + self.ram
+
+
+def c_memory(network: QuantisedNetwork, *, weights: WeightForm = WeightForm.INTEGERS) -> CMemory:
+    """Counted from the same declarations that the header makes."""
+    return _write(network, "network", weights).memory
+
+
+def c_text(
+    network: QuantisedNetwork,
+    name: str,
+    *,
+    weights: WeightForm = WeightForm.INTEGERS,
+    about: Mapping[str, Any] | None = None,
+) -> str:
+    """The header. ``int <name>_predict(const float *input, float *scores)`` returns the original label."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise BhcError(f"{name!r} cannot be part of a C name", hint="use letters, digits and _, no digit first")
+    written = _write(network, name, weights)
+    return written.text(about or {})
+
+
+def identifier(text: str) -> str:
+    """The nearest C name."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", text) or "network"
+    return f"net_{plain}" if plain[0].isdigit() else plain
+
+
+@dataclass(frozen=True)
+class _Header:
+    network: QuantisedNetwork
+    name: str
+    writer: CWriter
+
+    @property
+    def memory(self) -> CMemory:
+        return CMemory(flash=self.writer.flash, ram=4 * sum(self.writer.buffers.values()))
+
+    def text(self, about: Mapping[str, Any]) -> str:
+        name, memory = self.name, self.memory
+        guard = f"BHC_{name.upper()}_H"
+        includes = ["#include <stdint.h>"] + ["#include <math.h>"] * self.writer.uses_math
+        buffers = [f"    float {key}[{size}];" for key, size in self.writer.buffers.items()]
+        return "\n".join(
+            [
+                *self._comment(about, memory),
+                f"#ifndef {guard}",
+                f"#define {guard}",
+                "",
+                *includes,
+                "",
+                *self.writer.declarations(),
+                *self.writer.functions,
+                f"static inline int {name}_predict(const float *input, float *scores)",
+                "{",
+                *buffers,
+                *self.writer.body,
+                *self._arg_max(),
+                "}",
+                "",
+                f"#endif /* {guard} */",
+                "",
+            ]
+        )
+
+    def _comment(self, about: Mapping[str, Any], memory: CMemory) -> list[str]:
+        network = self.network
+        lines = [
+            f"{self.name}: a network of {len(network.layers)} layers and"
+            f" {sum(layer.num_weights for layer in network.layers):,} weights, written by bhc.",
+            *[f"{key}: {value}" for key, value in about.items()],
+            "",
+            f"int {self.name}_predict(const float *input, float *scores)",
+            f"  input    {prod(network.input_shape)} numbers, {' x '.join(map(str, network.input_shape))},"
+            " as they are stored (no normalisation)",
+            f"  scores   {len(network.labels)} logits, for the labels {', '.join(map(str, network.labels))}",
+            "  returns  the label with the largest score",
+            "",
+            f"flash: {memory.flash} bytes of constants. RAM: {memory.ram} bytes of stack for activations.",
+            f"Together {memory.total} bytes; machine code and a few local variables not counted.",
+        ]
+        return ["/*", *[f" * {line}".rstrip().replace("*/", "* /") for line in lines], " */"]
+
+    def _arg_max(self) -> list[str]:
+        return [
+            "    {",
+            "        int best = 0, o;",
+            f"        for (o = 1; o < {len(self.network.labels)}; o++)",
+            "            if (scores[o] > scores[best]) best = o;",
+            f"        return (int){self.name}_labels[best];",
+            "    }",
+        ]
+
+
+def _write(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Header:
+    folded = fold_normalisation(network)
+    writer = CWriter(folded, name, weights)
+    steps = list(chain_shapes(folded.chain, folded.input_shape))
+    for place, (step, module, arriving, leaving) in enumerate(steps):
+        following = steps[place + 1][1] if place + 1 < len(steps) else None
+        if isinstance(module, Select) and isinstance(following, nn.Linear):
+            writer.read_through(step, module, arriving)  # the linear layer reads through the list of inputs
+            continue
+        RULES[type(module)](writer, step, module, arriving, leaving)
+    writer.finish(len(network.labels))
+    writer.integers("labels", network.labels)
+    return _Header(network, name, writer)

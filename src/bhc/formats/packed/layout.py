@@ -1,0 +1,160 @@
+"""The order of things in a file: magic, version, header, kept inputs, plain arrays, coded weights, checksum."""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bhc.formats.packed.cbor import dumps
+from bhc.formats.packed.coder import encode
+from bhc.formats.packed.priors import BIT, Counted, StatedPrior, coding_cost, description_cost
+from bhc.formats.quantised import Codes
+
+MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
+INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
+
+# A kind's number in files never changes; new kinds are added at the end.
+KIND_NAMES = (
+    "linear", "conv-2d", "relu", "relu6", "leaky-relu", "elu", "selu", "gelu", "silu", "tanh",
+    "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select",
+)  # fmt: skip
+KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
+
+# Names in the card that are stored as their place in this list; others are written out. Add at the end only.
+CARD_NAMES = (
+    "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
+    "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
+    "reference_bits", "rescued", "outside", "class_names", "features",
+)  # fmt: skip
+CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the values that arrive a layer reads."""
+
+    layer: int  # its place among the weighted layers
+    mask: np.ndarray  # 0 or 1, int32
+
+    @property
+    def prior(self) -> Counted:
+        kept = int(self.mask.sum())
+        return Counted((len(self.mask) - kept, kept))
+
+    @property
+    def coded_bytes(self) -> float:
+        return coding_cost(self.prior, np.array(self.prior.counts)) / (8 * BIT)
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """The numbers of one weighted layer."""
+
+    name: str
+    weights: Codes | None  # None: 32-bit floats, in ``plain``
+    prior: StatedPrior | None
+    plain: bytes  # float weights where there are no codes, then biases
+
+    @property
+    def coded_bytes(self) -> float:
+        """What the weights take in the coded stream, by their information under the prior."""
+        if self.weights is None or self.prior is None:
+            return 0.0
+        counts = np.bincount(self.weights.codes.ravel() - self.prior.lowest, minlength=len(self.prior.weights))
+        return coding_cost(self.prior, counts) / (8 * BIT)
+
+    @property
+    def entropy_bytes(self) -> float:
+        """The least that any code can take that knows how often each value occurs, and nothing else."""
+        if self.weights is None:
+            return 0.0
+        _, counts = np.unique(self.weights.codes, return_counts=True)
+        return -float((counts * np.log2(counts / counts.sum())).sum()) / 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of a file and what they are for; a share of a coded stream need not be whole."""
+
+    name: str
+    bytes: float
+    layer: str | None = None
+
+
+@dataclass
+class Content:
+    """Everything in a file, taken apart."""
+
+    header: dict[int, Any]
+    selections: list[Selection] = field(default_factory=list)
+    layers: list[PackedLayer] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        header, selection = dumps(self.header), self._selection_stream()
+        body = b"".join(
+            [
+                MAGIC,
+                bytes([VERSION]),
+                to_varint(len(header)),
+                header,
+                to_varint(len(selection)),
+                selection,
+                *[layer.plain for layer in self.layers],
+                self._weight_stream(),
+            ]
+        )
+        return body + zlib.crc32(body).to_bytes(CHECKSUM, "little")
+
+    def parts(self) -> Iterator[Part]:
+        """What the bytes are for; they add up to the size of the file."""
+        header, selection, stream = dumps(self.header), self._selection_stream(), self._weight_stream()
+        frame = len(MAGIC) + 1 + len(to_varint(len(header))) + len(to_varint(len(selection))) + CHECKSUM
+        card, priors = len(dumps(self.header[CARD])), 0
+        yield Part("magic, version, lengths, checksum", frame)
+        yield Part("context and report", card)
+        for layer in self.layers:
+            if layer.prior is not None:
+                size = description_cost(layer.prior) // (8 * BIT)
+                priors += size
+                yield Part("prior of the weights", size, layer.name)
+        yield Part("architecture, labels, steps", len(header) - card - priors)
+        masks = [(self.layers[mask.layer].name, mask.coded_bytes) for mask in self.selections]
+        yield from _shares("inputs read", masks, selection)
+        for layer in self.layers:
+            if layer.plain:
+                name = "biases" if layer.weights is not None else "weights and biases as floats"
+                yield Part(name, len(layer.plain), layer.name)
+        yield from _shares("weights", [(layer.name, layer.coded_bytes) for layer in self.layers], stream)
+
+    def _selection_stream(self) -> bytes:
+        return encode([(selection.mask, selection.prior) for selection in self.selections])
+
+    def _weight_stream(self) -> bytes:
+        return encode(
+            [
+                (layer.weights.codes, layer.prior)
+                for layer in self.layers
+                if layer.weights is not None and layer.prior is not None
+            ]
+        )
+
+
+def _shares(name: str, wanted: list[tuple[str, float]], stream: bytes) -> Iterator[Part]:
+    """A stream's bytes divided over what it holds, by information."""
+    total = sum(size for _, size in wanted)
+    for layer, size in wanted:
+        if total and stream:
+            yield Part(name, len(stream) * size / total, layer)
+
+
+def to_varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first, the top bit set on all but the last."""
+    result = bytearray()
+    while number >= 0x80:
+        result.append(number & 0x7F | 0x80)
+        number >>= 7
+    result.append(number)
+    return bytes(result)

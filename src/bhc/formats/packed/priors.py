@@ -1,0 +1,269 @@
+"""What is expected of a layer's codes before they are read: frequency tables made with whole numbers alone.
+
+Every table adds up to ``TOTAL`` and has no zero in it. Four kinds, from cheap to say to exact:
+
+``Flat``     all codes equally often
+``Bell``     falls off from a centre, by one factor (Laplace) or ever faster (Gauss)
+``Nibbles``  the frequency of each code, as a power of two in steps of a half
+``Bytes``    the same in steps of a sixteenth
+
+``choose_prior`` takes the one with the fewest bytes in all, its own description included. Costs are counted in
+whole numbers too, so every machine makes the same choice and thereby the same file.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import isqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bhc.formats.packed.cbor import dumps
+
+TOTAL = 1 << 16
+ONE = 1 << 31  # the largest relative weight of a bell, and 1.0 as its factors count
+WIDTHS = 40  # of bells, from a quarter of a code to some two hundred codes
+LARGEST_BELL = 1 << 12
+BIT = 1 << 8  # costs are counted in 1/256 bit
+
+
+class Prior(ABC):
+    """Expected frequencies of the codes ``lowest``, ``lowest + 1``, ..."""
+
+    lowest: int
+
+    @property
+    @abstractmethod
+    def weights(self) -> np.ndarray:
+        """Relative frequencies: whole numbers, one a code."""
+
+    def frequencies(self) -> np.ndarray:
+        return to_frequencies(self.weights)
+
+
+@dataclass(frozen=True)
+class Counted(Prior):
+    """The true counts, where the reader knows them from elsewhere."""
+
+    counts: tuple[int, ...]
+    lowest = 0
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.array(self.counts, dtype=np.int64)
+
+
+class StatedPrior(Prior):
+    """A prior that the file describes."""
+
+    kind: ClassVar[int]
+
+    @abstractmethod
+    def to_list(self) -> list[Any]:
+        """Plain data, from which ``prior_from_list`` makes the same prior."""
+
+
+@dataclass(frozen=True)
+class Flat(StatedPrior):
+    """All codes equally often."""
+
+    lowest: int
+    count: int
+    kind = 0
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.ones(self.count, dtype=np.int64)
+
+    def to_list(self) -> list[Any]:
+        return [self.kind, self.lowest, self.count]
+
+
+@dataclass(frozen=True)
+class Bell(StatedPrior):
+    """``shape`` below 40 is a Laplace bell, from there on a Gauss bell; see ``bell_curves``."""
+
+    lowest: int
+    count: int
+    shape: int
+    centre: int  # counted from the lowest code
+    kind = 1
+
+    @property
+    def weights(self) -> np.ndarray:
+        return bell_curves(self.count)[self.shape, np.abs(np.arange(self.count) - self.centre)]
+
+    def to_list(self) -> list[Any]:
+        return [self.kind, self.lowest, self.count, self.shape, self.centre]
+
+
+@dataclass(frozen=True)
+class Nibbles(StatedPrior):
+    """A level of 0 to 15 a code, two in a byte: 0 for a weight of nothing, else ``2^(level / 2)``."""
+
+    lowest: int
+    levels: tuple[int, ...]
+    kind = 2
+
+    @property
+    def weights(self) -> np.ndarray:
+        levels = np.array(self.levels)
+        return powers()[np.where(levels > 0, 8 * levels - 7, 0)]
+
+    def to_list(self) -> list[Any]:
+        padded = [*self.levels, *[0] * (len(self.levels) % 2)]
+        pairs = bytes(16 * first + second for first, second in zip(padded[::2], padded[1::2], strict=True))
+        return [self.kind, self.lowest, len(self.levels), pairs]
+
+
+@dataclass(frozen=True)
+class Bytes(StatedPrior):
+    """A level of 0 to 255 a code, one in a byte: 0 for a weight of nothing, else ``2^(level / 16)``."""
+
+    lowest: int
+    levels: tuple[int, ...]
+    kind = 3
+
+    @property
+    def weights(self) -> np.ndarray:
+        return powers()[np.array(self.levels)]
+
+    def to_list(self) -> list[Any]:
+        return [self.kind, self.lowest, bytes(self.levels)]
+
+
+def prior_from_list(data: Any) -> StatedPrior:
+    """The prior that ``to_list`` described; ValueError for anything else."""
+    match data:
+        case [0, int(lowest), int(count)] if 1 <= count < TOTAL:
+            return Flat(lowest, count)
+        case [1, int(lowest), int(count), int(shape), int(centre)] if (
+            1 <= count <= LARGEST_BELL and 0 <= shape < 2 * WIDTHS and 0 <= centre < count
+        ):
+            return Bell(lowest, count, shape, centre)
+        case [2, int(lowest), int(count), bytes(pairs)] if 1 <= count < TOTAL and len(pairs) == (count + 1) // 2:
+            levels = [level for pair in pairs for level in divmod(pair, 16)][:count]
+            return Nibbles(lowest, _some(levels))
+        case [3, int(lowest), bytes(levels)] if 1 <= len(levels) < TOTAL:
+            return Bytes(lowest, _some(list(levels)))
+    raise ValueError(f"a table of frequencies that is none: {str(data)[:60]}")
+
+
+def _some(levels: list[int]) -> tuple[int, ...]:
+    if not any(levels):
+        raise ValueError("a table of frequencies without any")
+    return tuple(levels)
+
+
+def choose_prior(codes: np.ndarray) -> StatedPrior:
+    """The prior under which ``codes`` and the prior itself take the fewest bytes; the first of equals."""
+    lowest = int(codes.min()) if codes.size else 0
+    counts = np.bincount(codes.ravel().astype(np.int64) - lowest, minlength=1)
+    return min(_candidates(lowest, counts), key=lambda prior: coding_cost(prior, counts) + description_cost(prior))
+
+
+def coding_cost(prior: Prior, counts: np.ndarray) -> int:
+    """What the codes, ``counts`` of each, cost under ``prior``, in 1/256 bit."""
+    return int((counts * _bits_of(prior.frequencies())).sum())
+
+
+def description_cost(prior: StatedPrior) -> int:
+    """What saying the prior costs, in 1/256 bit."""
+    return 8 * BIT * len(dumps(prior.to_list()))
+
+
+def to_frequencies(weights: np.ndarray) -> np.ndarray:
+    """``f_i = 1 + floor(w_i (TOTAL - n) / sum w)`` along the last axis; the rest goes to the first largest."""
+    count = weights.shape[-1]
+    shares = 1 + weights * (TOTAL - count) // weights.sum(-1, keepdims=True)
+    largest = weights.argmax(-1)[..., None]
+    left_over = TOTAL - shares.sum(-1, keepdims=True)
+    np.put_along_axis(shares, largest, np.take_along_axis(shares, largest, -1) + left_over, -1)
+    return shares
+
+
+def _candidates(lowest: int, counts: np.ndarray) -> Iterator[StatedPrior]:
+    count = len(counts)
+    yield Flat(lowest, count)
+    if count == 1:
+        return
+    if count <= LARGEST_BELL:
+        average = int((counts * np.arange(count)).sum() // counts.sum())
+        for centre in sorted({average, min(max(-lowest, 0), count - 1)}):
+            yield _best_bell(lowest, counts, centre)
+    rarity = log2(np.maximum(counts, 1))
+    rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
+    for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
+        levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)
+        yield kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist()))
+
+
+def _best_bell(lowest: int, counts: np.ndarray, centre: int) -> Bell:
+    """All shapes at once; they cost the same to describe."""
+    count = len(counts)
+    curves = bell_curves(count)[:, np.abs(np.arange(count) - centre)]
+    costs = (counts * _bits_of(to_frequencies(curves))).sum(1)
+    return Bell(lowest, count, int(costs.argmin()), centre)
+
+
+def bell_curves(count: int) -> np.ndarray:  # (2 * WIDTHS, count or more)
+    """Weights at distance 0, 1, ... from the centre; of width ``m = M / 16``, ``M = floor(4 * 2^(k / 4))``.
+
+    ``w_0 = ONE``, ``w_d = floor(w_(d-1) r_d / ONE)``. Laplace: ``r_d = floor(ONE M / (M + 16))`` throughout.
+    Gauss: ``r_1 = g = floor(ONE M^2 / (M^2 + 128))``, ``r_(d+1) = floor(floor(r_d g / ONE) g / ONE)``.
+    """
+    return _bell_curves(1 << max(count - 1, 1).bit_length())
+
+
+@cache
+def _bell_curves(count: int) -> np.ndarray:
+    widths = [isqrt(isqrt(256 << k)) for k in range(WIDTHS)]
+    laplace = [ONE * m // (m + 16) for m in widths]
+    gauss = [ONE * m * m // (m * m + 128) for m in widths]
+    ratio = np.array(laplace + gauss, dtype=np.int64)
+    narrowing = np.array([ONE] * WIDTHS + gauss, dtype=np.int64)
+    curve = [np.full(2 * WIDTHS, ONE, dtype=np.int64)]
+    for _ in range(1, count):
+        curve.append(curve[-1] * ratio // ONE)
+        ratio = ratio * narrowing // ONE * narrowing // ONE
+    return np.stack(curve, axis=1)
+
+
+@cache
+def powers() -> np.ndarray:
+    """``floor(2^(8 + (level - 1) / 16))`` for levels 1 to 255, and 0 for level 0."""
+    roots = []
+    for level in range(1, 256):
+        root = 1 << (16 * 8 + level - 1)
+        for _ in range(4):
+            root = isqrt(root)
+        roots.append(root)
+    return np.array([0, *roots], dtype=np.int64)
+
+
+@cache
+def _bits_table() -> np.ndarray:
+    return 16 * BIT - log2(np.maximum(np.arange(TOTAL + 1), 1))
+
+
+def _bits_of(frequencies: np.ndarray) -> np.ndarray:
+    """``-log2(f / TOTAL)`` in 1/256 bit."""
+    return _bits_table()[frequencies]
+
+
+def log2(numbers: np.ndarray) -> np.ndarray:
+    """``floor(256 log2 n)`` of whole numbers from 1 to 2^31, by squaring; no floating point."""
+    numbers = np.asarray(numbers, dtype=np.int64)
+    whole = np.zeros_like(numbers)
+    for bit in (16, 8, 4, 2, 1):
+        whole += np.where(numbers >> (whole + bit) > 0, bit, 0)
+    mantissa = (numbers << 30) >> whole  # 1.0 is 2^30
+    result = whole
+    for _ in range(8):
+        mantissa = (mantissa * mantissa) >> 30
+        carry = mantissa >> 31
+        mantissa >>= carry
+        result = 2 * result + carry
+    return result

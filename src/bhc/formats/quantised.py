@@ -1,0 +1,134 @@
+"""The one value that every format writes: a plain chain whose weights are whole numbers times a step."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bhc.graph import Shape, chain_shapes
+
+FLOAT_BITS = 32
+LARGEST_CODE = (1 << 15) - 1
+LARGEST_BIAS_CODE = (1 << 7) - 1
+SIGNIFICANT_BITS = 11  # of a step: those of a 16-bit float, so that most take two bytes
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Numbers stored as ``codes * step``."""
+
+    codes: np.ndarray  # int32, the shape of what they stand for
+    step: float  # positive, a 32-bit float
+
+    @classmethod
+    def of(cls, values: torch.Tensor, step: float, *, largest: int = LARGEST_CODE) -> "Codes":
+        """Round to multiples of ``step``, itself rounded to few bits, and made coarser if the codes need it."""
+        peak = float(values.abs().max()) if values.numel() else 0.0
+        step = round_step(max(step, peak / largest))
+        return cls(torch.round(values / step).to(torch.int32).numpy().clip(-largest, largest), step)
+
+    @property
+    def bits(self) -> int:
+        """Width of the narrowest two's complement integer that holds every code; at least 1."""
+        if not self.codes.size:
+            return 1
+        lowest, highest = int(self.codes.min()), int(self.codes.max())
+        return max((~lowest if lowest < 0 else lowest).bit_length(), highest.bit_length()) + 1
+
+    def values(self) -> torch.Tensor:
+        """What they stand for, in single precision."""
+        return torch.from_numpy(self.codes).to(torch.float32) * torch.tensor(self.step, dtype=torch.float32)
+
+
+def round_step(step: float) -> float:
+    """Up to the next number of ``SIGNIFICANT_BITS`` bits: up, so that the largest code still fits."""
+    mantissa, exponent = np.frexp(np.float64(step))
+    if exponent < -120:  # a layer of zeros, or close to it
+        return float(np.ldexp(1.0, -120))
+    return float(np.ldexp(np.ceil(np.ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS))
+
+
+def with_numbers(chain: nn.Sequential, numbers: Mapping[str, torch.Tensor | None]) -> nn.Sequential:
+    """A chain with other weights or biases, named as in a state dict; steps without weights are shared."""
+    steps = OrderedDict(chain.named_children())
+    for key, values in numbers.items():
+        name, kind = key.rsplit(".", 1)
+        if steps[name] is chain.get_submodule(name):
+            steps[name] = copy(steps[name])
+            steps[name]._parameters = dict(steps[name]._parameters)
+        setattr(steps[name], kind, None if values is None else nn.Parameter(values, requires_grad=False))
+    return nn.Sequential(steps).eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class QuantisedNetwork:
+    """A chain, the codes behind its numbers, and a label of plain data; it knows nothing of contexts or training.
+
+    A layer without an entry in ``weights`` or ``biases`` keeps those numbers as 32-bit floats.
+    """
+
+    chain: nn.Sequential
+    input_shape: Shape
+    labels: tuple[int, ...]  # the original number of each output
+    weights: Mapping[str, Codes] = field(default_factory=dict)
+    biases: Mapping[str, Codes] = field(default_factory=dict)
+    temperature: float = 1.0
+    card: Mapping[str, Any] = field(default_factory=dict)  # what is known about it: plain data, stored as it is
+
+    @classmethod
+    def build(
+        cls, chain: nn.Sequential, *, weights: Mapping[str, Codes], biases: Mapping[str, Codes], **rest: Any
+    ) -> "QuantisedNetwork":
+        """``chain`` with the numbers that the codes stand for; its own are left alone."""
+        numbers = {f"{name}.weight": codes.values() for name, codes in weights.items()}
+        numbers |= {f"{name}.bias": codes.values() for name, codes in biases.items()}
+        return cls(with_numbers(chain, numbers), weights=weights, biases=biases, **rest)
+
+    @cached_property
+    def layers(self) -> tuple["StoredLayer", ...]:
+        """The weighted layers, in order."""
+        return tuple(
+            StoredLayer(name, module, shape, self.weights.get(name), self.biases.get(name))
+            for name, module, _, shape in chain_shapes(self.chain, self.input_shape)
+            if isinstance(module, nn.Linear | nn.Conv2d)
+        )
+
+    def module(self) -> nn.Sequential:
+        """A copy of the chain that the caller may change."""
+        return deepcopy(self.chain)
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    """One weighted layer as it is stored."""
+
+    name: str
+    module: nn.Linear | nn.Conv2d
+    output_shape: Shape
+    weight: Codes | None  # None: 32-bit floats
+    bias: Codes | None
+
+    @property
+    def bits(self) -> int:
+        return FLOAT_BITS if self.weight is None else self.weight.bits
+
+    @property
+    def num_weights(self) -> int:
+        return self.module.weight.numel()
+
+    @property
+    def num_flops(self) -> int:
+        """Two operations a weight and place it is applied at."""
+        return 2 * self.num_weights * prod(self.output_shape[1:])
+
+    @property
+    def width(self) -> int:
+        """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
+        return self.module.weight.shape[0 if isinstance(self.module, nn.Conv2d) else 1]

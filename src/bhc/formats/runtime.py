@@ -1,0 +1,38 @@
+"""Running an ONNX model, and timing it."""
+
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bhc.errors import BhcError
+
+RUNS, WARM_UPS = 101, 10
+ERRORS_ONLY = 3
+
+
+def open_session(content: bytes, *, threads: int = 1) -> Any:
+    """An onnxruntime session on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = ERRORS_ONLY
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        raise BhcError(f"onnxruntime cannot run this model: {str(error)[:200]}") from error
+
+
+def onnx_latency_ms(content: bytes, input_shape: tuple[int, ...]) -> float:
+    """Median milliseconds for one input on one thread."""
+    session = open_session(content, threads=1)
+    feed = {session.get_inputs()[0].name: np.zeros((1, *input_shape), dtype=np.float32)}
+    times = []
+    for run in range(WARM_UPS + RUNS):
+        began = time.perf_counter()
+        session.run(None, feed)
+        if run >= WARM_UPS:
+            times.append(1e3 * (time.perf_counter() - began))
+    return median(times)
