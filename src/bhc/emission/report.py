@@ -90,8 +90,9 @@ class Report:
     def from_dict(cls, data: Mapping[str, Any]) -> "Report":
         """The report that ``to_dict`` described."""
         known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+        tuples: dict[str, Any] = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
+        return cls(**(values | tuples))
 
     def __str__(self) -> str:
         rows = [

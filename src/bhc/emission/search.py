@@ -19,6 +19,7 @@ THRESHOLDS = 13  # tried across the consolidated range
 UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
+USUAL = slice(3, 10)  # seven scales, from 2^-7 to 2^-1: three looks find the right one
 UNJUDGED_SCALE = 2.0**-6  # without labelled data: a step that cost nothing wherever there was some
 
 Scale = float | None  # None: floats
@@ -44,9 +45,9 @@ class Search:
             chosen = self._best_of([stock(fixed)])
         else:
             chosen = self._best_of(map(stock, self._inside()))
-            below = iter(self._below() if limits.bound_size else ())
-            while chosen is None and (threshold := next(below, None)) is not None:
-                chosen = self._best_of([stock(threshold)])
+            if limits.bound_size and self._hurts(chosen):
+                below = self._best_of(map(stock, self._below()))
+                chosen = min(filter(None, (chosen, below)), key=self._rank, default=None)
         if chosen is None and limits.max_error is not None:
             # Errors do not always grow with the step; before giving up, look at everything.
             right = filter(self._right_enough, self._all_fitting())
@@ -55,10 +56,24 @@ class Search:
             raise self._failure()
         return chosen
 
+    def _hurts(self, trial: Trial | None) -> bool:
+        """Whether the limits are so tight that a cut below the consolidated range might do better."""
+        judge = self.workshop.judge
+        if trial is None or trial.verdict is None or judge is None:
+            return trial is None
+        smallest = self.workshop.stock(self._inside()[-1]).trial(None)
+        return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self._slack
+
+    @property
+    def _slack(self) -> int:
+        """Wrong answers that rounding may add."""
+        return 0 if self.workshop.judge is None else round(SLACK * self.workshop.judge.num_images)
+
     def _all_fitting(self) -> list[Trial]:
         """Every threshold with every step that fits, the error aside."""
         limits, stock = self.limits, self.workshop.stock
-        thresholds = self._inside() if limits.threshold is None else [limits.threshold]
+        below = self._below() if limits.bound_size else []
+        thresholds = [*self._inside(), *below] if limits.threshold is None else [limits.threshold]
         trials = [trial for stock in map(stock, thresholds) for trial in map(stock.trial, self.scales)]
         flops, latency = limits.max_flops or inf, limits.max_latency_ms
         return [
@@ -110,7 +125,12 @@ class Search:
         trials = [stock.trial(scale) for scale in self.scales]
         if limits.max_bytes is not None or limits.max_ram_bytes is not None:
             known = trials if at_most is None else trials[: self.scales.index(at_most) + 1]
-            return _first(known, self._fits) or _first(trials, self._fits)
+            finest = _first(known, self._fits) or _first(trials, self._fits)
+            if finest is None or limits.max_bytes is not None:
+                return finest
+            # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
+            harmless = self._as_coarse_as_harmless(stock, trials)
+            return max(finest, harmless, key=lambda trial: trial.scale or 0)
         if limits.max_error is not None and not limits.bound_size:
             return _last(trials, self._right_enough)
         return self._as_coarse_as_harmless(stock, trials)
@@ -125,13 +145,13 @@ class Search:
         return self.limits.max_error is None or (trial.error is not None and trial.error <= self.limits.max_error)
 
     def _as_coarse_as_harmless(self, stock: Stock, trials: Sequence[Trial]) -> Trial:
-        """The coarsest step that costs next to nothing against floats."""
+        """The coarsest step, of those that are usual, that costs next to nothing against floats."""
         if len(trials) == 1:
             return trials[0]
-        judge = self.workshop.judge
-        if judge is None:
+        trials = trials[USUAL]
+        if self.workshop.judge is None:
             return min(trials, key=lambda trial: abs((trial.scale or 0) - UNJUDGED_SCALE))
-        allowed = stock.trial(None).wrong_on_hard + round(SLACK * judge.num_images)
+        allowed = stock.trial(None).wrong_on_hard + self._slack
         return _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
 
     def _failure(self) -> BhcError:

@@ -4,14 +4,18 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from bhc.emission.plan import Cutter, LayerPlan, Plan
+from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import Select
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import marginal_variance
+
+SMALLEST_VARIANCE = 1e-20
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,16 @@ class SlimLayer:
     weight: Tensor  # (O', I', *kernel): ``mu_z mu_ij mu_s`` (paper, Eq. 4)
     bias: Tensor | None  # (O',)
     variance: Tensor  # of each weight, both scales integrated out
+
+    @cached_property
+    def typical_variance(self) -> float:
+        """The geometric mean: the arithmetic one is ruled by a few weights of huge variance."""
+        return float(self.variance.clamp_min(SMALLEST_VARIANCE).log().mean().exp())
+
+    @cached_property
+    def bias_codes(self) -> Codes | None:
+        """Biases as a byte each; the posterior says nothing about them."""
+        return None if self.bias is None else Codes.of(self.bias, 0.0, largest=LARGEST_BIAS_CODE)
 
 
 class Slimmer:
@@ -84,7 +98,8 @@ def _steps(network: ConditionalNetwork, layers: Sequence[SlimLayer]) -> Iterator
     alive: Tensor | None = None  # units of the layer before, in the original numbering
     for step, (name, module) in enumerate(network.base_model.named_children()):
         if step not in by_step:
-            yield name, copy.deepcopy(module).cpu()  # its own: moving it must not move the model
+            # Its own where it holds numbers: moving them must not move the model's.
+            yield name, copy.deepcopy(module).cpu() if [*module.buffers()] else copy.copy(module)
             continue
         layer = by_step[step]
         index = _read_positions(layer.cut, alive)

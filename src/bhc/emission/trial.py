@@ -15,7 +15,6 @@ from bhc.emission.slim import SlimLayer, Slimmer, assemble
 from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
 from bhc.training import TrainedModel
 
-
 LONGEST_COUNT = 8  # bytes that a count of errors can take in a file
 
 

@@ -6,10 +6,11 @@ from bhc.formats.file import NetworkFile, read_network
 from bhc.formats.forms import WeightForm
 from bhc.formats.onnx_model import onnx_bytes
 from bhc.formats.packed import Part, pack, packed_parts
-from bhc.formats.quantised import Codes, QuantisedNetwork, StoredLayer
+from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, with_numbers
 from bhc.formats.runtime import onnx_latency_ms, open_session
 
 __all__ = [
+    "LARGEST_BIAS_CODE",
     "CMemory",
     "Codes",
     "NetworkFile",
@@ -27,4 +28,5 @@ __all__ = [
     "packed_parts",
     "read_network",
     "torch_bytes",
+    "with_numbers",
 ]

@@ -105,9 +105,7 @@ class CWriter:
 
     def declarations(self) -> list[str]:
         """The constants, written out."""
-        return [
-            line for opening, numbers in self.arrays for line in (f"{opening} = {{", *_wrapped(numbers), "};")
-        ]
+        return [line for opening, numbers in self.arrays for line in (f"{opening} = {{", *_wrapped(numbers), "};")]
 
 
 def literal(value: float) -> str:

@@ -1,5 +1,6 @@
 """Input normalisation folded into the first layer, so that an exported network has a step less."""
 
+from collections import OrderedDict
 from dataclasses import replace
 
 from torch import nn
@@ -27,7 +28,7 @@ def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
     if mean != 0:
         shift = mean * numbers[f"{name}.weight"].flatten(1).sum(1)
         numbers[f"{name}.bias"] = -shift if layer.bias is None else layer.bias - shift
-    chain = with_numbers(network.chain, numbers)[1:]
+    chain = nn.Sequential(OrderedDict(list(with_numbers(network.chain, numbers).named_children())[1:]))
     weights = {key: Codes(c.codes, c.step / std) if key == name else c for key, c in network.weights.items()}
     biases = {key: codes for key, codes in network.biases.items() if key != name or mean == 0}
     return replace(network, chain=chain, weights=weights, biases=biases)
