@@ -36,8 +36,9 @@ def environment() -> Results:
     }
 
 
-def write(results: Results) -> None:
-    """JSON beside the scripts or to the file named as the only argument."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(sys.argv[0]).with_suffix(".json")
+def write(results: Results, path: Path | None = None) -> None:
+    """JSON beside the scripts, or to ``path``; by default the file named as the only argument."""
+    if path is None:
+        path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(sys.argv[0]).with_suffix(".json")
     path.write_text(json.dumps(results, indent=2) + "\n")
     print(f"wrote {path}")

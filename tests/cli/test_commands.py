@@ -51,7 +51,7 @@ def test_pretrain_train_compress_evaluate_inspect(
     assert 0 <= evaluation["test_error"] <= 100
     assert set(evaluation["test_error_by_class"]) == {"3", "4"}
     assert call(monkeypatch, "inspect", small) == 0
-    assert "fc1 (Linear)" in capsys.readouterr().out
+    assert "prior of the weights" in capsys.readouterr().out
 
 
 def test_texts_and_pictures(
@@ -98,7 +98,12 @@ def refused(
         (("--classes", "3,12"), "class 12 is out of range"),
         ((), "lacks classes"),
         (("--classes", "3,4", "--budget", "1"), "not trained for a condition on budget"),
-        (("--classes", "3,4", "--threshold", "nan"), "within 1,000,000"),
+        (("--classes", "3,4", "--threshold", "nan"), "threshold must be a number, given nan"),
+        (("--classes", "3,4", "--max-bytes", "0"), "max_bytes must be more than zero, given 0"),
+        (("--classes", "3,4", "--max-error", "-1"), "max_error must be more than zero, given -1"),
+        (("--classes", "3,4", "--max-bytes", "40"), "the smallest that can be reached is"),
+        (("--classes", "3,4", "--max-flops", "2"), "hint: ask for max_flops="),
+        (("--classes", "3,4", "--max-bytes", "180", "--max-error", "0.001"), "no network for classes 3, 4"),
     ],
 )
 def test_bad_requests(
@@ -245,5 +250,5 @@ def test_an_interrupt_is_reported_kindly(
 def test_the_installed_command_runs() -> None:
     done = subprocess.run([sys.executable, "-m", "bhc", "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    for command in ("demo", "pretrain", "train", "compress", "evaluate", "inspect"):
+    for command in ("demo", "pretrain", "train", "compress", "export", "evaluate", "inspect"):
         assert command in done.stdout

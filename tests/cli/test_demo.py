@@ -29,7 +29,13 @@ def test_the_demo_tells_the_whole_story(
     assert len(summary["unseen"]["contexts"]) == len(choose_held_out(10))
     for name in ("contexts.png", "run.png"):
         assert (out / name).read_bytes().startswith(PNG)
-    assert bhc.read(out / "networks" / "lenet-300-100-3-4.bhc").classes == (3, 4)
+    network = out / "networks" / "lenet-300-100-3-4.bhc"
+    assert bhc.read(network).classes == (3, 4)
+    assert network.with_suffix(".onnx").exists()
+    assert "lenet_300_100_3_4_predict" in network.with_suffix(".h").read_text()
+    row = summary["contexts"][3]
+    assert row["file_bytes"] == network.stat().st_size
+    assert len(row["reference_bits"]) == len(row["bits"]) == 3
 
     model = bhc.load(out / "run")
     held_out = {tuple(subset) for subset in model.space.to_dict()["sampler"]["held_out"]}
@@ -47,14 +53,17 @@ def test_held_out_subsets_leave_the_pairs_and_the_triple_in() -> None:
 
 def test_figures_are_those_of_the_definition(quick_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
     smalls = [quick_model.compress(classes=c).save(tmp_path / f"{c[0]}.bhc") for c in ([0, 1], [2, 3, 4])]
-    outcomes = [judge(small, quick_model.network, digits.test) for small in smalls]
+    pruned = [quick_model.compress(classes=c, precision=bhc.Float32()) for c in ([0, 1], [2, 3, 4])]
+    outcomes = [judge(*pair, quick_model.network, digits.test) for pair in zip(smalls, pruned, strict=True)]
     figures = summarise(outcomes)
     ratios = [small.report.pruning_ratio for small in smalls]
     assert figures["pruning_ratio_mean"] == pytest.approx(sum(ratios) / 2)
     assert figures["pruning_ratio_harmonic"] == pytest.approx(2 / (1 / ratios[0] + 1 / ratios[1]))
     assert figures["pruning_ratio_min"] == min(ratios)
-    wrong = sum(outcome.wrong for outcome in outcomes)
-    assert figures["pruning_error"] == pytest.approx(100 * wrong / sum(outcome.images for outcome in outcomes))
+    images = sum(outcome.images for outcome in outcomes)
+    assert figures["file_error"] == pytest.approx(100 * sum(outcome.wrong for outcome in outcomes) / images)
+    assert figures["pruning_error"] == pytest.approx(100 * sum(outcome.wrong_pruned for outcome in outcomes) / images)
+    assert figures["file_bytes_max"] == max(path.stat().st_size for path in tmp_path.glob("*.bhc"))
     first: Outcome = outcomes[0]
     report = first.small.report
     kept = report.weights_after + 8 * report.architecture[-1]

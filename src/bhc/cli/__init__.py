@@ -12,6 +12,7 @@ from bhc.cli.compress import compress_command
 from bhc.cli.console import INTERRUPTED, WRONG_USE, say, say_error, show
 from bhc.cli.demo import demo_command
 from bhc.cli.evaluate import evaluate_command
+from bhc.cli.export import export_command
 from bhc.cli.inspect import inspect_command
 from bhc.cli.pretrain import pretrain_command
 from bhc.cli.train import train_command
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": pretrain_command,
     "train": train_command,
     "compress": compress_command,
+    "export": export_command,
     "evaluate": evaluate_command,
     "inspect": inspect_command,
 }

@@ -9,7 +9,7 @@ import typer
 from bhc.cli.console import say, show
 from bhc.cli.options import Force, Json, parse_classes, read_domain, refuse_existing
 from bhc.compressor import load
-from bhc.emission import ThresholdWarning
+from bhc.emission import Float32, Limits, ThresholdWarning, VarianceBits
 
 
 def compress_command(
@@ -20,11 +20,24 @@ def compress_command(
     threshold: Annotated[
         float | None, typer.Option(help="Cut here; lower is smaller. Default: chosen on validation data.")
     ] = None,
+    max_bytes: Annotated[int | None, typer.Option(help="Largest file, everything in it.")] = None,
+    max_flops: Annotated[int | None, typer.Option(help="Most operations for one input, two a multiply-add.")] = None,
+    max_error: Annotated[
+        float | None, typer.Option(help="Highest validation error, percent. Alone: the smallest network under it.")
+    ] = None,
+    max_ram_bytes: Annotated[
+        int | None, typer.Option(help="Most bytes of constants and activations in the C form.")
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None, typer.Option(help="Slowest median in onnxruntime here, one input, one thread.")
+    ] = None,
+    float32: Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")] = False,
     out: Annotated[Path | None, typer.Option(help="File for the network (.bhc). Without: the report only.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Emit the network for a context, in milliseconds."""
+    """Emit the network for a context, in milliseconds. Limits are kept by the file that is written."""
+    limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms)
     if out is not None:
         refuse_existing(out, force=force)
     model = load(run)
@@ -32,8 +45,12 @@ def compress_command(
         # The report carries the same words.
         warnings.simplefilter("ignore", ThresholdWarning)
         small = model.compress(
-            classes=parse_classes(classes), domain=read_domain(domain), budget=budget, threshold=threshold
-        ).measured()
+            classes=parse_classes(classes),
+            domain=read_domain(domain),
+            budget=budget,
+            **vars(limits),
+            precision=Float32() if float32 else VarianceBits(),
+        )
     if out is not None:
         small.save(out, overwrite=force)
     show(small.report.to_dict() if json else small.report, as_json=json)

@@ -15,6 +15,7 @@ from bhc.compressor import Compressor, fit, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
 from bhc.data import DataSet
+from bhc.emission import Float32
 from bhc.files import make_folder, write_json
 from bhc.training import (
     Consolidate,
@@ -104,8 +105,12 @@ def choose_held_out(num_classes: int) -> tuple[Subset, ...]:
 
 def _emit(model: Compressor, subset: Subset, dataset: DataSet, out: Path) -> Outcome:
     small = model.compress(classes=subset)
+    pruned = model.compress(classes=subset, threshold=small.report.threshold, precision=Float32())
     path = out / "networks" / f"{MODEL}-{'-'.join(map(str, subset))}.bhc"
-    return judge(small.save(path, overwrite=True), model.network, dataset.test)
+    small.save(path, overwrite=True)
+    small.to_onnx(path.with_suffix(".onnx"), overwrite=True)
+    small.to_c(path.with_suffix(".h"), overwrite=True)
+    return judge(small, pruned, model.network, dataset.test)
 
 
 def _result(
@@ -136,7 +141,7 @@ def _result(
 
 
 def _story(shown: dict[str, list[Outcome]], seconds: float) -> str:
-    header = ["classes", "architecture", "times smaller", "file bytes", "full net %", "this net %", "emitted ms"]
+    header = ["classes", "architecture", "bits", "times fewer weights", "file bytes", "full net %", "this net %", "ms"]
     rows = [_row(outcome) for outcome in shown["pairs"] + shown["triple"]]
     unseen = [_row(outcome, "*") for outcome in shown["unseen"][:: max(1, len(shown["unseen"]) // SHOWN_UNSEEN)]]
     pairs = summarise(shown["pairs"])
@@ -147,7 +152,7 @@ def _story(shown: dict[str, list[Outcome]], seconds: float) -> str:
             "",
             _in_all(f"{len(shown['pairs'])} pairs", shown["pairs"]),
             _in_all(f"{len(shown['unseen'])} unseen subsets", shown["unseen"]),
-            f"one network: {pairs['emit_ms_median']:.1f} ms from context to runnable module (median)",
+            f"one network: {pairs['emit_ms_median']:.1f} ms from context to packed file (median)",
             f"the whole demo: {seconds:.0f} s",
         ]
     )
@@ -157,9 +162,10 @@ def _in_all(name: str, outcomes: list[Outcome]) -> str:
     summary = summarise(outcomes)
     before = 100 * sum(o.wrong_before for o in outcomes) / sum(o.images for o in outcomes)
     return (
-        f"{name}: {summary['pruning_ratio_harmonic']:.0f} x smaller (harmonic mean; arithmetic"
-        f" {summary['pruning_ratio_mean']:.0f}), {summary['pruning_error']:.2f} % error in all"
-        f" (full network {before:.2f} %), worst {summary['error_max']:.2f} %"
+        f"{name}: {summary['pruning_ratio_harmonic']:.0f} x fewer weights (harmonic mean; arithmetic"
+        f" {summary['pruning_ratio_mean']:.0f}), files of {summary['file_bytes_mean']:.0f} bytes,"
+        f" {summary['file_error']:.2f} % error in all (full network {before:.2f} %; before rounding"
+        f" {summary['pruning_error']:.2f} %), worst {summary['error_max']:.2f} %"
     )
 
 
@@ -168,6 +174,7 @@ def _row(outcome: Outcome, mark: str = "") -> list[str]:
     return [
         ", ".join(map(str, outcome.small.classes)) + mark,
         "-".join(map(str, report.architecture)),
+        "-".join(map(str, report.bits)),
         f"{report.pruning_ratio:.0f}",
         f"{report.file_bytes:,}",
         f"{outcome.error_before:.2f}",
@@ -195,11 +202,12 @@ def _what_next(out: Path, data: str) -> str:
     return "\n".join(
         [
             "",
-            f"In {out}/: contexts.png, run.png (pictures), networks/ (files), run/ (the model), summary.json.",
+            f"In {out}/: contexts.png, run.png (pictures), networks/ (.bhc, .onnx, .h), run/ (model), summary.json.",
             "Try next:",
             f"  {bhc} compress {out / 'run'} --classes 1,7 --out ones-and-sevens.bhc",
-            f"  {bhc} compress {out / 'run'} --classes 1,7 --threshold -1.5      a smaller one",
+            f"  {bhc} compress {out / 'run'} --classes 1,7 --max-bytes 600      as good as 600 bytes can be",
             f"  {bhc} evaluate {network} --data {data}",
+            f"  {bhc} inspect {network} --plot file.png",
             f"  {bhc} inspect {out / 'run'} --classes 4,9 --plot run-4-9.png",
         ]
     )

@@ -1,22 +1,25 @@
-"""``bhc evaluate``: test error of an emitted network on its context."""
+"""``bhc evaluate``: test error of an emitted or exported network on its context."""
 
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import torch
 import typer
+from torch import Tensor
 
 from bhc import data as datasets
 from bhc.cli.console import show
 from bhc.cli.options import DataDir, Json, parse_classes
 from bhc.contexts import ClassSubsets
 from bhc.data import Split
-from bhc.emission import Compressed, read
 from bhc.errors import BhcError
+from bhc.formats import Deployed, open_deployed
 
-TIMED_CALLS = 50
+TIMED_CALLS, WARM_UPS = 101, 10
+CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,13 @@ class Evaluation:
     """Test figures of one file."""
 
     file: str
+    runtime: str
     classes: tuple[int, ...]
     test_error: float  # percent
     test_error_by_class: dict[int, float]
     test_images: int
     file_bytes: int
-    latency_ms: float  # one image, median
+    latency_ms: float  # one image, one thread, median
 
     def __str__(self) -> str:
         by_class = ", ".join(f"{label}: {error:.2f} %" for label, error in self.test_error_by_class.items())
@@ -39,13 +43,13 @@ class Evaluation:
                 f" {', '.join(map(str, self.classes))})",
                 f"by class      {by_class}",
                 f"file          {self.file_bytes:,} bytes",
-                f"latency       {self.latency_ms:.3f} ms  (one image, torch)",
+                f"latency       {self.latency_ms:.3f} ms  (one image, one thread, median; {self.runtime})",
             ]
         )
 
 
 def evaluate_command(
-    file: Annotated[Path, typer.Argument(help="Emitted network (.bhc).")],
+    file: Annotated[Path, typer.Argument(help="Emitted or exported network: .bhc, .onnx or .pt2.")],
     data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
     classes: Annotated[
         str | None, typer.Option(help="Test on images of these classes only, for a domain, such as 3,4.")
@@ -53,28 +57,29 @@ def evaluate_command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Test error of a file on the test images of its classes."""
-    small = read(file)
+    """Test error, size and latency of a file on the test images of its classes."""
+    network = open_deployed(file)
     test = datasets.load(data, data_dir=data_dir).test
-    if tuple(test.images.shape[1:]) != small.input_shape:
+    if tuple(test.images.shape[1:]) != network.input_shape:
         raise BhcError(
-            f"{file} takes inputs of shape {small.input_shape}, {data} has {tuple(test.images.shape[1:])}",
+            f"{file} takes inputs of shape {network.input_shape}, {data} has {tuple(test.images.shape[1:])}",
             hint="evaluate it on the data set it was trained for",
         )
     only = (
-        small.classes
+        network.labels
         if classes is None
         else ClassSubsets(len(test.labels.unique())).resolve({"classes": parse_classes(classes)}).classes
     )
-    result = evaluate(small, test.restricted_to(only or ()), file)
+    result = evaluate(network, test.restricted_to(only or ()), file)
     show(asdict(result) if json else result, as_json=json)
 
 
-def evaluate(small: Compressed, examples: Split, file: Path) -> Evaluation:
+def evaluate(network: Deployed, examples: Split, file: Path) -> Evaluation:
     """Errors over the given images, and the time for one image."""
-    wrong = small.predict(examples.images).labels != examples.labels
+    wrong = torch.cat([network.answer(x) for x in examples.images.split(CHUNK)]) != examples.labels
     return Evaluation(
         file=str(file),
+        runtime=network.runtime,
         classes=tuple(examples.labels.unique().tolist()),
         test_error=100 * float(wrong.float().mean()),
         test_error_by_class={
@@ -82,17 +87,20 @@ def evaluate(small: Compressed, examples: Split, file: Path) -> Evaluation:
             for label in examples.labels.unique().tolist()
         },
         test_images=len(examples),
-        file_bytes=file.stat().st_size,
-        latency_ms=_latency_ms(small, examples),
+        file_bytes=network.size,
+        latency_ms=_latency_ms(network, examples.images[:1]),
     )
 
 
-@torch.no_grad()
-def _latency_ms(small: Compressed, examples: Split) -> float:
-    image = examples.images[:1]
-    times = []
-    for _ in range(TIMED_CALLS):
-        began = time.perf_counter()
-        small.module(image)
-        times.append(time.perf_counter() - began)
-    return 1e3 * sorted(times)[len(times) // 2]
+def _latency_ms(network: Deployed, image: Tensor) -> float:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times = []
+        for _ in range(WARM_UPS + TIMED_CALLS):
+            began = time.perf_counter()
+            network.logits(image)
+            times.append(1e3 * (time.perf_counter() - began))
+        return median(times[WARM_UPS:])
+    finally:
+        torch.set_num_threads(threads)

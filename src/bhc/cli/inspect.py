@@ -6,12 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from bhc.cli.console import say, show, table
+from bhc.cli.contents import file_facts, file_text
 from bhc.cli.options import Force, Json, parse_classes, read_domain, refuse_existing
 from bhc.cli.plots import file_figure, run_figure, save_figure
 from bhc.compressor import Compressor, load
 from bhc.contexts import Context
-from bhc.emission import Compressed, read
+from bhc.emission import from_file
 from bhc.errors import BhcError
+from bhc.formats import read_network
 
 
 def inspect_command(
@@ -24,16 +26,17 @@ def inspect_command(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Show a run (contexts, trade-off, log dropout rates) or a file (layers, sizes)."""
+    """Show a run (contexts, trade-off, log dropout rates) or a file (layers, what each byte is for)."""
     if plot is not None:
         refuse_existing(plot, force=force)
     if not path.exists():
         raise BhcError(f"{path} does not exist", hint="give a run folder or a .bhc file")
     if not path.is_dir():
-        small = read(path)
-        show(small.report.to_dict() if json else _file_text(small, path), as_json=json)
+        file = read_network(path)
+        small = from_file(file, path)
+        show(file_facts(small, file, path) if json else file_text(small, file, path), as_json=json)
         if plot is not None:
-            save_figure(file_figure(small), plot)
+            save_figure(file_figure(small, file.parts), plot)
     else:
         model = load(path)
         request = {"classes": parse_classes(classes), "domain": read_domain(domain), "budget": budget}
@@ -128,13 +131,3 @@ def _curve_table(curves: dict[str, Any]) -> str:
         for point in curves["after"]
     ]
     return table(["threshold", "ratio", "harmonic", "error before %", "after %", "worst context %"], rows)
-
-
-def _file_text(small: Compressed, path: Path) -> str:
-    rows = []
-    for name, module in small.module.named_children():
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        shapes = ", ".join(f"{key} {'x'.join(map(str, value.shape)) or 'scalar'}" for key, value in tensors.items())
-        size = sum(value.numel() * value.element_size() for value in tensors.values())
-        rows.append([f"{name} ({type(module).__name__})", shapes, f"{size:,}" if tensors else ""])
-    return f"path          {path}\n{small.report}\n\n" + table(["step", "tensors", "bytes"], rows)

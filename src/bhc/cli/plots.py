@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Compressed, Report, make_plan
 from bhc.files import write_bytes
+from bhc.formats import Part, StoredLayer
 from bhc.graph import Select
 from bhc.hypernet import ConditionalNetwork
 
@@ -71,16 +73,51 @@ def contexts_figure(smalls: Sequence[tuple[str, Compressed]], training: dict[str
         return figure
 
 
-def file_figure(small: Compressed) -> Figure:
-    """One emitted network: what it reads and what is left of each layer."""
+def file_figure(small: Compressed, parts: Sequence[Part]) -> Figure:
+    """One emitted network: what it reads, what is left of each layer, what its bytes are for, its weights."""
     with matplotlib.rc_context(STYLE):
         report: Report = small.report
-        figure = Figure(figsize=(8, 3.4))
-        pixels, layers = figure.subplots(1, 2)
-        draw_pixels(pixels, small, "inputs it reads")
+        layers = small.network.layers
+        figure = Figure(figsize=(10, 6.2))
+        top, bottom = figure.subfigures(2, 1, height_ratios=[1.15, 1])  # type: ignore[misc]
+        pixels, widths, sizes = top.subplots(1, 3, width_ratios=[1, 1, 1.35])
+        draw_pixels(pixels, small, "")
         title = f"{report.weights_before:,} weights to {report.weights_after:,}"
-        draw_architecture(layers, report.layers, report.architecture_before, report.architecture, title)
+        draw_architecture(widths, report.layers, report.architecture_before, report.architecture, title)
+        draw_parts(sizes, parts, report.file_bytes or 0)
+        for axes, layer in zip(np.atleast_1d(bottom.subplots(1, len(layers))), layers, strict=True):
+            draw_weights(axes, layer)
         return figure
+
+
+def draw_parts(axes: Axes, parts: Sequence[Part], size: int) -> None:
+    """The bytes of a file by what they are for."""
+    totals: dict[str, float] = {}
+    for part in parts:
+        totals[part.name] = totals.get(part.name, 0.0) + part.bytes
+    names = sorted(totals, key=lambda name: totals[name])
+    axes.barh(names, [totals[name] for name in names], color=KEPT, height=0.6)
+    for row, name in enumerate(names):
+        axes.text(totals[name], row, f" {totals[name]:,.0f}", va="center", fontsize=8)
+    axes.set_xlim(0, 1.25 * max(totals.values(), default=1))
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title(f"{size:,} bytes in all" if parts else "bytes by part are not known of this version", loc="left")
+
+
+def draw_weights(axes: Axes, layer: StoredLayer) -> None:
+    """How often each code of a layer occurs; of a float layer, its weights."""
+    codes = layer.weight
+    if codes is None:
+        axes.hist(layer.module.weight.numpy().ravel(), bins=40, color=KEPT)
+    else:
+        values, counts = np.unique(codes.codes, return_counts=True)
+        axes.bar(values, counts, width=0.9, color=KEPT)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title(f"{layer.name}: {layer.bits} bits")
+    step = "" if codes is None else f"; code x {codes.step:.2g} is a weight"
+    axes.set_xlabel(f"{layer.num_weights:,} weights{step}", fontsize=8)
 
 
 def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> None:

@@ -22,6 +22,7 @@ class Outcome:
 
     small: Compressed
     wrong: int
+    wrong_pruned: int  # of the same cut before its weights were rounded
     wrong_before: int  # of the full network, its outputs restricted to the same classes
     images: int
     num_classes: int  # of the full network
@@ -29,6 +30,10 @@ class Outcome:
     @property
     def error(self) -> float:
         return 100 * self.wrong / self.images
+
+    @property
+    def pruning_error(self) -> float:
+        return 100 * self.wrong_pruned / self.images
 
     @property
     def error_before(self) -> float:
@@ -41,13 +46,15 @@ class Outcome:
             "threshold": report.threshold,
             "architecture": list(report.architecture),
             "bits": list(report.bits),
-            "reference_bits": None,  # weights are not quantised yet
+            "reference_bits": list(report.reference_bits or ()),
+            "scale": report.scale,
             "weights_after": report.weights_after,
             "pruning_ratio": report.pruning_ratio,
             "pruning_ratio_ten_outputs": self.ratio_with_all_outputs,
             "bits_ratio": report.bits_ratio,
             "file_bytes": report.file_bytes,
-            "pruning_error": self.error,
+            "reference_bits_ratio": report.reference_bits_ratio,
+            "pruning_error": self.pruning_error,
             "bits_error": self.error,
             "file_error": self.error,
             "original_error": self.error_before,
@@ -59,15 +66,14 @@ class Outcome:
     def ratio_with_all_outputs(self) -> float:
         """The ratio had the output layer kept every class, as the paper counts."""
         report = self.small.report
-        last = self.small.module[-1]
-        outputs, inputs = last.weight.shape  # type: ignore[misc]
+        outputs, inputs = self.small.network.layers[-1].module.weight.shape
         total = report.weights_before / (report.weights_after + (self.num_classes - outputs) * inputs)
         return float(total)
 
 
 @torch.no_grad()
-def judge(small: Compressed, network: ConditionalNetwork, test: Split) -> Outcome:
-    """Count wrong answers of both networks on the test images of the context's classes."""
+def judge(small: Compressed, pruned: Compressed, network: ConditionalNetwork, test: Split) -> Outcome:
+    """Count wrong answers of the full, the pruned and the quantised network on test images of the context."""
     examples = test.restricted_to(small.classes)
     classes = torch.tensor(small.classes)
     before = classes[network.base_model(examples.images)[:, classes].argmax(1)]
@@ -75,6 +81,7 @@ def judge(small: Compressed, network: ConditionalNetwork, test: Split) -> Outcom
     return Outcome(
         small=small,
         wrong=int((after != examples.labels).sum()),
+        wrong_pruned=int((pruned.predict(examples.images).labels != examples.labels).sum()),
         wrong_before=int((before != examples.labels).sum()),
         images=len(examples),
         num_classes=network.num_classes,
@@ -87,12 +94,13 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     bits = [outcome.small.report.bits_ratio for outcome in outcomes]
     sizes = [outcome.small.report.file_bytes or 0 for outcome in outcomes]
     files = [outcome.small.report.file_ratio or 0.0 for outcome in outcomes]
-    pooled = 100 * sum(outcome.wrong for outcome in outcomes) / sum(outcome.images for outcome in outcomes)
+    images = sum(outcome.images for outcome in outcomes)
+    pooled = 100 * sum(outcome.wrong for outcome in outcomes) / images
     return {
         "pruning_ratio_mean": _mean(ratios),
         "pruning_ratio_harmonic": _harmonic(ratios),
         "pruning_ratio_min": min(ratios),
-        "pruning_error": pooled,
+        "pruning_error": 100 * sum(outcome.wrong_pruned for outcome in outcomes) / images,
         "bits_ratio_mean": _mean(bits),
         "bits_ratio_harmonic": _harmonic(bits),
         "bits_error": pooled,
@@ -101,7 +109,7 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "file_ratio_mean": _mean(files),
         "file_error": pooled,
         "error_max": max(outcome.error for outcome in outcomes),
-        "emit_ms_median": median(outcome.small.report.emit_ms for outcome in outcomes),
+        "emit_ms_median": median(outcome.small.report.emit_ms or 0.0 for outcome in outcomes),
     }
 
 

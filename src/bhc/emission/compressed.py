@@ -1,5 +1,6 @@
 """An emitted network in the user's hands."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -118,6 +119,7 @@ class Compressed:
         names = self.report.class_names or tuple(map(str, self.classes))
         return {
             "context": self.report.context,
+            "input_shape": list(self.input_shape),
             "classes": list(self.classes),
             "class_names": list(names),
             "temperature": self.temperature,
@@ -143,7 +145,7 @@ def from_file(file: NetworkFile, path: Path) -> Compressed:
 
 
 def _write(path: Path, content: bytes, *, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
+    if os.path.exists(path) and not overwrite:  # Path.exists raises for a name that is too long
         raise BhcError(f"{path} exists already", hint="give another name, or overwrite=True (--force)")
     write_bytes(path, content)
 

@@ -1,7 +1,7 @@
 """What is promised about the result. Limits never reach the hypernetwork; they choose among what it offers."""
 
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import inf
 
 from bhc.errors import BhcError
 
@@ -24,11 +24,11 @@ class Limits:
             value = getattr(self, field.name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < inf:
                 raise BhcError(f"{field.name} must be a number, given {value!r}")
             if field.name != "threshold" and value <= 0:
                 raise BhcError(
-                    f"{field.name} must be more than zero, given {value:g}", hint="leave it out for no such limit"
+                    f"{field.name} must be more than zero, given {value}", hint="leave it out for no such limit"
                 )
         if self.threshold is not None and abs(self.threshold) > LARGEST_THRESHOLD:
             raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")

@@ -1,6 +1,6 @@
 """What came out, in numbers and in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ class Report:
     error_before: float | None
     error: float | None
     validation_images: int
-    class_names: tuple[str, ...] | None = None  # of ``classes``
+    class_names: tuple[str, ...] | None = None  # of ``classes``, where they are not the numbers
     rescued: tuple[str, ...] = ()  # layers of which one unit was kept although none was under the threshold
     outside: tuple[float, float] | None = None  # the consolidated range, where the threshold lies outside it
     latency_ms: float | None = None  # where it was asked for
@@ -135,7 +135,7 @@ def to_card(report: Report) -> dict[str, Any]:
         "reference_bits": None if report.reference_bits is None else list(report.reference_bits),
         "rescued": [report.layers.index(name) for name in report.rescued] or None,
         "outside": None if report.outside is None else list(report.outside),
-        "class_names": _names_worth_storing(report),
+        "class_names": None if report.class_names is None else list(report.class_names),
     }
     return {name: value for name, value in card.items() if value is not None}
 
@@ -209,10 +209,10 @@ def _positive(number: Any) -> int:
     return number
 
 
-def _names_worth_storing(report: Report) -> list[str] | None:
-    """Class names, unless they are the numbers anyway."""
-    names = report.class_names
-    return None if names is None or list(names) == [str(label) for label in report.classes] else list(names)
+def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> tuple[str, ...] | None:
+    """The names of these classes, unless they are the numbers anyway."""
+    own = None if names is None else tuple(names[label] for label in classes)
+    return None if own == tuple(map(str, classes)) else own
 
 
 def _dashes(numbers: tuple[int, ...]) -> str:

@@ -173,9 +173,15 @@ class Search:
                     hint=f"ask for {name}={figure()} or more",
                 )
         errors = [trial.error for trial in self._all_fitting() if trial.error is not None]
+        if limits.max_error is None or not errors:  # times vary: a latency was over the limit, and now is not
+            return BhcError(
+                f"{whose} {limits.max_latency_ms:,} ms latency each time it is measured",
+                hint="ask for a higher max_latency_ms, or when the machine is less busy",
+            )
         within = " within the other limits" if limits.bound_size else ""
         return BhcError(
-            f"{whose} {limits.max_error:g} % error{within}; the lowest that can be reached is {min(errors):.3g} %",
+            f"{whose} {limits.max_error:g} % error{within}; the lowest that can be reached is"
+            f" {_round_up(min(errors)):g} %",
             hint="allow a higher max_error" + (", or more room" if limits.bound_size else ""),
         )
 
@@ -212,5 +218,6 @@ def _last(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> Trial | Non
     return trials[low] if low >= 0 else None
 
 
-def _round_up(milliseconds: float) -> float:
-    return float(np.ceil(milliseconds * 1e3) / 1e3)
+def _round_up(figure: float) -> float:
+    """To three decimals: what is named as reachable has to be."""
+    return float(np.ceil(figure * 1e3) / 1e3)

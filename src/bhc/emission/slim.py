@@ -77,7 +77,8 @@ class Slimmer:
 def _at(scale: Tensor | None, log_dropout: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:
     """Means and log dropout rates of the scales that stay; without scales, a one that is certain."""
     if scale is None or log_dropout is None:
-        return torch.ones(len(places)), torch.full((len(places),), -torch.inf)
+        ones = torch.ones(len(places), device=places.device)
+        return ones, torch.full_like(ones, -torch.inf)
     if scale.shape[1] == 1:  # a convolution's one scale for all of its input
         return scale[0], log_dropout[0]
     return scale[0, places], log_dropout[0, places]

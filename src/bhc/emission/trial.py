@@ -10,7 +10,7 @@ from bhc.emission.judge import Judge, Verdict
 from bhc.emission.plan import Cutter, Plan
 from bhc.emission.quantise import quantise
 from bhc.emission.reference_bits import reference_bits
-from bhc.emission.report import Report, counts_of, to_card
+from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
 from bhc.emission.slim import SlimLayer, Slimmer, assemble
 from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
 from bhc.training import TrainedModel
@@ -135,7 +135,7 @@ class Trial:
     @cached_property
     def _unjudged(self) -> Report:
         plan, model, judge = self.stock.plan, self.stock.workshop.model, self.stock.workshop.judge
-        layers, names = model.network.layers, model.class_names
+        layers = model.network.layers
         biases = sum(layer.num_outputs for layer in layers if layer.module.bias is not None)
         before = None if judge is None else judge.wrong_before
         return Report(
@@ -153,7 +153,7 @@ class Trial:
             error_before=None if before is None or judge is None else 100 * before / judge.num_images,
             error=None,
             validation_images=0 if judge is None else judge.num_images,
-            class_names=None if names is None else tuple(names[label] for label in plan.classes),
+            class_names=names_worth_telling(model.class_names, plan.classes),
             rescued=tuple(cut.layer.name for cut in plan.layers if cut.rescued),
             outside=None if _covers(model.thresholds, plan.threshold) else model.thresholds,
             **counts_of(self.network),

@@ -1,6 +1,7 @@
 """Where it goes: one value in, files out; this room knows nothing of contexts or training."""
 
 from bhc.formats.c_header import CMemory, c_memory, c_text, identifier
+from bhc.formats.deployed import Deployed, open_deployed
 from bhc.formats.exported_program import torch_bytes
 from bhc.formats.file import NetworkFile, read_network
 from bhc.formats.forms import WeightForm
@@ -13,6 +14,7 @@ __all__ = [
     "LARGEST_BIAS_CODE",
     "CMemory",
     "Codes",
+    "Deployed",
     "NetworkFile",
     "Part",
     "QuantisedNetwork",
@@ -23,6 +25,7 @@ __all__ = [
     "identifier",
     "onnx_bytes",
     "onnx_latency_ms",
+    "open_deployed",
     "open_session",
     "pack",
     "packed_parts",

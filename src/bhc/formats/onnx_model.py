@@ -11,6 +11,7 @@ from bhc.errors import BhcError
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import Codes, QuantisedNetwork
+from bhc.formats.unroll import POOL, can_unroll, unroll
 from bhc.graph import KINDS, Select, chain_shapes, conv_padding, pair
 
 if TYPE_CHECKING:
@@ -27,9 +28,17 @@ def onnx_bytes(
     if weights is WeightForm.BIT_PACKED:
         raise BhcError("ONNX has no bit-packed weights", hint="choose floats or integers")
     network = fold_normalisation(network)
-    writer = _Writer(network, integers=weights is WeightForm.INTEGERS)
-    for name, module, _, _ in chain_shapes(network.chain, network.input_shape):
-        RULES[type(module)](writer, name, module)
+    integers = weights is WeightForm.INTEGERS
+    writer = _Writer(network, integers=integers)
+    steps = list(network.chain.named_children())
+    while steps:
+        # Floats are for speed, integers for size: unrolling is faster and stores more numbers.
+        if not integers and can_unroll([module for _, module in steps]):
+            _unrolled_convolution(writer, *steps[:3])  # type: ignore[arg-type]
+            del steps[:3]
+        else:
+            name, module = steps.pop(0)
+            RULES[type(module)](writer, name, module)
     return writer.model(metadata or {}).SerializeToString()
 
 
@@ -38,12 +47,15 @@ class _Writer:
 
     def __init__(self, network: QuantisedNetwork, *, integers: bool) -> None:
         self.network, self.integers = network, integers
+        self.shapes = {name: shape for name, _, _, shape in chain_shapes(network.chain, network.input_shape)}
         self.nodes: list[onnx.NodeProto] = []
         self.initialisers: list[onnx.TensorProto] = []
         self.value = INPUT
 
     def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
         """A node that continues the chain."""
+        taken = name in (INPUT, OUTPUT)  # a step may be called as the model's own values are
+        name = f"{name}.value" if taken else name
         self.side_node(kind, name, self.value, *inputs, **attributes)
         self.value = name
 
@@ -112,6 +124,25 @@ def _convolution(writer: _Writer, name: str, module: nn.Conv2d) -> None:
     )
 
 
+def _unrolled_convolution(
+    writer: _Writer,
+    convolution: tuple[str, nn.Conv2d],
+    activation: tuple[str, nn.Module],
+    pool: tuple[str, nn.MaxPool2d],
+) -> None:
+    """All places of a pooling window at once, then the largest of them; see ``unroll``."""
+    (name, module), copies = convolution, POOL * POOL
+    weight, bias = unroll(module)
+    biases = [] if bias is None else [writer.constant(f"{name}.bias", bias.numpy())]
+    numbers = writer.constant(f"{name}.weight", weight.numpy())
+    writer.node("Conv", name, numbers, *biases, strides=[POOL, POOL], pads=conv_padding(module))
+    pooled, (channels, rows, columns) = pool[0], writer.shapes[pool[0]]
+    shape = writer.constant(f"{pooled}.shape", np.array([0, copies, channels, rows, columns]))
+    writer.node("Reshape", f"{pooled}.windows", shape)
+    writer.node("ReduceMax", pooled, writer.constant(f"{pooled}.axis", np.array([1])), keepdims=0)
+    RULES[type(activation[1])](writer, *activation)
+
+
 def _max_pool(writer: _Writer, name: str, module: nn.MaxPool2d) -> None:
     window = {"kernel_shape": pair(module.kernel_size), "strides": pair(module.stride)}
     writer.node("MaxPool", name, **window, dilations=pair(module.dilation), pads=pair(module.padding) * 2)
@@ -145,7 +176,9 @@ def _plain(kind: str, **attributes: str) -> Callable[[_Writer, str, nn.Module], 
     """A step that is one node; ``attributes`` maps the node's names to the module's."""
 
     def write(writer: _Writer, name: str, module: nn.Module) -> None:
-        writer.node(kind, name, **{key: getattr(module, source) for key, source in attributes.items()})
+        values = {key: getattr(module, source) for key, source in attributes.items()}
+        # A whole number would become an integer attribute, which these nodes do not take.
+        writer.node(kind, name, **{key: v if isinstance(v, str) else float(v) for key, v in values.items()})
 
     return write
 

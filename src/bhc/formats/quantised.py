@@ -42,6 +42,12 @@ class Codes:
         lowest, highest = int(self.codes.min()), int(self.codes.max())
         return max((~lowest if lowest < 0 else lowest).bit_length(), highest.bit_length()) + 1
 
+    @property
+    def entropy_bytes(self) -> float:
+        """The least that any code takes which knows how often each value occurs, and nothing else."""
+        _, counts = np.unique(self.codes, return_counts=True)
+        return -float((counts * np.log2(counts / counts.sum())).sum()) / 8
+
     def values(self) -> torch.Tensor:
         """What they stand for, in single precision."""
         return torch.from_numpy(self.codes).to(torch.float32) * torch.tensor(self.step, dtype=torch.float32)
@@ -50,7 +56,7 @@ class Codes:
 def round_step(step: float) -> float:
     """Up to the next number of ``SIGNIFICANT_BITS`` bits: up, so that the largest code still fits."""
     mantissa, exponent = np.frexp(np.float64(step))
-    if exponent < -120:  # a layer of zeros, or close to it
+    if mantissa == 0 or exponent < -120:  # a layer of zeros, or close to it; the exponent of zero is zero
         return float(np.ldexp(1.0, -120))
     return float(np.ldexp(np.ceil(np.ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS))
 

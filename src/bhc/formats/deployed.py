@@ -1,0 +1,98 @@
+"""An exported file of any form, ready to answer: what ``bhc evaluate`` runs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bhc.errors import BhcError
+from bhc.files import read_bytes
+from bhc.formats.exported_program import load_program
+from bhc.formats.file import LARGEST_FILE, read_network
+from bhc.formats.runtime import open_session
+from bhc.graph import Shape
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Something that turns inputs into logits."""
+
+    labels: tuple[int, ...]  # the original number of each output
+    input_shape: Shape
+    runtime: str
+    size: int
+    logits: Callable[[Tensor], Tensor]  # raw inputs of any dtype, one thread
+
+    def answer(self, x: Tensor) -> Tensor:
+        """Labels in the original numbering."""
+        return torch.tensor(self.labels)[self.logits(x).argmax(1)]
+
+
+def open_deployed(path: Path) -> Deployed:
+    """Open an ``.onnx`` or ``.pt2`` file by its suffix, and any other as a ``.bhc`` file."""
+    if not path.exists():
+        raise BhcError(f"{path} does not exist")
+    return OPENERS.get(path.suffix, _open_packed)(path)
+
+
+def _open_packed(path: Path) -> Deployed:
+    file = read_network(path)
+    chain = file.network.chain
+    return Deployed(file.network.labels, file.network.input_shape, "torch", file.size, torch.no_grad()(chain.forward))
+
+
+def _open_onnx(path: Path) -> Deployed:
+    content = read_bytes(path, limit=LARGEST_FILE)
+    try:
+        session = open_session(content)
+        (source,) = session.get_inputs()
+        metadata = session.get_modelmeta().custom_metadata_map
+        labels, shape = json.loads(metadata["bhc.classes"]), source.shape[1:]
+
+        def logits(x: Tensor) -> Tensor:
+            return torch.from_numpy(session.run(None, {source.name: x.float().numpy()})[0])
+
+        return _checked(labels, shape, "onnxruntime", len(content), logits)
+    except (KeyError, ValueError, TypeError, RuntimeError, BhcError) as error:
+        raise _not_ours(path, error) from error
+
+
+def _open_program(path: Path) -> Deployed:
+    content = read_bytes(path, limit=LARGEST_FILE)
+    try:
+        program, metadata = load_program(content)
+        shape = metadata["input_shape"]
+
+        def logits(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return program(x.float())
+
+        return _checked(metadata["classes"], shape, "torch, exported program", len(content), logits)
+    except Exception as error:  # torch's loader raises whatever its parts raise
+        raise _not_ours(path, error) from error
+
+
+def _checked(labels: Any, shape: Any, runtime: str, size: int, logits: Callable[[Tensor], Tensor]) -> Deployed:
+    """The opened file, if its labels fit what it answers to zeros."""
+    numbers = [*labels, *shape]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("its labels or its input shape are not whole numbers")
+    answer = logits(torch.zeros(2, *shape))
+    if tuple(answer.shape) != (2, len(labels)):
+        raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
+    return Deployed(tuple(labels), tuple(shape), runtime, size, logits)
+
+
+def _not_ours(path: Path, error: Exception) -> BhcError:
+    reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).splitlines()[0][:200]
+    return BhcError(
+        f"{path} is damaged, or was not written by bhc: {reason}",
+        hint=f"make one with: bhc export small.bhc --to ... --out {path.name}",
+    )
+
+
+OPENERS = {".onnx": _open_onnx, ".pt2": _open_program}
