@@ -131,3 +131,21 @@ def test_the_library_needs_no_package_of_the_command_line():
     loaded = loaded_by("import bhc")
     assert {"bhc", "torch"} <= loaded
     assert not loaded & {"rich", "typer", "click", "matplotlib", "scipy", "sklearn", "PIL"}
+    assert not loaded & {"onnx", "onnxruntime", "constriction"}
+
+
+TRAINING = """
+import sys
+sys.modules.update(dict.fromkeys(("onnx", "onnxruntime", "constriction")))  # none of them can be imported
+import bhc, torch
+data = torch.zeros(20, 1, 4, 4, dtype=torch.uint8), torch.arange(20) % 2
+net = bhc.models.build("lenet-300-100", image_shape=(1, 4, 4), num_classes=2)
+model = bhc.wrap(net, bhc.Budgets(), example_input=data[0][:1])
+bhc.fit(model, data, data, recipe=(bhc.Learn(steps=2), bhc.Consolidate(steps=2)), progress=bhc.training.Silent())
+model.save(FOLDER)
+bhc.load(FOLDER)
+"""
+
+
+def test_training_runs_where_no_package_for_files_is_installed(tmp_path):
+    loaded_by(TRAINING.replace("FOLDER", repr(str(tmp_path / "run"))))

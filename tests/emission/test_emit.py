@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -73,9 +71,20 @@ def test_a_rescued_layer_is_noted(quick_model: bhc.Compressor) -> None:
     assert any("least noisy was kept" in note for note in small.report.notes)
 
 
-@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), 1e39])
-def test_a_threshold_that_is_not_finite_is_refused(quick_model: bhc.Compressor, threshold: float) -> None:
-    with pytest.raises(BhcError, match="within 1,000,000"):
+@pytest.mark.parametrize(
+    ("threshold", "message"),
+    [
+        (float("nan"), "threshold must be a number, given nan"),
+        (float("inf"), "threshold must be a number, given inf"),
+        (-1e39, "within 1,000,000"),
+        (10**400, "within 1,000,000"),
+    ],
+    ids=["nan", "inf", "large", "huge"],
+)
+def test_a_threshold_that_makes_no_sense_is_refused(
+    quick_model: bhc.Compressor, threshold: float, message: str
+) -> None:
+    with pytest.raises(BhcError, match=message):
         quick_model.compress(classes=[1, 2], threshold=threshold)
 
 
@@ -99,16 +108,65 @@ def test_a_context_that_makes_no_sense_is_refused(
 
 def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretrained: torch.nn.Module) -> None:
     model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
-    small = model.compress(classes=list(range(10)))
+    small = model.compress(classes=list(range(10)), precision=bhc.Float32())
     torch.testing.assert_close(small.module(digits.test.images), pretrained(digits.test.images), rtol=1e-5, atol=1e-5)
     assert small.report.error is None
     assert small.report.pruning_ratio == 1
+    assert small.report.bits == (32, 32, 32)
+    assert small.report.scale is None
 
 
-def test_the_text_of_a_report_says_what_matters(quick_model: bhc.Compressor, tmp_path: Path) -> None:
-    text = str(quick_model.compress(classes=[3, 4]).save(tmp_path / "x.bhc").report)
-    for word in ("classes 3, 4", "64-300-100 -> ", "x smaller", "bytes", "validation", "threshold", "ms"):
+def test_the_weights_are_rounded_unless_told_otherwise(quick_model: bhc.Compressor, digits: DataSet) -> None:
+    rounded = quick_model.compress(classes=[3, 4])
+    plain = quick_model.compress(classes=[3, 4], precision=bhc.Float32())
+    assert plain.report.architecture == rounded.report.architecture
+    assert max(rounded.report.bits) <= 8 < min(plain.report.bits)
+    assert rounded.report.file_bytes is not None
+    assert plain.report.file_bytes is not None
+    assert rounded.report.file_bytes < plain.report.file_bytes / 3
+    assert not torch.equal(rounded.module(digits.test.images), plain.module(digits.test.images))
+    assert plain.report.bits_ratio == pytest.approx(plain.report.pruning_ratio)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-9, 1e9, float("nan"), float("inf")])
+def test_a_scale_of_steps_that_makes_no_sense_is_refused(scale: float) -> None:
+    with pytest.raises(BhcError, match="between 1e-6 and 1e6"):
+        bhc.VarianceBits(scale)
+
+
+def test_a_given_scale_of_steps_is_kept(quick_model: bhc.Compressor) -> None:
+    assert quick_model.compress(classes=[3, 4], precision=bhc.VarianceBits(0.3)).report.scale == 0.3
+
+
+def test_without_labelled_data_the_step_is_a_usual_one(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    small = model.compress(classes=list(range(10)))
+    assert small.report.scale == 2**-6
+    assert small.temperature == 1
+    full = pretrained(digits.test.images).argmax(1)
+    assert (small.predict(digits.test.images).labels == full).float().mean() > 0.98
+
+
+def test_a_domain_is_answered_without_an_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1])
+    bhc.fit(
+        model,
+        digits.train,
+        digits.validation,
+        recipe=(bhc.Learn(steps=2), bhc.Consolidate(steps=2)),
+        progress=bhc.training.Silent(),
+    )
+    report = model.compress(domain=digits.train.images[:50]).report
+    assert report.error is report.error_before is None
+    assert report.validation_images == 0
+    assert any("not limited to this domain" in note for note in report.notes)
+
+
+def test_the_text_of_a_report_says_what_matters(quick_model: bhc.Compressor) -> None:
+    text = str(quick_model.compress(classes=[3, 4], max_latency_ms=1000).report)
+    for word in ("classes 3, 4", "64-300-100 -> ", "x smaller", "file", "bytes", "in C", "validation", "scale", "ms"):
         assert word in text
+    assert "onnxruntime" in text
 
 
 def test_a_batch_layer_of_an_unknown_type_is_refused_by_name(digits: DataSet) -> None:

@@ -5,8 +5,10 @@ import torch
 
 import bhc
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import make_plan, slim_model
+from bhc.emission import Cutter, make_plan, slim_model
+from bhc.emission.slim import SlimLayer, Slimmer
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.training import TrainedModel
 
 SHAPES = {"lenet-300-100": (1, 8, 8), "lenet-5-caffe": (1, 16, 16)}
 
@@ -64,6 +66,99 @@ def test_slim_equals_masked_with_input_groups_alone() -> None:
         context = Context(classes=(1, 7))
         slim = slim_model(network, make_plan(network, context, threshold))
         assert_equal(slim(x), masked_logits(network, context, threshold, x))
+
+
+def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int, context: Context) -> torch.Tensor:
+    """``V(w_ij)`` from the posterior that training sees, every factor written out."""
+    posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], network.num_classes)))[index]
+    rows, columns, mean = layer.cut.kept_outputs, layer.cut.kept_inputs, posterior.mean
+
+    def at(vector: torch.Tensor | None, places: torch.Tensor, empty: float) -> torch.Tensor:
+        if vector is None:
+            return torch.full((len(places),), empty, dtype=torch.float64)
+        return vector[0].double().expand(len(places)) if vector.shape[1] == 1 else vector[0].double()[places]
+
+    ones = [1] * layer.cut.layer.module.weight[0, 0].dim()
+    z, z_var = at(mean.in_scale, columns, 1.0), at(posterior.in_scale_logvar, columns, -torch.inf).exp()
+    s, s_var = at(mean.out_scale, rows, 1.0), at(posterior.out_scale_logvar, rows, -torch.inf).exp()
+    w = mean.weight.dense()[0].double()[rows][:, columns]
+    w_var = posterior.weight_logvar[0].double()[rows][:, columns].exp()
+    z, z_var = z.view(1, -1, *ones), z_var.view(1, -1, *ones)
+    s, s_var = s.view(-1, 1, *ones), s_var.view(-1, 1, *ones)
+    return (z_var + z**2) * (w_var + w**2) * (s_var + s**2) - (z * w * s) ** 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
+@pytest.mark.parametrize("family", ["io-gnj", "gnj"])
+def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator: GeneratorSpec, family: str) -> None:
+    network, context = perturbed_network(name, generator, family=family), Context(classes=(0, 5, 9))
+    cutter = Cutter(network, context)
+    for threshold in (-1.0, 1e5):
+        for index, layer in enumerate(Slimmer(cutter).layers(cutter.cut(threshold))):
+            assert layer.variance.shape == layer.weight.shape
+            expected = variance_in_double(network, layer, index, context)
+            torch.testing.assert_close(layer.variance.double(), expected, rtol=2e-3, atol=1e-9)
+            typical = expected.log().mean().exp().item()
+            assert layer.typical_variance == pytest.approx(typical, rel=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
+    samples, context = 4000, Context(classes=(3, 4))
+    network = perturbed_network(name, bhc.LowRank(rank=3))
+    network.hypernet.vectors.logvar_map.offset.sub_(3.0)  # samples of a wide scale would have to be many
+    cutter = Cutter(network, context)
+    *_, layer = Slimmer(cutter).layers(cutter.cut(-6.0))
+    posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))[-1]
+    rows, columns, mean = layer.cut.kept_outputs, layer.cut.kept_inputs[:20], posterior.mean
+    rng = torch.Generator().manual_seed(0)
+
+    def draw(centre: torch.Tensor, logvar: torch.Tensor) -> torch.Tensor:
+        return centre + (0.5 * logvar).exp() * torch.randn(samples, *centre.shape, generator=rng)
+
+    assert mean.in_scale is not None
+    assert mean.out_scale is not None
+    assert posterior.in_scale_logvar is not None
+    assert posterior.out_scale_logvar is not None
+    z = draw(mean.in_scale[0, columns], posterior.in_scale_logvar[0, columns])
+    s = draw(mean.out_scale[0, rows], posterior.out_scale_logvar[0, rows])
+    w = draw(mean.weight.dense()[0][rows][:, columns], posterior.weight_logvar[0][rows][:, columns])
+    sampled = (s[:, :, None] * w * z[:, None, :]).var(0)
+    ratio = sampled / layer.variance[:, :20]
+    assert ratio.median().item() == pytest.approx(1, abs=0.05)
+    assert 0.7 < ratio.min() < ratio.max() < 1.4
+
+
+@torch.no_grad()
+def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> None:
+    network, context = perturbed_network("lenet-300-100", bhc.ScalesOnly()), Context(classes=(3, 4))
+    rates = network.hypernet.dropouts(network.space.encode(ContextBatch.of([context], 10)))[0]
+    network.hypernet.freeze_gates_()
+    network.hypernet.vectors.mean_map.offset.mul_(1.5)
+    cutter = Cutter(network, context)
+    layer = Slimmer(cutter).layers(cutter.cut(1e5))[0]
+    embedding, head = Slimmer(cutter).embedding, network.hypernet.weight_heads[0]
+    vectors = network.hypernet.vectors.means(embedding)[0]
+    assert rates.in_log_dropout is not None
+    assert rates.out_log_dropout is not None
+    assert vectors.in_scale is not None
+    assert vectors.out_scale is not None
+    z2, s2 = vectors.in_scale[0].square(), vectors.out_scale[0].square()
+    w, w_var = head.mean(embedding).dense()[0], head.logvar(embedding)[0].exp()
+    noisy = (1 + rates.in_log_dropout.exp()) * (1 + rates.out_log_dropout[0, :, None].exp()) * (w_var + w.square())
+    expected = s2[:, None] * z2 * (noisy - w.square())
+    torch.testing.assert_close(layer.variance, expected, rtol=1e-3, atol=1e-9)
+
+
+def test_without_rounding_the_module_is_the_slim_network() -> None:
+    network = perturbed_network("lenet-5-caffe", bhc.ScalesOnly())
+    x = torch.randint(0, 256, (8, 1, 16, 16)).to(torch.uint8)
+    emitted = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, precision=bhc.Float32())
+    assert torch.equal(emitted.module(x), slim_model(network, make_plan(network, Context(classes=(3, 4)), 0.0))(x))
+    assert_equal(emitted.module(x), masked_logits(network, Context(classes=(3, 4)), 0.0, x))
 
 
 def test_one_unit_a_layer_survives_any_threshold() -> None:

@@ -110,6 +110,21 @@ class TestEveryGenerator:
             given = head.mean_at(embedding, rows, columns)
             torch.testing.assert_close(given, dense[rows][:, columns], rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.parametrize("limit", [None, 0.02])
+    def test_a_part_of_the_log_variance_is_the_same_part_of_the_dense_one(self, spec, network, limit):
+        limits = (limit, *[None] * (len(posterior_layers(network)) - 1))
+        model, batch = conditional(spec, network, std_limits=limits), pairs(1)
+        perturb_(model.hypernet, std=1.0)
+        model.hypernet.clip_()
+        embedding = model.hypernet.embedder(*PAIRS.encode(batch))
+        for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
+            rows = torch.randperm(layer.num_outputs, generator=seeded())[: layer.num_outputs // 2 + 1]
+            columns = torch.randperm(layer.num_inputs, generator=seeded())[: layer.num_inputs // 2 + 1]
+            dense = head.logvar(embedding)[0]
+            given = head.logvar_at(embedding, rows, columns)
+            assert given.shape == (len(rows), len(columns), *layer.weight_shape[2:])
+            torch.testing.assert_close(given, dense[rows][:, columns], rtol=1e-5, atol=1e-4)
+
     def test_contexts_get_networks_of_their_own_once_the_maps_have_moved(self, spec, network):
         model, batch, x = conditional(spec, network), pairs(2), images(network, 1).expand(2, -1, -1, -1)
         everything = pairs(2)

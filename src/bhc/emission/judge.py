@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.contexts import Context
-from bhc.formats import with_numbers
+from bhc.formats import unrolled
 from bhc.training import TrainedModel
 
 TEMPERATURES = 13  # five a decade, from 0.1 to 25
@@ -29,8 +29,7 @@ class Judge:
 
     def __init__(self, model: TrainedModel, images: Tensor, labels: Tensor, classes: tuple[int, ...]) -> None:
         self.model, self.classes = model, classes
-        self.images = images.contiguous(memory_format=torch.channels_last)  # half the time of few-channel layers
-        self.labels = labels  # places in ``classes``
+        self.images, self.labels = images, labels  # labels are places in ``classes``
 
     @classmethod
     def of(cls, model: TrainedModel, context: Context) -> "Judge | None":
@@ -48,12 +47,7 @@ class Judge:
     @torch.no_grad()
     def judge(self, chain: nn.Sequential) -> Verdict:
         """Run the network on all examples."""
-        filters = {
-            f"{name}.weight": step.weight.clone(memory_format=torch.channels_last)
-            for name, step in chain.named_children()
-            if isinstance(step, nn.Conv2d)
-        }
-        fast = with_numbers(chain, filters)
+        fast = unrolled(chain)
         logits = torch.cat([fast(images) for images in self.images.split(CHUNK)])
         wrong = int((logits.argmax(1) != self.labels).sum())
         return Verdict(wrong, float(nn.functional.cross_entropy(logits, self.labels)), logits)

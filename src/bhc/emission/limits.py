@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 from math import inf
+from numbers import Real
+from typing import Any
 
 from bhc.errors import BhcError
 
@@ -21,10 +23,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
+            value: Any = getattr(self, field.name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < inf:
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not -inf < value < inf:
                 raise BhcError(f"{field.name} must be a number, given {value!r}")
             if field.name != "threshold" and value <= 0:
                 raise BhcError(

@@ -1,11 +1,13 @@
 """Which of the networks that a context could get: thresholds and steps are tried until the limits hold.
 
 Everything that can be limited, but the error, shrinks as the threshold falls and the step grows. So the search walks
-down the thresholds, finds at each the finest step that fits, and compares errors. When nothing fits, the smallest
+down the thresholds, finds at each the finest steps that fit, and compares errors. When nothing fits, the smallest
 network of all says what can be reached.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
 from math import inf
 
 import numpy as np
@@ -19,6 +21,7 @@ THRESHOLDS = 13  # tried across the consolidated range
 UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
+STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
 USUAL = slice(3, 10)  # seven scales, from 2^-7 to 2^-1: three looks find the right one
 UNJUDGED_SCALE = 2.0**-6  # without labelled data: a step that cost nothing wherever there was some
 
@@ -39,19 +42,17 @@ class Search:
 
     def best(self) -> Trial:
         """The network to emit, or an error that says how near to the limits one can come."""
-        limits, stock = self.limits, self.workshop.stock
+        limits = self.limits
         if not limits.searched:
             fixed = self.workshop.model.default_threshold if limits.threshold is None else limits.threshold
-            chosen = self._best_of([stock(fixed)])
+            chosen = self._best_of([fixed])
         else:
-            chosen = self._best_of(map(stock, self._inside()))
+            chosen = self._best_of(self._inside())
             if limits.bound_size and self._hurts(chosen):
-                below = self._best_of(map(stock, self._below()))
+                below = self._best_of(self._below())
                 chosen = min(filter(None, (chosen, below)), key=self._rank, default=None)
         if chosen is None and limits.max_error is not None:
-            # Errors do not always grow with the step; before giving up, look at everything.
-            right = filter(self._right_enough, self._all_fitting())
-            chosen = min(right, key=self._rank, default=None)
+            chosen = self._winner(self._all_fitting)  # before giving up, look at everything
         if chosen is None:
             raise self._failure()
         return chosen
@@ -69,12 +70,11 @@ class Search:
         """Wrong answers that rounding may add."""
         return 0 if self.workshop.judge is None else round(SLACK * self.workshop.judge.num_images)
 
+    @cached_property
     def _all_fitting(self) -> list[Trial]:
         """Every threshold with every step that fits, the error aside."""
-        limits, stock = self.limits, self.workshop.stock
-        below = self._below() if limits.bound_size else []
-        thresholds = [*self._inside(), *below] if limits.threshold is None else [limits.threshold]
-        trials = [trial for stock in map(stock, thresholds) for trial in map(stock.trial, self.scales)]
+        limits = self.limits
+        trials = [trial for stock in self._all_stocks() for trial in map(stock.trial, self.scales)]
         flops, latency = limits.max_flops or inf, limits.max_latency_ms
         return [
             trial
@@ -92,48 +92,77 @@ class Search:
     def _below(self) -> list[float]:
         return [self._inside()[-1] - far for far in BELOW]
 
-    def _best_of(self, stocks: Iterable[Stock]) -> Trial | None:
-        """The best trial that fits: of the lowest error, or, where only the error is limited, the smallest.
-
-        ``stocks`` come from large to small, so the step that fitted one fits the next, and a finer one may.
-        """
-        trials: list[Trial] = []
+    def _stocks(self, thresholds: Sequence[float]) -> Iterator[Stock]:
+        """What stays at falling thresholds, the same cut only once."""
         widths: set[tuple[int, ...]] = set()
-        for stock in stocks:
-            if stock.plan.widths in widths:
-                continue  # the same cut: what stays only ever shrinks
-            widths.add(stock.plan.widths)
-            trial = self._try(stock, at_most=trials[-1].scale if trials else None)
-            if trial is not None:
-                trials.append(trial)
-        limit = self.limits.max_latency_ms
-        right = filter(self._right_enough, sorted(trials, key=self._rank))
-        return next((trial for trial in right if limit is None or trial.stock.latency_ms <= limit), None)
+        for stock in map(self.workshop.stock, thresholds):
+            if stock.plan.widths not in widths:  # what stays only ever shrinks, so its widths tell
+                widths.add(stock.plan.widths)
+                yield stock
+
+    def _all_stocks(self) -> Iterator[Stock]:
+        """Everything that can be tried under these limits."""
+        if self.limits.threshold is not None:
+            return self._stocks([self.limits.threshold])
+        return chain(self._stocks(self._inside()), self._stocks(self._below() if self.limits.bound_size else []))
+
+    def _best_of(self, thresholds: Sequence[float]) -> Trial | None:
+        """The best trial that fits; ``thresholds`` fall, so a step that fitted one network fits the next."""
+        trials: list[Trial] = []
+        for stock in self._stocks(thresholds):
+            trials += self._offers(stock, known=trials[-1].scale if trials else None)
+        return self._winner(trials)
+
+    def _winner(self, trials: Sequence[Trial]) -> Trial | None:
+        """The first in rank that is right and fast enough.
+
+        Errors on the hard examples bound those on all from below, so not all trials need the full look.
+        """
+        best: Trial | None = None
+        judged = self.workshop.judge is not None and not self._smallest_wins
+        for trial in sorted(trials, key=lambda trial: trial.wrong_on_hard) if judged else trials:
+            if judged and best is not None and best.verdict is not None and trial.wrong_on_hard > best.verdict.wrong:
+                break
+            better = best is None or self._rank(trial) < self._rank(best)
+            if better and self._right_enough(trial) and self._fast_enough(trial):
+                best = trial
+        return best
+
+    @property
+    def _smallest_wins(self) -> bool:
+        """With nothing but the error limited: of networks that are right enough, nobody wants a larger one."""
+        return self.limits.max_error is not None and not self.limits.bound_size
+
+    def _fast_enough(self, trial: Trial) -> bool:
+        return self.limits.max_latency_ms is None or trial.stock.latency_ms <= self.limits.max_latency_ms
 
     def _rank(self, trial: Trial) -> tuple[float, ...]:
-        if self.limits.max_error is not None and not self.limits.bound_size:
+        if self._smallest_wins:
             return (trial.file_bytes,)
         if trial.verdict is None:
             return (-trial.stock.plan.threshold,)
         return (trial.verdict.wrong, trial.verdict.loss)
 
-    def _try(self, stock: Stock, *, at_most: Scale = None) -> Trial | None:
-        """The network at one threshold with the step that suits the limits; None if none does."""
+    def _offers(self, stock: Stock, *, known: Scale) -> list[Trial]:
+        """The networks at one threshold with the steps that suit the limits; ``known`` fitted a larger one."""
         limits = self.limits
         if limits.max_flops is not None and stock.plan.num_flops > limits.max_flops:
-            return None
+            return []
         trials = [stock.trial(scale) for scale in self.scales]
-        if limits.max_bytes is not None or limits.max_ram_bytes is not None:
-            known = trials if at_most is None else trials[: self.scales.index(at_most) + 1]
-            finest = _first(known, self._fits) or _first(trials, self._fits)
-            if finest is None or limits.max_bytes is not None:
-                return finest
+        if self._smallest_wins:
+            # One by one: errors need not grow with the step, and the coarsest that will do is wanted.
+            return [trial for trial in reversed(trials) if self._right_enough(trial)][:1]
+        harmless = self._as_coarse_as_harmless
+        if limits.max_bytes is None and limits.max_ram_bytes is None:
+            return [harmless(stock, trials)]
+        likely = 0 if known is None else len(trials) - 1 - self.scales.index(known)
+        finest = _first(trials, self._fits, likely=likely)
+        if finest is None:
+            return []
+        if limits.max_bytes is None:
             # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
-            harmless = self._as_coarse_as_harmless(stock, trials)
-            return max(finest, harmless, key=lambda trial: trial.scale or 0)
-        if limits.max_error is not None and not limits.bound_size:
-            return _last(trials, self._right_enough)
-        return self._as_coarse_as_harmless(stock, trials)
+            return [trials[max(finest, self.scales.index(harmless(stock, trials).scale))]]
+        return trials[finest : finest + STEPS_COMPARED]
 
     def _fits(self, trial: Trial) -> bool:
         limits = self.limits
@@ -142,7 +171,12 @@ class Search:
         return limits.max_bytes is None or trial.has_at_most(limits.max_bytes)
 
     def _right_enough(self, trial: Trial) -> bool:
-        return self.limits.max_error is None or (trial.error is not None and trial.error <= self.limits.max_error)
+        limit, judge = self.limits.max_error, self.workshop.judge
+        if limit is None or judge is None:
+            return limit is None
+        if 100 * trial.wrong_on_hard / judge.num_images > limit:
+            return False  # those alone are too many; most are told by this quick look
+        return trial.error is not None and trial.error <= limit
 
     def _as_coarse_as_harmless(self, stock: Stock, trials: Sequence[Trial]) -> Trial:
         """The coarsest step, of those that are usual, that costs next to nothing against floats."""
@@ -156,13 +190,13 @@ class Search:
 
     def _failure(self) -> BhcError:
         """Name the limit that cannot be met, and the nearest figure that can."""
-        limits, workshop = self.limits, self.workshop
-        thresholds = [limits.threshold] if limits.threshold is not None else [*self._inside(), *self._below()]
-        smallest = workshop.stock(thresholds[-1]).trial(self.scales[-1])
+        limits = self.limits
+        coarsest = [stock.trial(self.scales[-1]) for stock in self._all_stocks()]
+        smallest = coarsest[-1]
         where = "" if limits.threshold is None else f" at threshold {limits.threshold:g}"
         whose = f"no network for {smallest.stock.plan.context}{where} has at most"
         for name, limit, unit, figure in (
-            ("max_bytes", limits.max_bytes, "bytes", lambda: smallest.file_bytes),
+            ("max_bytes", limits.max_bytes, "bytes", lambda: min(trial.file_bytes for trial in coarsest)),
             ("max_flops", limits.max_flops, "FLOPs", lambda: smallest.stock.plan.num_flops),
             ("max_ram_bytes", limits.max_ram_bytes, "bytes in its C form", lambda: smallest.ram_bytes),
             ("max_latency_ms", limits.max_latency_ms, "ms latency", lambda: _round_up(smallest.stock.latency_ms)),
@@ -172,7 +206,7 @@ class Search:
                     f"{whose} {limit:,} {unit}; the smallest that can be reached is {figure():,}",
                     hint=f"ask for {name}={figure()} or more",
                 )
-        errors = [trial.error for trial in self._all_fitting() if trial.error is not None]
+        errors = [trial.error for trial in self._all_fitting if trial.error is not None]
         if limits.max_error is None or not errors:  # times vary: a latency was over the limit, and now is not
             return BhcError(
                 f"{whose} {limits.max_latency_ms:,} ms latency each time it is measured",
@@ -192,21 +226,26 @@ def _scales(precision: Precision) -> tuple[Scale, ...]:
     return SCALES if precision.scale is None else (precision.scale,)
 
 
-def _first(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> Trial | None:
-    """The first good one, where all after a good one are good; None if there is none.
+def _first(trials: Sequence[Trial], good: Callable[[Trial], bool], *, likely: int) -> int | None:
+    """The place of the first good one, where all after a good one are good; None if there is none.
 
-    From the end, in steps that double: where to look is mostly known.
+    Looks at the place that is ``likely`` from the end first, and goes on from there in steps that double.
     """
-    if not good(trials[-1]):
-        return None
-    low, high, jump = 0, len(trials) - 1, 1
-    while high > 0 and good(trials[max(high - jump, 0)]):
-        high, jump = max(high - jump, 0), 2 * jump
-    low = max(high - jump + 1, 0) if high else 0
+    low, high = 0, len(trials) - 1
+    start, jump = high - likely, 1
+    if not good(trials[start]):
+        if start == high or not good(trials[high]):
+            return None
+        low = start + 1
+    else:
+        high = start
+        while high > low and good(trials[max(high - jump, low)]):
+            high, jump = max(high - jump, low), 2 * jump
+        low = max(high - jump + 1, low)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if good(trials[middle]) else (middle + 1, high)
-    return trials[high]
+    return high
 
 
 def _last(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> Trial | None:

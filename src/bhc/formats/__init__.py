@@ -9,6 +9,7 @@ from bhc.formats.onnx_model import onnx_bytes
 from bhc.formats.packed import Part, pack, packed_parts
 from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, with_numbers
 from bhc.formats.runtime import onnx_latency_ms, open_session
+from bhc.formats.unroll import unrolled
 
 __all__ = [
     "LARGEST_BIAS_CODE",
@@ -31,5 +32,6 @@ __all__ = [
     "packed_parts",
     "read_network",
     "torch_bytes",
+    "unrolled",
     "with_numbers",
 ]

@@ -9,10 +9,11 @@ from typing import Any
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats.c_steps import RULES, CWriter
+from bhc.formats.c_steps import RULES, CWriter, in_comment, pooled_convolution, side_by_side
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import QuantisedNetwork
+from bhc.formats.unroll import is_rising
 from bhc.graph import Select, chain_shapes
 
 
@@ -66,7 +67,7 @@ class _Header:
 
     def text(self, about: Mapping[str, Any]) -> str:
         name, memory = self.name, self.memory
-        guard = f"BHC_{name.upper()}_H"
+        guard = f"BHC_{name}_H"  # as it is: net and NET are two networks
         includes = ["#include <stdint.h>"] + ["#include <math.h>"] * self.writer.uses_math
         buffers = [f"    float {key}[{size}];" for key, size in self.writer.buffers.items()]
         return "\n".join(
@@ -107,7 +108,7 @@ class _Header:
             f"flash: {memory.flash} bytes of constants. RAM: {memory.ram} bytes of stack for activations.",
             f"Together {memory.total} bytes; machine code and a few local variables not counted.",
         ]
-        return ["/*", *[f" * {line}".rstrip().replace("*/", "* /") for line in lines], " */"]
+        return ["/*", *[f" * {in_comment(line)}".rstrip() for line in lines], " */"]
 
     def _arg_max(self) -> list[str]:
         return [
@@ -124,12 +125,19 @@ def _write(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Header
     folded = fold_normalisation(network)
     writer = CWriter(folded, name, weights)
     steps = list(chain_shapes(folded.chain, folded.input_shape))
-    for place, (step, module, arriving, leaving) in enumerate(steps):
-        following = steps[place + 1][1] if place + 1 < len(steps) else None
-        if isinstance(module, Select) and isinstance(following, nn.Linear):
-            writer.read_through(step, module, arriving)  # the linear layer reads through the list of inputs
-            continue
-        RULES[type(module)](writer, step, module, arriving, leaving)
+    while steps:
+        step, module, arriving, leaving = steps.pop(0)
+        following = [other for _, other, _, _ in steps[:2]]
+        match module, following:
+            case Select(), [nn.Linear(), *_]:
+                writer.read_through(step, module, arriving)  # the layer reads through the list of inputs
+            case nn.Conv2d(), [activation, nn.MaxPool2d() as pool] if is_rising(activation) and side_by_side(pool):
+                (activation_name, _, _, _), (_, _, _, pooled) = steps[:2]
+                pooled_convolution(writer, step, module, pool, arriving, pooled)
+                RULES[type(activation)](writer, activation_name, activation, pooled, pooled)
+                del steps[:2]
+            case _:
+                RULES[type(module)](writer, step, module, arriving, leaving)
     writer.finish(len(network.labels))
     writer.integers("labels", network.labels)
     return _Header(network, name, writer)

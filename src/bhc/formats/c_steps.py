@@ -11,6 +11,7 @@ from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.graph import KINDS, Select, Shape, conv_padding, pair
 
 LINE = 112
+LOWEST = "-3.402823466e+38f"
 TYPES = {1: "int8_t", 2: "int16_t", 4: "int32_t"}
 
 
@@ -20,6 +21,7 @@ class CWriter:
     def __init__(self, network: QuantisedNetwork, name: str, form: WeightForm) -> None:
         self.network, self.name, self.form = network, name, form
         self.arrays: list[tuple[str, Iterable[str]]] = []  # how each is declared, and its numbers
+        self.names: set[str] = set()  # of the arrays
         self.functions: list[str] = []
         self.body: list[str] = []
         self.buffers: dict[str, int] = {}  # floats in each
@@ -39,7 +41,7 @@ class CWriter:
         return self.target(size) if self.source == "input" else self.source
 
     def lines(self, comment: str, lines: Iterable[str]) -> None:
-        self.body.append(f"    {{ /* {comment} */")
+        self.body.append(f"    {{ /* {in_comment(comment)} */")
         self.body.extend(f"        {line}" for line in lines)
         self.body.append("    }")
 
@@ -100,6 +102,9 @@ class CWriter:
     def _array(self, kind: str, size: int, name: str, numbers: Iterable[str], count: int) -> str:
         self.flash += size * count
         full = f"{self.name}_{c_name(name)}"
+        while full in self.names:  # layers whose names differ in what C does not know
+            full += "_"
+        self.names.add(full)
         self.arrays.append((f"static const {kind} {full}[{count}]", numbers))
         return full
 
@@ -112,6 +117,11 @@ def literal(value: float) -> str:
     """A float constant that reads back to the same single-precision number."""
     text = f"{np.float32(value):.9g}"
     return f"{text}f" if any(mark in text for mark in ".en") else f"{text}.0f"
+
+
+def in_comment(text: str) -> str:
+    """The text without what would end the comment, or look like another one's beginning, which compilers warn of."""
+    return text.replace("*/", "* /").replace("/*", "/ *")
 
 
 def c_name(name: str) -> str:
@@ -162,32 +172,67 @@ def _linear(writer: CWriter, name: str, module: nn.Linear, arriving: Shape, leav
 
 
 def _convolution(writer: CWriter, name: str, module: nn.Conv2d, arriving: Shape, leaving: Shape) -> None:
+    _convolve(writer, name, module, arriving, leaving, window=(1, 1))
+
+
+def pooled_convolution(
+    writer: CWriter, name: str, module: nn.Conv2d, pool: nn.MaxPool2d, arriving: Shape, leaving: Shape
+) -> None:
+    """The largest of each window as it is computed: the map before pooling is never stored."""
+    _convolve(writer, name, module, arriving, leaving, window=pair(pool.kernel_size))
+
+
+def side_by_side(pool: nn.MaxPool2d) -> bool:
+    """Whether windows lie side by side without padding, so that each place belongs to one at most."""
+    return (
+        pair(pool.kernel_size) == pair(pool.stride) and pair(pool.padding) == (0, 0) and pair(pool.dilation) == (1, 1)
+    )
+
+
+def _convolve(
+    writer: CWriter, name: str, module: nn.Conv2d, arriving: Shape, leaving: Shape, *, window: tuple[int, int]
+) -> None:
     (channels, height, width), (filters, rows, columns) = arriving, leaving
     kernel, stride, dilation = pair(module.kernel_size), pair(module.stride), pair(module.dilation)
     padding = conv_padding(module)
     weight, factor = writer.weights(name, module.weight.numpy())
     bias, target = writer.bias(name, module), writer.target(prod(leaving))
+    pooled = window != (1, 1)
+    places = [f"(y * {window[0]} + p)", f"(x * {window[1]} + q)"] if pooled else ["y", "x"]
     row, column = (
-        f"{place} * {stride[axis]} + {offset} * {dilation[axis]}" + (f" - {padding[axis]}" if padding[axis] else "")
-        for axis, (place, offset) in enumerate((("y", "u"), ("x", "v")))
+        f"{places[axis]} * {stride[axis]} + {offset} * {dilation[axis]}"
+        + (f" - {padding[axis]}" if padding[axis] else "")
+        for axis, offset in enumerate("uv")
     )
+    index = f"((o * {channels} + c) * {kernel[0]} + u) * {kernel[1]} + v"
+    of_one_place = [
+        "    float sum = 0.0f;",
+        f"    for (c = 0; c < {channels}; c++)",
+        f"    for (u = 0; u < {kernel[0]}; u++)",
+        f"    for (v = 0; v < {kernel[1]}; v++) {{",
+        f"        const int row = {row}, column = {column};",
+        *_skip_outside(any(padding), height, width),
+        f"        sum += {weight(index)} * {writer.source}[(c * {height} + row) * {width} + column];",
+        "    }",
+    ]
+    of_a_window = [
+        f"    float best = {LOWEST};",
+        f"    for (p = 0; p < {window[0]}; p++)",
+        f"    for (q = 0; q < {window[1]}; q++) {{",
+        *[f"    {line}" for line in of_one_place],
+        "        if (sum > best) best = sum;",
+        "    }",
+    ]
     writer.lines(
-        f"{name}: {channels} channels, {filters} filters of {kernel[0]} x {kernel[1]}",
+        f"{name}: {channels} channels, {filters} filters of {kernel[0]} x {kernel[1]}"
+        + (f", the largest of {window[0]} x {window[1]}" if pooled else ""),
         [
-            "int o, y, x, c, u, v;",
+            "int o, y, x, c, u, v" + (", p, q;" if pooled else ";"),
             f"for (o = 0; o < {filters}; o++)",
             f"for (y = 0; y < {rows}; y++)",
             f"for (x = 0; x < {columns}; x++) {{",
-            "    float sum = 0.0f;",
-            f"    for (c = 0; c < {channels}; c++)",
-            f"    for (u = 0; u < {kernel[0]}; u++)",
-            f"    for (v = 0; v < {kernel[1]}; v++) {{",
-            f"        const int row = {row}, column = {column};",
-            *_skip_outside(any(padding), height, width),
-            f"        sum += {weight(f'((o * {channels} + c) * {kernel[0]} + u) * {kernel[1]} + v')}"
-            f" * {writer.source}[(c * {height} + row) * {width} + column];",
-            "    }",
-            f"    {target}[(o * {rows} + y) * {columns} + x] = sum{factor}{bias};",
+            *(of_a_window if pooled else of_one_place),
+            f"    {target}[(o * {rows} + y) * {columns} + x] = {'best' if pooled else 'sum'}{factor}{bias};",
             "}",
         ],
     )
@@ -218,7 +263,7 @@ def _pool(writer: CWriter, name: str, module: nn.Module, arriving: Shape, leavin
             f"for (c = 0; c < {channels}; c++)",
             f"for (y = 0; y < {rows}; y++)",
             f"for (x = 0; x < {columns}; x++) {{",
-            f"    float result = {'-3.402823466e+38f' if largest else '0.0f'};",
+            f"    float result = {LOWEST if largest else '0.0f'};",
             f"    for (u = 0; u < {kernel[0]}; u++)",
             f"    for (v = 0; v < {kernel[1]}; v++) {{",
             f"        const int row = {row}, column = {column};",

@@ -88,7 +88,8 @@ def _checked(labels: Any, shape: Any, runtime: str, size: int, logits: Callable[
 
 
 def _not_ours(path: Path, error: Exception) -> BhcError:
-    reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).splitlines()[0][:200]
+    words = str(error) or type(error).__name__
+    reason = f"it lacks {words}" if isinstance(error, KeyError) else words.splitlines()[0][:200]
     return BhcError(
         f"{path} is damaged, or was not written by bhc: {reason}",
         hint=f"make one with: bhc export small.bhc --to ... --out {path.name}",

@@ -48,5 +48,5 @@ def parse_network(content: bytes, path: Path) -> NetworkFile:
     try:
         network, parts = unpack(content)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, BhcError) as error:
-        raise BhcError(f"{path} is damaged: {error}", hint="copy or make it again") from error
+        raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
     return NetworkFile(network, VERSION, len(content), parts)

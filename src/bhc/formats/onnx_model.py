@@ -11,7 +11,7 @@ from bhc.errors import BhcError
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import Codes, QuantisedNetwork
-from bhc.formats.unroll import POOL, can_unroll, unroll
+from bhc.formats.unroll import COPIES, POOL, PooledConvolution, unrolled
 from bhc.graph import KINDS, Select, chain_shapes, conv_padding, pair
 
 if TYPE_CHECKING:
@@ -28,17 +28,11 @@ def onnx_bytes(
     if weights is WeightForm.BIT_PACKED:
         raise BhcError("ONNX has no bit-packed weights", hint="choose floats or integers")
     network = fold_normalisation(network)
+    # Floats are for speed, integers for size: unrolling is faster and stores more numbers.
     integers = weights is WeightForm.INTEGERS
     writer = _Writer(network, integers=integers)
-    steps = list(network.chain.named_children())
-    while steps:
-        # Floats are for speed, integers for size: unrolling is faster and stores more numbers.
-        if not integers and can_unroll([module for _, module in steps]):
-            _unrolled_convolution(writer, *steps[:3])  # type: ignore[arg-type]
-            del steps[:3]
-        else:
-            name, module = steps.pop(0)
-            RULES[type(module)](writer, name, module)
+    for name, module in (network.chain if integers else unrolled(network.chain)).named_children():
+        RULES[type(module)](writer, name, module)
     return writer.model(metadata or {}).SerializeToString()
 
 
@@ -47,7 +41,7 @@ class _Writer:
 
     def __init__(self, network: QuantisedNetwork, *, integers: bool) -> None:
         self.network, self.integers = network, integers
-        self.shapes = {name: shape for name, _, _, shape in chain_shapes(network.chain, network.input_shape)}
+        self.arriving = {name: shape for name, _, shape, _ in chain_shapes(network.chain, network.input_shape)}
         self.nodes: list[onnx.NodeProto] = []
         self.initialisers: list[onnx.TensorProto] = []
         self.value = INPUT
@@ -124,23 +118,15 @@ def _convolution(writer: _Writer, name: str, module: nn.Conv2d) -> None:
     )
 
 
-def _unrolled_convolution(
-    writer: _Writer,
-    convolution: tuple[str, nn.Conv2d],
-    activation: tuple[str, nn.Module],
-    pool: tuple[str, nn.MaxPool2d],
-) -> None:
-    """All places of a pooling window at once, then the largest of them; see ``unroll``."""
-    (name, module), copies = convolution, POOL * POOL
-    weight, bias = unroll(module)
-    biases = [] if bias is None else [writer.constant(f"{name}.bias", bias.numpy())]
-    numbers = writer.constant(f"{name}.weight", weight.numpy())
-    writer.node("Conv", name, numbers, *biases, strides=[POOL, POOL], pads=conv_padding(module))
-    pooled, (channels, rows, columns) = pool[0], writer.shapes[pool[0]]
-    shape = writer.constant(f"{pooled}.shape", np.array([0, copies, channels, rows, columns]))
-    writer.node("Reshape", f"{pooled}.windows", shape)
-    writer.node("ReduceMax", pooled, writer.constant(f"{pooled}.axis", np.array([1])), keepdims=0)
-    RULES[type(activation[1])](writer, *activation)
+def _pooled_convolution(writer: _Writer, name: str, module: PooledConvolution) -> None:
+    biases = [] if module.bias is None else [writer.constant(f"{name}.bias", module.bias.numpy())]
+    numbers = writer.constant(f"{name}.weight", module.weight.numpy())
+    writer.node("Conv", f"{name}.copies", numbers, *biases, strides=[POOL, POOL], pads=module.padding * 2)
+    windows = [0, COPIES, *module.output_shape(writer.arriving[name])]  # 0: the batch, as it comes
+    shape = writer.constant(f"{name}.shape", np.array(windows))
+    writer.node("Reshape", f"{name}.windows", shape)
+    writer.node("ReduceMax", f"{name}.largest", writer.constant(f"{name}.axis", np.array([1])), keepdims=0)
+    RULES[type(module.activation)](writer, name, module.activation)
 
 
 def _max_pool(writer: _Writer, name: str, module: nn.MaxPool2d) -> None:
@@ -186,6 +172,7 @@ def _plain(kind: str, **attributes: str) -> Callable[[_Writer, str, nn.Module], 
 RULES: dict[type[nn.Module], Callable[..., None]] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
+    PooledConvolution: _pooled_convolution,
     nn.ReLU: _plain("Relu"),
     nn.ReLU6: _relu6,
     nn.LeakyReLU: _plain("LeakyRelu", alpha="negative_slope"),

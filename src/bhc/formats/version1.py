@@ -1,37 +1,97 @@
 """The ``.bhc`` file, version 1: a chain's description and its float32 tensors. Read, no longer written."""
 
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from bhc.errors import BhcError
+from bhc.formats.packed import LARGEST_ACTIVATION
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import chain_shapes, rebuild
+from bhc.graph import Select, Shape, chain_shapes, rebuild
 from bhc.tensors import parse_tensors
 
 VERSION = 1
+LARGEST_LABEL = (1 << 31) - 1
+
+# What a report must hold to be shown, and what it may hold. The rest is counted from the network.
+_COUNTS = ("weights_before", "parameter_bytes_before", "flops_before")
+_NUMBERS = ("threshold", "validation_images")
+_NUMBERS_OR_NONE = ("error_before", "error", "emit_ms")
+_REPORT = (*_COUNTS, *_NUMBERS, *_NUMBERS_OR_NONE, "context", "classes", "architecture_before")
 
 
 def read_version_1(content: bytes, path: Path) -> tuple[QuantisedNetwork, dict[str, Any]]:
     """The network, all floats, and the report that lies beside it."""
     tensors, header = parse_tensors(content, path)
-    if header.get("format") != "bhc":
+    if not isinstance(header, dict) or header.get("format") != "bhc":
         raise BhcError(f"{path} is not a .bhc file", hint="make one with: bhc compress RUN/ ... --out small.bhc")
     if header.get("version") != VERSION:
-        raise BhcError(f"{path} has version {header.get('version')}, this program reads 1 and 2", hint="update bhc")
+        raise BhcError(
+            f"{path} has version {str(header.get('version'))[:20]}, this program reads 1 and 2", hint="update bhc"
+        )
     try:
-        with torch.device("meta"):
-            chain = rebuild(header["network"])
-        chain.load_state_dict(tensors, assign=True)
-        if any(parameter.dtype != torch.float32 for parameter in chain.parameters()):
-            raise ValueError("its weights are not 32-bit floats")
-        shape, report = tuple(header["input_shape"]), dict(header["report"])
-        *_, (_, _, _, outputs) = chain_shapes(chain, shape)  # layers that do not fit together fail here
-        labels = tuple(int(label) for label in report["classes"])
-        if outputs != (len(labels),):
-            raise ValueError(f"{len(labels)} classes for outputs of shape {outputs}")
-        chain = chain.eval().requires_grad_(False)
-        return QuantisedNetwork(chain, shape, labels, temperature=float(header["temperature"])), report
-    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-        raise BhcError(f"{path} is damaged: {error}") from error
+        return _network(header, tensors), _report(header["report"])
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError, OverflowError) as error:
+        raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
+
+
+def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> QuantisedNetwork:
+    chain, shape = _chain(header["network"], tensors), _shape(header["input_shape"])
+    sizes = [prod(shape)]
+    for _, _, _, outputs in chain_shapes(chain, shape):  # layers that do not fit together fail here
+        sizes.append(prod(outputs))
+    if max(sizes) > LARGEST_ACTIVATION:
+        raise ValueError(f"{max(sizes):,} numbers between two steps")
+    labels = tuple(header["report"]["classes"])
+    if outputs != (len(labels),):
+        raise ValueError(f"{len(labels)} classes for outputs of shape {outputs}")
+    if not all(type(label) is int and 0 <= label <= LARGEST_LABEL for label in labels):
+        raise ValueError("its classes are not whole numbers")
+    temperature = float(header["temperature"])
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"a temperature of {temperature}")
+    return QuantisedNetwork(chain, shape, labels, temperature=temperature)
+
+
+def _chain(steps: Any, tensors: Mapping[str, Tensor]) -> nn.Sequential:
+    """The chain with its numbers, if they have the types such a chain has."""
+    with torch.device("meta"):
+        chain = rebuild(steps)
+    for name, expected in chain.state_dict().items():
+        if tensors[name].dtype != expected.dtype:
+            raise ValueError(f"{name} holds {tensors[name].dtype}")
+    chain.load_state_dict(tensors, assign=True)
+    for module in chain:
+        if isinstance(module, Select) and (module.index.diff() <= 0).any():
+            raise ValueError("a step reads its inputs twice or out of order")
+    return chain.eval().requires_grad_(False)
+
+
+def _report(report: Any) -> dict[str, Any]:
+    """The report, if its entries have the types that a report's have."""
+    if not isinstance(report, dict) or not isinstance(report.get("context"), dict):
+        raise ValueError("its report is not one")
+    if not all(type(report[name]) is int and report[name] > 0 for name in _COUNTS):
+        raise ValueError("its report counts what cannot be counted")
+    if not all(_is_number(report[name]) for name in _NUMBERS):
+        raise ValueError("its report lacks a number")
+    if not all(report.get(name) is None or _is_number(report[name]) for name in _NUMBERS_OR_NONE):
+        raise ValueError("its report has text in the place of a number")
+    before = report["architecture_before"]
+    if not isinstance(before, list) or not all(type(width) is int for width in before):
+        raise ValueError("its report has no architecture")
+    return {name: value for name, value in report.items() if name in _REPORT}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _shape(shape: Any) -> Shape:
+    if not isinstance(shape, list) or not shape or not all(type(size) is int and size > 0 for size in shape):
+        raise ValueError(f"inputs of shape {str(shape)[:60]}")
+    return tuple(shape)

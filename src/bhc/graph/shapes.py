@@ -27,21 +27,21 @@ def output_shape(module: nn.Module, shape: Shape) -> Shape:
     """The shape that ``module`` makes of one example of ``shape``."""
     match module:
         case nn.Linear():
-            _expect(shape == (module.in_features,), f"{module} does not take {shape}")
+            _expect(shape == (module.in_features,), f"{_kind(module)} does not take {shape}")
             return (module.out_features,)
         case nn.Conv2d():
-            _expect(len(shape) == 3 and shape[0] == module.in_channels, f"{module} does not take {shape}")
+            _expect(len(shape) == 3 and shape[0] == module.in_channels, f"{_kind(module)} does not take {shape}")
             return (module.out_channels, *_window(module, shape, padding=conv_padding(module)))
         case nn.MaxPool2d() | nn.AvgPool2d():
-            _expect(len(shape) == 3, f"{module} does not take {shape}")
+            _expect(len(shape) == 3, f"{_kind(module)} does not take {shape}")
             vertical, horizontal = pair(module.padding)
-            kernel = pair(module.kernel_size)
-            _expect(2 * vertical <= kernel[0] and 2 * horizontal <= kernel[1], f"{module} pads over half its window")
+            height, width = pair(module.kernel_size)  # not of its span: dilation does not count
+            _expect(2 * vertical <= height and 2 * horizontal <= width, f"{_kind(module)} pads over half its window")
             return (shape[0], *_window(module, shape, padding=(vertical, horizontal, vertical, horizontal)))
         case nn.Flatten():
             return (prod(shape),)
         case Select():
-            _expect(len(shape) == 1 and _within(module.index, shape[0]), f"{module} does not take {shape}")
+            _expect(len(shape) == 1 and _within(module.index, shape[0]), f"{_kind(module)} does not take {shape}")
             return (len(module.index),)
     return shape
 
@@ -53,9 +53,9 @@ def conv_padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
         if module.padding == "valid":
             return (0, 0, 0, 0)
         _expect(pair(module.stride) == (1, 1), "padding 'same' needs a stride of 1")
-        spans = [d * (k - 1) for k, d in zip(pair(module.kernel_size), pair(module.dilation), strict=True)]
-        top, left = (span // 2 for span in spans)
-        return (top, left, spans[0] - top, spans[1] - left)
+        height, width = _spans(module)
+        top, left = (height - 1) // 2, (width - 1) // 2
+        return (top, left, height - 1 - top, width - 1 - left)
     vertical, horizontal = pair(module.padding)
     return (vertical, horizontal, vertical, horizontal)
 
@@ -70,15 +70,21 @@ def pair(value: Any) -> Pair:
     return numbers
 
 
+def _spans(module: Any) -> Pair:
+    """Rows and columns from the first to the last that a window touches."""
+    dilation, kernel = pair(getattr(module, "dilation", 1)), pair(module.kernel_size)
+    _expect(min(*kernel, *dilation) >= 1, f"{_kind(module)} has a size of zero")
+    return dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1
+
+
 def _window(module: Any, shape: Shape, *, padding: tuple[int, int, int, int]) -> Pair:
     """How often a sliding window fits, down and across."""
-    dilation = pair(getattr(module, "dilation", 1))
-    kernel, stride = pair(module.kernel_size), pair(module.stride)
+    spans, stride = _spans(module), pair(module.stride)
     sizes = []
     for axis in (0, 1):
-        _expect(min(kernel[axis], stride[axis], dilation[axis]) >= 1, f"{module} has a size of zero")
-        room = shape[1 + axis] + padding[axis] + padding[axis + 2] - dilation[axis] * (kernel[axis] - 1) - 1
-        _expect(room >= 0, f"{module} does not fit into {shape}")
+        _expect(stride[axis] >= 1, f"{_kind(module)} has a size of zero")
+        room = shape[1 + axis] + padding[axis] + padding[axis + 2] - spans[axis]
+        _expect(room >= 0, f"{_kind(module)} does not fit into {shape}")
         sizes.append(room // stride[axis] + 1)
     return sizes[0], sizes[1]
 
@@ -90,3 +96,7 @@ def _within(index: Tensor, count: int) -> bool:
 def _expect(condition: bool, problem: str) -> None:
     if not condition:
         raise ValueError(problem)
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__

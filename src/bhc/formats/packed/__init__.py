@@ -1,7 +1,7 @@
 """The packed ``.bhc`` file, version 2; ``docs/format.md`` specifies it byte by byte."""
 
-from bhc.formats.packed.layout import MAGIC, VERSION, Part
+from bhc.formats.packed.layout import LARGEST_ACTIVATION, MAGIC, VERSION, Part
 from bhc.formats.packed.read import unpack
 from bhc.formats.packed.write import pack, packed_parts
 
-__all__ = ["MAGIC", "VERSION", "Part", "pack", "packed_parts", "unpack"]
+__all__ = ["LARGEST_ACTIVATION", "MAGIC", "VERSION", "Part", "pack", "packed_parts", "unpack"]

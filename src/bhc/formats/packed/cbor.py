@@ -4,6 +4,7 @@ import struct
 from typing import Any
 
 DEEPEST = 8
+MOST_VALUES = 1 << 13  # a header of real use has some hundreds
 _FLOATS = {25: ">e", 26: ">f", 27: ">d"}  # additional information: struct format
 _SIMPLE = {20: False, 21: True, 22: None}
 _SIZES = {24: 1, 25: 2, 26: 4, 27: 8}
@@ -39,6 +40,15 @@ def loads(content: bytes) -> Any:
     return value
 
 
+def brief(value: Any) -> str:
+    """A value for an error message, which must not grow with what a file holds."""
+    if isinstance(value, list) and len(value) <= 5 and all(isinstance(part, int | float | None) for part in value):
+        return str(value)
+    if isinstance(value, list | dict | bytes | str):
+        return f"a {type(value).__name__} of {len(value)}"
+    return str(value)
+
+
 def _head(major: int, number: int) -> bytes:
     if number < 24:
         return bytes([major << 5 | number])
@@ -62,11 +72,13 @@ def _float(value: float) -> bytes:
 class _Reader:
     def __init__(self, content: bytes) -> None:
         self.content = content
+        self.values = 0
 
     def value(self, at: int, depth: int) -> tuple[Any, int]:
         """The value at a place, and the place after it."""
-        if depth > DEEPEST:
-            raise ValueError("values are nested too deeply")
+        self.values += 1
+        if depth > DEEPEST or self.values > MOST_VALUES:
+            raise ValueError("values are too many, or nested too deeply")
         major, code = divmod(self.bytes(at, 1)[0], 32)
         if major == 7:
             return self.simple(code, at + 1)
@@ -90,7 +102,7 @@ class _Reader:
 
     def pairs(self, items: list[Any]) -> dict[Any, Any]:
         keys = items[::2]
-        if not all(isinstance(key, int | str) for key in keys) or len(set(keys)) < len(keys):
+        if not all(type(key) in (int, str) for key in keys) or len(set(keys)) < len(keys):  # a bool is an int
             raise ValueError("a key is neither a number nor text, or stands twice")
         return dict(zip(keys, items[1::2], strict=True))
 

@@ -46,7 +46,6 @@ def _model(prior: Prior) -> Any:
     """The coder's table: exact, for a frequency over 2^16 needs no rounding. None if there is nothing to say."""
     import constriction
 
-    frequencies = prior.frequencies()
-    if len(frequencies) == 1:
+    if len(prior.frequencies) == 1:
         return None
-    return constriction.stream.model.Categorical(frequencies / TOTAL, perfect=False)
+    return constriction.stream.model.Categorical(prior.frequencies / TOTAL, perfect=False)

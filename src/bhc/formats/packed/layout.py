@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,16 @@ CARD_NAMES = (
     "reference_bits", "rescued", "outside", "class_names", "features",
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
+
+MOST_STEPS = 1 << 7
+LARGEST_ACTIVATION = 1 << 22  # numbers between two steps
+# A constant layer takes no bytes, so a small file may hold some numbers for nothing; but not any number of them.
+FREE_NUMBERS, NUMBERS_A_BYTE = 1 << 20, 64
+
+
+def most_numbers(size: int) -> int:
+    """How many coded weights, codes in tables, and values to choose from a file of ``size`` bytes may have in all."""
+    return FREE_NUMBERS + NUMBERS_A_BYTE * size
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,8 @@ class PackedLayer:
         """What the weights take in the coded stream, by their information under the prior."""
         if self.weights is None or self.prior is None:
             return 0.0
-        counts = np.bincount(self.weights.codes.ravel() - self.prior.lowest, minlength=len(self.prior.weights))
+        counts = np.bincount(self.weights.codes.ravel() - self.prior.lowest, minlength=self.prior.count)
         return coding_cost(self.prior, counts) / (8 * BIT)
-
-    @property
-    def entropy_bytes(self) -> float:
-        """The least that any code can take that knows how often each value occurs, and nothing else."""
-        if self.weights is None:
-            return 0.0
-        _, counts = np.unique(self.weights.codes, return_counts=True)
-        return -float((counts * np.log2(counts / counts.sum())).sum()) / 8
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Content:
 
     def to_bytes(self) -> bytes:
         """The file."""
-        header, selection = dumps(self.header), self._selection_stream()
+        header, selection = self.header_bytes, self._selection_stream
         body = b"".join(
             [
                 MAGIC,
@@ -103,14 +106,21 @@ class Content:
                 to_varint(len(selection)),
                 selection,
                 *[layer.plain for layer in self.layers],
-                self._weight_stream(),
+                self._weight_stream,
             ]
         )
         return body + zlib.crc32(body).to_bytes(CHECKSUM, "little")
 
+    @property
+    def numbers(self) -> int:
+        """What counts towards ``most_numbers``."""
+        coded = sum(layer.weights.codes.size for layer in self.layers if layer.weights is not None)
+        tables = sum(layer.prior.count for layer in self.layers if layer.prior is not None)
+        return coded + tables + sum(len(selection.mask) for selection in self.selections)
+
     def parts(self) -> Iterator[Part]:
         """What the bytes are for; they add up to the size of the file."""
-        header, selection, stream = dumps(self.header), self._selection_stream(), self._weight_stream()
+        header, selection, stream = self.header_bytes, self._selection_stream, self._weight_stream
         frame = len(MAGIC) + 1 + len(to_varint(len(header))) + len(to_varint(len(selection))) + CHECKSUM
         card, priors = len(dumps(self.header[CARD])), 0
         yield Part("magic, version, lengths, checksum", frame)
@@ -129,9 +139,15 @@ class Content:
                 yield Part(name, len(layer.plain), layer.name)
         yield from _shares("weights", [(layer.name, layer.coded_bytes) for layer in self.layers], stream)
 
+    @cached_property
+    def header_bytes(self) -> bytes:
+        return dumps(self.header)
+
+    @cached_property
     def _selection_stream(self) -> bytes:
         return encode([(selection.mask, selection.prior) for selection in self.selections])
 
+    @cached_property
     def _weight_stream(self) -> bytes:
         return encode(
             [

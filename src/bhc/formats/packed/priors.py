@@ -14,13 +14,13 @@ whole numbers too, so every machine makes the same choice and thereby the same f
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import isqrt
 from typing import Any, ClassVar
 
 import numpy as np
 
-from bhc.formats.packed.cbor import dumps
+from bhc.formats.packed.cbor import brief, dumps
 
 TOTAL = 1 << 16
 ONE = 1 << 31  # the largest relative weight of a bell, and 1.0 as its factors count
@@ -39,7 +39,9 @@ class Prior(ABC):
     def weights(self) -> np.ndarray:
         """Relative frequencies: whole numbers, one a code."""
 
+    @cached_property
     def frequencies(self) -> np.ndarray:
+        """The same, adding up to ``TOTAL``."""
         return to_frequencies(self.weights)
 
 
@@ -59,6 +61,7 @@ class StatedPrior(Prior):
     """A prior that the file describes."""
 
     kind: ClassVar[int]
+    count: int  # of different codes
 
     @abstractmethod
     def to_list(self) -> list[Any]:
@@ -108,6 +111,10 @@ class Nibbles(StatedPrior):
     kind = 2
 
     @property
+    def count(self) -> int:  # type: ignore[override]
+        return len(self.levels)
+
+    @property
     def weights(self) -> np.ndarray:
         levels = np.array(self.levels)
         return powers()[np.where(levels > 0, 8 * levels - 7, 0)]
@@ -127,6 +134,10 @@ class Bytes(StatedPrior):
     kind = 3
 
     @property
+    def count(self) -> int:  # type: ignore[override]
+        return len(self.levels)
+
+    @property
     def weights(self) -> np.ndarray:
         return powers()[np.array(self.levels)]
 
@@ -136,7 +147,8 @@ class Bytes(StatedPrior):
 
 def prior_from_list(data: Any) -> StatedPrior:
     """The prior that ``to_list`` described; ValueError for anything else."""
-    match data:
+    strict = isinstance(data, list) and all(type(part) in (int, bytes) for part in data)  # True is no 1
+    match data if strict else None:
         case [0, int(lowest), int(count)] if 1 <= count < TOTAL:
             return Flat(lowest, count)
         case [1, int(lowest), int(count), int(shape), int(centre)] if (
@@ -148,7 +160,7 @@ def prior_from_list(data: Any) -> StatedPrior:
             return Nibbles(lowest, _some(levels))
         case [3, int(lowest), bytes(levels)] if 1 <= len(levels) < TOTAL:
             return Bytes(lowest, _some(list(levels)))
-    raise ValueError(f"a table of frequencies that is none: {str(data)[:60]}")
+    raise ValueError(f"a table of frequencies that is none: {brief(data)}")
 
 
 def _some(levels: list[int]) -> tuple[int, ...]:
@@ -166,7 +178,7 @@ def choose_prior(codes: np.ndarray) -> StatedPrior:
 
 def coding_cost(prior: Prior, counts: np.ndarray) -> int:
     """What the codes, ``counts`` of each, cost under ``prior``, in 1/256 bit."""
-    return int((counts * _bits_of(prior.frequencies())).sum())
+    return int((counts * _bits_of(prior.frequencies)).sum())
 
 
 def description_cost(prior: StatedPrior) -> int:

@@ -5,7 +5,8 @@ is written again and compared with the file: there is one way to store a network
 """
 
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bhc.formats.packed.cbor import loads
+from bhc.formats.packed.cbor import brief, loads
 from bhc.formats.packed.coder import Decoder
 from bhc.formats.packed.layout import (
     CARD,
@@ -24,22 +25,22 @@ from bhc.formats.packed.layout import (
     INPUT_SHAPE,
     KIND_NAMES,
     LABELS,
+    LARGEST_ACTIVATION,
     MAGIC,
+    MOST_STEPS,
     STEPS,
     TEMPERATURE,
-    Content,
-    PackedLayer,
     Part,
-    Selection,
+    most_numbers,
 )
 from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
+from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.graph import KINDS_BY_NAME, Select, Shape, output_shape, rebuild
+from bhc.graph import KINDS_BY_NAME, Select, output_shape, rebuild
 
-# A constant layer takes no bytes, so a small file may hold some weights for nothing; but not any number of them.
-FREE_WEIGHTS, WEIGHTS_A_BYTE = 1 << 20, 64
-LARGEST_ACTIVATION = 1 << 22
-LARGEST_LABEL = 1 << 31
+LARGEST_LABEL = (1 << 31) - 1
+# Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
+SMALLEST_STEP, SMALLEST_NUMBER, LARGEST_NUMBER = 1e-37, 1e-15, 1e15
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -49,13 +50,14 @@ def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
         raise ValueError("its checksum does not match")
     reader = _Reader(body, len(MAGIC) + 1)
     header = _check_header(loads(reader.take(reader.varint())))
-    assembly = _Assembly(tuple(header[INPUT_SHAPE]), allowance=FREE_WEIGHTS + WEIGHTS_A_BYTE * len(content))
+    assembly = _Assembly(header, allowance=most_numbers(len(content)))
     for step in header[STEPS]:
         assembly.add(step)
-    network, taken_apart = assembly.fill(reader, header)
-    if taken_apart.to_bytes() != content:
+    network, priors = assembly.fill(reader)
+    again = take_apart(network, priors)
+    if again.to_bytes() != content:
         raise ValueError("it is not stored the one way such a network is stored")
-    return network, tuple(taken_apart.parts())
+    return network, tuple(again.parts())
 
 
 class _Reader:
@@ -97,12 +99,15 @@ class _Pending:
 class _Assembly:
     """The chain as it grows, step by step, on paper: modules without storage."""
 
-    def __init__(self, input_shape: Shape, *, allowance: int) -> None:
-        self.input_shape = self.shape = input_shape
+    def __init__(self, header: dict[int, Any], *, allowance: int) -> None:
+        self.header = header
+        self.input_shape = self.shape = tuple(header[INPUT_SHAPE])
         self.allowance = allowance
         self.steps: OrderedDict[str, nn.Module] = OrderedDict()
         self.layers: list[_Pending] = []
-        self.selections: list[tuple[Select, int, int]] = []  # with how many values arrive, and the layer that reads
+        self.selections: list[tuple[str, int, int]] = []  # the step, how many values arrive, how many are read
+        self.names = {step[1] for step in header[STEPS] if _is_weighted(step)}
+        self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
     def add(self, step: Any) -> None:
         match step:
@@ -115,39 +120,43 @@ class _Assembly:
                 self._weighted({"in_channels": channels, "out_channels": outputs} | geometry, name, weight, bias)
             case [13, float(mean), float(std)]:
                 normalise = KINDS_BY_NAME["normalise"].module
-                self._append(self._free_name("normalise"), normalise(_finite(mean), _positive(std)))
+                self._append(self._free_name("normalise"), normalise(_moderate(mean), _positive(std)))
             case [14, int(kept)]:
-                (arriving,) = self.shape
-                if not 0 < kept <= arriving:
-                    raise ValueError(f"{kept} of {arriving} values are read")
-                select = Select(torch.zeros(kept, dtype=torch.long))
-                self.selections.append((select, arriving, len(self.layers)))
-                self._append(self._free_name("select"), select)
-            case [int(number), *arguments] if 2 <= number < len(KIND_NAMES):
+                self._select(kept)
+            case [int(number), *arguments] if 2 <= number <= 12:
                 kind = KINDS_BY_NAME[KIND_NAMES[number]]
-                named = dict(zip(kind.arguments, map(_argument, arguments), strict=True))
+                named = {name: _argument(name, value) for name, value in zip(kind.arguments, arguments, strict=True)}
                 self._append(self._free_name(kind.name), self._build(kind.name, named))
             case _:
-                raise ValueError(f"an unknown step, {str(step)[:60]}")
+                raise ValueError(f"an unknown step, {brief(step)}")
 
     def _weighted(self, arguments: dict[str, Any], name: str, weight: Any, bias: Any) -> None:
         kind = "linear" if "in_features" in arguments else "conv-2d"
         module = self._build(kind, arguments | {"bias": bias is not False})
         assert isinstance(module, nn.Linear | nn.Conv2d)
-        self.allowance -= module.weight.numel()
-        if self.allowance < 0:
-            raise ValueError("it claims more weights than so small a file can hold")
-        step, prior = (None, None) if weight is None else weight
-        self.layers.append(
-            _Pending(
-                name,
-                module,
-                None if step is None else _positive(step),
-                None if prior is None else prior_from_list(prior),
-                None if bias is False or bias is None else _positive(bias),
-            )
-        )
+        step = prior = None
+        if weight is not None:
+            step, prior = _positive(weight[0], SMALLEST_STEP), prior_from_list(weight[1])
+            self._spend(module.weight.numel() + prior.count)
+        bias_step = None if bias is False or bias is None else _positive(bias, SMALLEST_STEP)
+        self.layers.append(_Pending(name, module, step, prior, bias_step))
         self._append(name, module)
+
+    def _select(self, kept: int) -> None:
+        """Its list of values is made only when all sizes were found sound."""
+        (arriving,) = self.shape
+        if not 0 < kept <= arriving:
+            raise ValueError(f"{kept} of {arriving} values are read")
+        self._spend(arriving)
+        name = self._free_name("select")
+        self.selections.append((name, arriving, kept))
+        self.steps[name] = nn.Identity()
+        self.shape = (kept,)
+
+    def _spend(self, numbers: int) -> None:
+        self.allowance -= numbers
+        if self.allowance < 0:
+            raise ValueError("it claims more numbers than so small a file can hold")
 
     def _build(self, kind: str, arguments: dict[str, Any]) -> nn.Module:
         with torch.device("meta"):
@@ -162,70 +171,64 @@ class _Assembly:
             raise ValueError(f"activations of shape {self.shape}")
 
     def _free_name(self, kind: str) -> str:
-        names = (kind.replace("-", "_") + str(number) for number in count(1))
-        return next(name for name in names if name not in self.steps)
+        """The kind and the next number, less those that weighted layers are called by."""
+        names = (kind.replace("-", "_") + str(number) for number in self.numbers[kind])
+        return next(name for name in names if name not in self.names)
 
-    def fill(self, reader: _Reader, header: dict[int, Any]) -> tuple[QuantisedNetwork, Content]:
+    def fill(self, reader: _Reader) -> tuple[QuantisedNetwork, dict[str, StatedPrior]]:
         """Read the numbers, now that all sizes are known and found sound."""
-        if not self.layers or self.shape != (len(header[LABELS]),):
-            raise ValueError(f"{len(header[LABELS])} labels for outputs of shape {self.shape}")
-        content = Content(header)
+        labels = tuple(self.header[LABELS])
+        if not self.layers or self.shape != (len(labels),):
+            raise ValueError(f"{len(labels)} labels for outputs of shape {self.shape}")
         decoder = Decoder(reader.take(reader.varint()))
-        for select, arriving, reader_layer in self.selections:
-            mask = self._read_selection(decoder, select, arriving)
-            content.selections.append(Selection(reader_layer, mask))
+        for name, arriving, kept in self.selections:
+            self.steps[name] = _read_selection(decoder, arriving, kept)
         plain = [self._read_plain(reader, layer) for layer in self.layers]
         decoder = Decoder(reader.rest())
-        weights, biases = {}, {}
-        for layer, (raw, bias_codes) in zip(self.layers, plain, strict=True):
-            codes = None
+        weights, priors = {}, {}
+        for layer in self.layers:
             if layer.step is not None and layer.prior is not None:
-                codes = weights[layer.name] = self._read_codes(decoder, layer, layer.step, layer.prior)
-            if bias_codes is not None:
-                biases[layer.name] = bias_codes
-            content.layers.append(PackedLayer(layer.name, codes, layer.prior, raw))
-        chain = nn.Sequential(self.steps).eval().requires_grad_(False)
+                weights[layer.name] = self._read_codes(decoder, layer, layer.step, layer.prior)
+                priors[layer.name] = layer.prior
         network = QuantisedNetwork.build(
-            chain,
+            nn.Sequential(self.steps).eval().requires_grad_(False),
             weights=weights,
-            biases=biases,
+            biases={layer.name: codes for layer, codes in zip(self.layers, plain, strict=True) if codes is not None},
             input_shape=self.input_shape,
-            labels=tuple(header[LABELS]),
-            temperature=header[TEMPERATURE],
-            card=spell_out(header[CARD]),
+            labels=labels,
+            temperature=self.header[TEMPERATURE],
+            card=spell_out(self.header[CARD]),
         )
-        return network, content
+        return network, priors
 
-    def _read_selection(self, decoder: Decoder, select: Select, arriving: int) -> np.ndarray:
-        kept = len(select.index)
-        mask = decoder.read(arriving, Counted((arriving - kept, kept)))
-        if mask.sum() != kept:
-            raise ValueError("the list of values that are read is damaged")
-        select.index = torch.from_numpy(np.flatnonzero(mask))
-        return mask
-
-    def _read_plain(self, reader: _Reader, layer: _Pending) -> tuple[bytes, Codes | None]:
+    def _read_plain(self, reader: _Reader, layer: _Pending) -> Codes | None:
         """Float weights go into the module at once; biases do, or come back as codes."""
-        start = reader.at
         module = layer.module
         if layer.step is None:
             module.weight = _floats(reader, tuple(module.weight.shape))
-        codes = None
-        if module.bias is not None and layer.bias_step is None:
+        if module.bias is None:
+            return None
+        if layer.bias_step is None:
             module.bias = _floats(reader, tuple(module.bias.shape))
-        elif module.bias is not None and layer.bias_step is not None:
-            stored = np.frombuffer(reader.take(len(module.bias)), dtype=np.int8).astype(np.int32)
-            if (stored < -LARGEST_BIAS_CODE).any():
-                raise ValueError("a bias is out of range")
-            codes = Codes(stored, layer.bias_step)
-        return reader.content[start : reader.at], codes
+            return None
+        stored = np.frombuffer(reader.take(len(module.bias)), dtype=np.int8).astype(np.int32)
+        if (stored < -LARGEST_BIAS_CODE).any():
+            raise ValueError("a bias is out of range")
+        return Codes(stored, layer.bias_step)
 
     def _read_codes(self, decoder: Decoder, layer: _Pending, step: float, prior: StatedPrior) -> Codes:
-        highest = prior.lowest + len(prior.weights) - 1
+        highest = prior.lowest + prior.count - 1
         if not -LARGEST_CODE <= prior.lowest <= highest <= LARGEST_CODE:
             raise ValueError(f"codes from {prior.lowest} to {highest}")
         shape = tuple(layer.module.weight.shape)
         return Codes(decoder.read(prod(shape), prior).reshape(shape), step)
+
+
+def _read_selection(decoder: Decoder, arriving: int, kept: int) -> Select:
+    mask = decoder.read(arriving, Counted((arriving - kept, kept)))
+    if mask.sum() != kept:
+        raise ValueError("the list of values that are read is damaged")
+    return Select(torch.from_numpy(np.flatnonzero(mask)))
 
 
 def _floats(reader: _Reader, shape: tuple[int, ...]) -> nn.Parameter:
@@ -239,40 +242,48 @@ def _check_header(header: Any) -> dict[int, Any]:
     """The header, if its parts have the types and sizes they must have."""
     if not isinstance(header, dict) or list(header) != [INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD]:
         raise ValueError("its header is not that of a network")
-    shape, labels = header[INPUT_SHAPE], header[LABELS]
-    if not _whole(shape, 1, LARGEST_ACTIVATION) or len(shape) not in (1, 3) or prod(shape) > LARGEST_ACTIVATION:
-        raise ValueError(f"inputs of shape {str(shape)[:60]}")
+    shape, labels, steps = header[INPUT_SHAPE], header[LABELS], header[STEPS]
+    if not _whole(shape, 1, LARGEST_ACTIVATION) or not 1 <= len(shape) <= 4 or prod(shape) > LARGEST_ACTIVATION:
+        raise ValueError(f"inputs of shape {brief(shape)}")
     if not _whole(labels, 0, LARGEST_LABEL) or len(set(labels)) < len(labels):
         raise ValueError("its labels are not different whole numbers")
-    if not isinstance(header[STEPS], list) or not isinstance(header[CARD], dict):
+    if not isinstance(steps, list) or len(steps) > MOST_STEPS or not isinstance(header[CARD], dict):
         raise ValueError("its header is not that of a network")
     _positive(header[TEMPERATURE])
     return header
+
+
+def _is_weighted(step: Any) -> bool:
+    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1) and isinstance(step[1], str)
 
 
 def _whole(numbers: Any, lowest: int, highest: int) -> bool:
     return isinstance(numbers, list) and all(type(n) is int and lowest <= n <= highest for n in numbers)
 
 
-def _argument(value: Any) -> Any:
-    """An argument of a step without weights: whole numbers, a finite number, or one of GELU's two forms."""
-    if isinstance(value, float):
-        return _finite(value)
-    if value in ("none", "tanh") or _whole(value if isinstance(value, list) else [value], 0, LARGEST_ACTIVATION):
+def _argument(name: str, value: Any) -> Any:
+    """An argument of a step without weights: a number, one of GELU's two forms, or one or two sizes."""
+    if name in ("negative_slope", "alpha"):
+        return _moderate(value)
+    if value in ("none", "tanh") if name == "approximate" else _whole(_listed(value), 0, LARGEST_ACTIVATION):
         return value
-    raise ValueError(f"{str(value)[:60]} as an argument")
+    raise ValueError(f"{brief(value)} as an argument")
 
 
-def _finite(number: float) -> float:
-    if not abs(number) < 1e37:
-        raise ValueError(f"{number} in the place of a finite number")
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _moderate(number: Any) -> float:
+    if type(number) is not float or not abs(number) <= LARGEST_NUMBER:
+        raise ValueError(f"{brief(number)} in the place of a finite number")
     return number
 
 
-def _positive(number: Any) -> float:
+def _positive(number: Any, smallest: float = SMALLEST_NUMBER) -> float:
     """A number that a single-precision float can hold and divide by."""
-    if type(number) is not float or not 1e-37 < number < 1e37:
-        raise ValueError(f"{str(number)[:60]} in the place of a positive number")
+    if _moderate(number) < smallest:
+        raise ValueError(f"{brief(number)} in the place of a positive number")
     return number
 
 

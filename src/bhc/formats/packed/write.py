@@ -1,31 +1,54 @@
 """From a quantised network to a file's content."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from bhc.errors import BhcError
+from bhc.formats.packed.cbor import loads
 from bhc.formats.packed.layout import (
     CARD,
     CARD_NUMBERS,
     INPUT_SHAPE,
     KIND_NUMBERS,
     LABELS,
+    MOST_STEPS,
     STEPS,
     TEMPERATURE,
     Content,
     PackedLayer,
     Part,
     Selection,
+    most_numbers,
 )
-from bhc.formats.packed.priors import choose_prior
+from bhc.formats.packed.priors import StatedPrior, choose_prior
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import KINDS, Select, chain_shapes
 
 
 def pack(network: QuantisedNetwork) -> bytes:
     """The bytes of the network's file; the same on every machine."""
-    return take_apart(network).to_bytes()
+    content = take_apart(network)
+    packed = content.to_bytes()
+    _check_limits(content, len(packed))
+    return packed
+
+
+def _check_limits(content: Content, size: int) -> None:
+    """What a reader would take for damage must not be written."""
+    try:
+        loads(content.header_bytes)
+    except ValueError as error:
+        raise BhcError(f"what is known about the network does not fit into a .bhc file: {error}") from error
+    if len(content.header[STEPS]) > MOST_STEPS:
+        raise BhcError(f"a network of {len(content.header[STEPS])} steps, a .bhc file holds at most {MOST_STEPS}")
+    if content.numbers > most_numbers(size):
+        raise BhcError(
+            f"{content.numbers:,} weights, codes and inputs in {size:,} bytes, which no reader would believe",
+            hint="layers this large with next to nothing in them should be pruned first",
+        )
 
 
 def packed_parts(network: QuantisedNetwork) -> tuple[Part, ...]:
@@ -33,15 +56,16 @@ def packed_parts(network: QuantisedNetwork) -> tuple[Part, ...]:
     return tuple(take_apart(network).parts())
 
 
-def take_apart(network: QuantisedNetwork) -> Content:
-    """The network as a file sees it."""
+def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | None = None) -> Content:
+    """The network as a file sees it; ``priors`` of layers where they are known already."""
+    priors = priors or {}
     steps: list[list[Any]] = []
     content = Content(
         {
             INPUT_SHAPE: list(network.input_shape),
             STEPS: steps,
-            LABELS: list(network.labels),
-            TEMPERATURE: network.temperature,
+            LABELS: [int(label) for label in network.labels],
+            TEMPERATURE: float(network.temperature),
             CARD: abbreviate(dict(network.card)),
         }
     )
@@ -49,28 +73,38 @@ def take_apart(network: QuantisedNetwork) -> Content:
         kind = KINDS[type(module)]
         step: list[Any] = [KIND_NUMBERS[kind.name]]
         if isinstance(module, nn.Linear | nn.Conv2d):
-            layer = _pack_layer(network, name, module)
+            layer = _pack_layer(network, name, module, priors.get(name))
             content.layers.append(layer)
             step += [name, len(module.weight), *_geometry(module), *_number_forms(network, layer, module)]
         elif isinstance(module, Select):
-            mask = np.zeros(arriving[0], dtype=np.int32)
-            mask[module.index.numpy()] = 1
-            content.selections.append(Selection(len(content.layers), mask))
+            content.selections.append(Selection(len(content.layers), _mask(module, arriving[0])))
             step.append(len(module.index))
         elif kind.name == "normalise":
             step += [float(module.mean), float(module.std)]  # type: ignore[arg-type]
         else:
-            step += [_plain(getattr(module, argument)) for argument in kind.arguments]
+            step += [_argument(argument, getattr(module, argument)) for argument in kind.arguments]
         steps.append(step)
     return content
 
 
-def _pack_layer(network: QuantisedNetwork, name: str, module: nn.Linear | nn.Conv2d) -> PackedLayer:
+def _mask(module: Select, arriving: int) -> np.ndarray:
+    """Which values are read. A file does not know their order, so it must be the natural one."""
+    index = module.index.numpy()
+    if (np.diff(index) <= 0).any():
+        raise BhcError("a step reads its inputs twice or out of order, which a .bhc file cannot say")
+    mask = np.zeros(arriving, dtype=np.int32)
+    mask[index] = 1
+    return mask
+
+
+def _pack_layer(
+    network: QuantisedNetwork, name: str, module: nn.Linear | nn.Conv2d, prior: StatedPrior | None
+) -> PackedLayer:
     weights, biases = network.weights.get(name), network.biases.get(name)
     plain = b"" if weights is not None else _floats(module.weight)
     if module.bias is not None:
         plain += _floats(module.bias) if biases is None else biases.codes.astype(np.int8).tobytes()
-    return PackedLayer(name, weights, None if weights is None else choose_prior(weights.codes), plain)
+    return PackedLayer(name, weights, None if weights is None else prior or choose_prior(weights.codes), plain)
 
 
 def _number_forms(network: QuantisedNetwork, layer: PackedLayer, module: nn.Module) -> list[Any]:
@@ -78,10 +112,10 @@ def _number_forms(network: QuantisedNetwork, layer: PackedLayer, module: nn.Modu
     biases = network.biases.get(layer.name)
     weight_form = None
     if layer.weights is not None and layer.prior is not None:
-        weight_form = [layer.weights.step, layer.prior.to_list()]
+        weight_form = [float(layer.weights.step), layer.prior.to_list()]
     if module.bias is None:
         return [weight_form, False]
-    return [weight_form, None if biases is None else biases.step]
+    return [weight_form, None if biases is None else float(biases.step)]
 
 
 def _geometry(module: nn.Linear | nn.Conv2d) -> list[Any]:
@@ -97,6 +131,10 @@ def abbreviate(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [abbreviate(item) for item in value]
     return value
+
+
+def _argument(name: str, value: Any) -> Any:
+    return float(value) if name in ("negative_slope", "alpha") else _plain(value)
 
 
 def _plain(value: Any) -> Any:

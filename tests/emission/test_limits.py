@@ -1,0 +1,304 @@
+"""Limits are kept by the real thing: the file on disk, counted FLOPs, errors judged again."""
+
+import re
+import warnings
+from dataclasses import replace
+from itertools import count
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bhc
+from bhc.contexts import Context
+from bhc.data import DataSet
+from bhc.emission import Cutter, Limits, ThresholdWarning
+from bhc.emission.precision import SCALES
+from bhc.emission.search import STEPS_COMPARED
+from bhc.emission.trial import Trial, Workshop
+from bhc.errors import BhcError
+from bhc.formats import c_memory, onnx_bytes, onnx_latency_ms
+
+pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
+
+SIZES = ("max_bytes", "max_flops", "max_ram_bytes")
+PAIR, TRIPLE = [3, 4], [3, 8, 9]
+INSIDE = torch.linspace(1, -2, 13, dtype=torch.float64).tolist()  # the range that the quick model was consolidated for
+BELOW = [-2 - far for far in (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)]
+
+
+def real_flops(small: bhc.Compressed) -> int:
+    """Two a multiply-add, counted as the module runs."""
+    total = 0
+
+    def note(module: nn.Module, _: object, output: torch.Tensor) -> None:
+        nonlocal total
+        total += 2 * output[0].numel() * module.weight[0].numel()
+
+    module = small.network.module()
+    for step in module:
+        if isinstance(step, nn.Linear | nn.Conv2d):
+            step.register_forward_hook(note)
+    module(torch.zeros(1, *small.input_shape))
+    return total
+
+
+def real_error(model: bhc.Compressor, small: bhc.Compressed) -> float:
+    assert model.model.validation is not None
+    examples = model.model.validation.restricted_to(small.classes)
+    return 100 * int((small.predict(examples.images).labels != examples.labels).sum()) / len(examples)
+
+
+def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, float], folder: Path) -> None:
+    small.save(folder / "small.bhc", overwrite=True)
+    real = {
+        "max_bytes": (folder / "small.bhc").stat().st_size,
+        "max_flops": real_flops(small),
+        "max_error": real_error(model, small),
+        "max_ram_bytes": c_memory(small.network).total,
+    }
+    report = small.report
+    told = (report.file_bytes, report.flops_after, report.error, report.ram_bytes)
+    assert told == tuple(real.values())
+    for name, limit in limits.items():
+        if name == "max_latency_ms":
+            assert report.latency_ms is not None
+            assert report.latency_ms <= limit
+        elif name in real:
+            assert real[name] <= limit, name
+    assert bhc.read(folder / "small.bhc").report.file_bytes == real["max_bytes"]
+
+
+@pytest.mark.parametrize("classes", [PAIR, TRIPLE])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_bytes": 4000},
+        {"max_bytes": 800},
+        {"max_bytes": 300},
+        {"max_flops": 40_000},
+        {"max_flops": 2000},
+        {"max_ram_bytes": 20_000},
+        {"max_ram_bytes": 2000},
+        {"max_error": 20.0},
+        {"max_latency_ms": 50.0},
+        {"max_bytes": 6000, "max_error": 15.0},
+        {"max_flops": 60_000, "max_error": 15.0},
+        {"max_bytes": 3000, "max_flops": 30_000, "max_ram_bytes": 18_000},
+        {"max_bytes": 9000, "max_flops": 80_000, "max_ram_bytes": 50_000, "max_error": 15, "max_latency_ms": 50.0},
+        {"threshold": -1.1, "max_bytes": 4000},
+        {"threshold": -1.1, "max_bytes": 9000, "max_flops": 80_000, "max_error": 30, "max_latency_ms": 50.0},
+    ],
+    ids=lambda limits: "+".join(f"{name}={value:g}" for name, value in limits.items()),
+)
+def test_limits_are_kept(
+    quick_model: bhc.Compressor, classes: list[int], limits: dict[str, Any], tmp_path: Path
+) -> None:
+    small = quick_model.compress(classes=classes, **limits)
+    assert_kept(quick_model, small, limits, tmp_path)
+    if "threshold" in limits:
+        assert small.report.threshold == limits["threshold"]
+
+
+def test_a_limit_on_latency_is_kept_when_it_is_measured_again(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=PAIR, max_latency_ms=50)
+    assert onnx_latency_ms(onnx_bytes(small.network), small.input_shape) < 50
+    assert quick_model.compress(classes=PAIR).report.latency_ms is None
+
+
+@pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(0.3)], ids=["float32", "scale 0.3"])
+def test_limits_are_kept_with_a_precision_that_is_given(
+    quick_model: bhc.Compressor, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
+) -> None:
+    limits = {"max_bytes": 30_000, "max_flops": 50_000, "max_ram_bytes": 60_000, "max_error": 50.0}
+    small = quick_model.compress(classes=PAIR, precision=precision, **limits)
+    assert_kept(quick_model, small, limits, tmp_path)
+    assert small.report.scale == getattr(precision, "scale", None)
+
+
+def reachable(caught: pytest.ExceptionInfo[BhcError]) -> float:
+    found = re.search(r"can be reached is ([\d.,e+-]+)", str(caught.value))
+    assert found, str(caught.value)
+    return float(found[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("at", [{}, {"threshold": -0.6}], ids=["any threshold", "one threshold"])
+@pytest.mark.parametrize("name", SIZES)
+def test_an_unreachable_size_names_the_smallest_that_can_be_reached(
+    quick_model: bhc.Compressor, name: str, at: dict[str, float], tmp_path: Path
+) -> None:
+    with pytest.raises(BhcError, match=r"no network for classes 3, 4.* has at most 2 ") as caught:
+        quick_model.compress(classes=PAIR, **{name: 2}, **at)
+    figure = int(reachable(caught))
+    assert caught.value.hint == f"ask for {name}={figure} or more"
+    assert ("at threshold -0.6" in str(caught.value)) == bool(at)
+    assert_kept(quick_model, quick_model.compress(classes=PAIR, **{name: figure}, **at), {name: figure}, tmp_path)
+    with pytest.raises(BhcError, match=f"reached is {figure:,}"):
+        quick_model.compress(classes=PAIR, **{name: figure - 1}, **at)
+
+
+def test_the_smallest_sizes_can_be_had_together(quick_model: bhc.Compressor, tmp_path: Path) -> None:
+    figures = {}
+    for name in SIZES:
+        with pytest.raises(BhcError) as caught:
+            quick_model.compress(classes=PAIR, **{name: 1})
+        figures[name] = int(reachable(caught))
+    assert_kept(quick_model, quick_model.compress(classes=PAIR, **figures), figures, tmp_path)
+
+
+@pytest.mark.parametrize("others", [{}, {"threshold": -1.3}, {"threshold": -1.3, "max_bytes": 3000}], ids=str)
+def test_an_unreachable_error_names_the_lowest_that_can_be_reached(
+    quick_model: bhc.Compressor, others: dict[str, float], tmp_path: Path
+) -> None:
+    with pytest.raises(BhcError, match=r"at most 0\.001 % error") as caught:
+        quick_model.compress(classes=TRIPLE, max_error=0.001, **others)
+    assert ("within the other limits" in str(caught.value)) == ("max_bytes" in others)
+    assert ("more room" in caught.value.hint) == ("max_bytes" in others)
+    limits = {"max_error": reachable(caught), **others}
+    assert_kept(quick_model, quick_model.compress(classes=TRIPLE, **limits), limits, tmp_path)
+
+
+def test_an_unreachable_latency_names_one_that_can_be_reached(quick_model: bhc.Compressor) -> None:
+    with pytest.raises(BhcError, match="ms latency; the smallest") as caught:
+        quick_model.compress(classes=PAIR, max_latency_ms=1e-7)
+    assert "max_latency_ms=" in caught.value.hint
+    quick_model.compress(classes=PAIR, max_latency_ms=20 * reachable(caught))
+
+
+@pytest.mark.parametrize("others", [{}, {"max_error": 90.0}], ids=str)
+def test_a_latency_that_varies_is_answered_in_words(
+    quick_model: bhc.Compressor, others: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the limit while networks are compared, under it when the smallest is measured for the message."""
+    calls = 0
+
+    def ask(quick: int | None) -> BhcError:
+        nonlocal calls
+        numbers = count()
+
+        def latency(*_: object) -> float:
+            nonlocal calls
+            calls = next(numbers)
+            return 1.0 if calls == quick else 9.0
+
+        monkeypatch.setattr("bhc.emission.trial.onnx_latency_ms", latency)
+        with pytest.raises(BhcError) as caught:
+            quick_model.compress(classes=PAIR, max_latency_ms=2, **others)
+        return caught.value
+
+    assert "the smallest that can be reached is 9.0" in str(ask(None))
+    error = ask(calls)  # the last one
+    assert "each time it is measured" in str(error)
+    assert "less busy" in error.hint
+
+
+def test_contradictory_limits_are_refused(quick_model: bhc.Compressor) -> None:
+    with pytest.raises(BhcError, match="at most 7 FLOPs"):
+        quick_model.compress(classes=PAIR, max_flops=7, max_bytes=10_000)
+
+
+@pytest.mark.parametrize("name", [*SIZES, "max_error", "max_latency_ms"])
+@pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), float("inf"), True, False, "12", [5], 1j])
+def test_a_limit_that_is_no_positive_number_is_refused(quick_model: bhc.Compressor, name: str, value: object) -> None:
+    message = f"{name} must be " + ("more than zero" if type(value) in (int, float) and value <= 0 else "a number")  # type: ignore[operator]
+    with pytest.raises(BhcError, match=message):
+        quick_model.compress(classes=PAIR, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-(10**400), 10**400])
+def test_numbers_that_no_float_can_hold_do_no_harm(value: int) -> None:
+    if value < 0:
+        with pytest.raises(BhcError, match="more than zero"):
+            Limits(max_bytes=value)
+    else:
+        assert Limits(max_bytes=value).searched
+
+
+def test_an_error_over_all_of_the_answers_is_refused() -> None:
+    with pytest.raises(BhcError, match="in percent") as caught:
+        Limits(max_error=101)
+    assert "1.5 %" in caught.value.hint
+
+
+def test_an_error_cannot_be_limited_without_labelled_data(digits: DataSet, pretrained: nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    with pytest.raises(BhcError, match="max_error needs labelled validation data") as caught:
+        model.compress(classes=PAIR, max_error=5)
+    assert "leave max_error out" in caught.value.hint
+    small = model.compress(classes=PAIR, max_bytes=30_000)
+    assert small.report.file_bytes == len(small.to_bytes()) <= 30_000
+
+
+def test_an_error_cannot_be_limited_in_a_domain(quick_model: bhc.Compressor, digits: DataSet) -> None:
+    network = bhc.wrap(
+        quick_model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]
+    ).network
+    model = bhc.Compressor(replace(quick_model.model, network=network))
+    with pytest.raises(BhcError, match="max_error needs labelled"):
+        model.compress(domain=digits.train.images[:20], max_error=5)
+
+
+Grid = dict[float, list[Trial]]
+
+
+@pytest.fixture(scope="module")
+def grid(quick_model: bhc.Compressor) -> Grid:
+    """Every threshold with every step, the finest first."""
+    shop = Workshop(quick_model.model, Cutter(quick_model.network, Context(classes=tuple(TRIPLE))))
+    stocks = {threshold: shop.stock(threshold) for threshold in (*INSIDE, *BELOW)}
+    return {threshold: [stock.trial(scale) for scale in SCALES] for threshold, stock in stocks.items()}
+
+
+def rank(trial: Trial) -> tuple[float, float]:
+    assert trial.verdict is not None
+    return trial.verdict.wrong, trial.verdict.loss
+
+
+def test_the_network_chosen_has_the_lowest_error_of_those_that_fit(quick_model: bhc.Compressor, grid: Grid) -> None:
+    """At each threshold the two finest steps that fit, found by looking at every one of them."""
+    for size in (6000, 1800, 700, 250):
+        fitting = {threshold: [t for t in trials if t.file_bytes <= size] for threshold, trials in grid.items()}
+        finest = [(threshold, trial) for threshold, trials in fitting.items() for trial in trials[:STEPS_COMPARED]]
+        report = quick_model.compress(classes=TRIPLE, max_bytes=size).report
+        # Cuts under the consolidated range are looked at only where those inside it do harm.
+        lowest = -inf if report.threshold < -2 else -2
+        best = min((trial for threshold, trial in finest if threshold >= lowest), key=rank)
+        assert (report.threshold, report.scale) == (best.stock.plan.threshold, best.scale)
+        assert report.error == best.error
+
+
+@pytest.mark.parametrize("classes", [PAIR, TRIPLE])
+def test_with_flops_limited_the_network_chosen_has_the_lowest_error_of_its_thresholds(
+    quick_model: bhc.Compressor, classes: list[int]
+) -> None:
+    limit = 60_000
+    at_thresholds = []
+    for threshold in INSIDE:
+        report = quick_model.compress(classes=classes, threshold=threshold).report
+        at_thresholds += [report] if report.flops_after <= limit else []
+    chosen = quick_model.compress(classes=classes, max_flops=limit).report
+    assert chosen.error == min(report.error for report in at_thresholds if report.error is not None)
+
+
+def test_with_the_error_alone_limited_the_network_is_the_smallest(quick_model: bhc.Compressor, grid: Grid) -> None:
+    trials = [trial for threshold in INSIDE for trial in grid[threshold]]
+    for limit in (8.0, 10.0, 20.0):
+        right = [trial.file_bytes for trial in trials if trial.error is not None and trial.error <= limit]
+        assert quick_model.compress(classes=TRIPLE, max_error=limit).report.file_bytes == min(right)
+
+
+def test_more_room_is_used(quick_model: bhc.Compressor, grid: Grid) -> None:
+    reports = [quick_model.compress(classes=TRIPLE, max_bytes=size).report for size in (300, 1000, 4000)]
+    losses = [rank(grid[report.threshold][SCALES.index(report.scale or 0)])[1] for report in reports]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_cut_below_the_consolidated_range_warns(quick_model: bhc.Compressor) -> None:
+    with pytest.warns(ThresholdWarning, match="outside -2 to 1"):
+        quick_model.compress(classes=PAIR, max_bytes=300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quick_model.compress(classes=PAIR, max_bytes=4000)

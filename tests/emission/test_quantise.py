@@ -1,0 +1,119 @@
+from math import exp, log, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bhc
+from bhc.contexts import Context
+from bhc.data import DataSet
+from bhc.emission import Cutter
+from bhc.emission.precision import SCALES
+from bhc.emission.quantise import quantise, step_of
+from bhc.emission.slim import SlimLayer, Slimmer
+from bhc.formats import LARGEST_BIAS_CODE, Codes
+from bhc.formats.quantised import round_step
+
+
+@pytest.fixture(scope="module")
+def layers(quick_model: bhc.Compressor) -> tuple[SlimLayer, ...]:
+    """What stays for two classes, before it is rounded."""
+    cutter = Cutter(quick_model.network, Context(classes=(3, 4)))
+    return Slimmer(cutter).layers(cutter.cut(-1.0))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.25, 4.0])
+def test_the_step_is_the_root_of_twelve_scales_of_the_typical_variance(
+    layers: tuple[SlimLayer, ...], scale: float
+) -> None:
+    weights, _ = quantise(layers, scale)
+    for layer in layers:
+        logs = [log(variance) for variance in layer.variance.flatten().tolist()]
+        expected = sqrt(12 * scale * exp(sum(logs) / len(logs)))
+        assert step_of(layer, scale) == pytest.approx(expected, rel=1e-4)
+        assert weights[layer.cut.layer.name].step == round_step(step_of(layer, scale))
+
+
+def test_rounding_adds_the_asked_part_of_the_variance(layers: tuple[SlimLayer, ...]) -> None:
+    """Where steps are small against the weights, errors spread evenly over a step: their variance is step^2 / 12."""
+    layer = max(layers, key=lambda layer: layer.weight.numel())
+    codes = Codes.of(layer.weight, step_of(layer, SCALES[0]))
+    added = (codes.values() - layer.weight).double().square().mean().item()
+    assert added / layer.typical_variance == pytest.approx(SCALES[0], rel=0.05)
+
+
+def test_a_coarser_scale_never_gives_a_finer_step(layers: tuple[SlimLayer, ...]) -> None:
+    tried = [quantise(layers, scale)[0] for scale in (*SCALES, 1e3, 1e6)]
+    for layer in layers:
+        codes = [weights[layer.cut.layer.name] for weights in tried]
+        steps, bits = [code.step for code in codes], [code.bits for code in codes]
+        assert steps == sorted(steps)
+        assert bits == sorted(bits, reverse=True)
+        assert bits[-1] == 1
+
+
+def test_certain_weights_get_fine_steps_and_uncertain_ones_coarse_steps(layers: tuple[SlimLayer, ...]) -> None:
+    layer = layers[0]
+    sure, unsure = (SlimLayer(layer.cut, layer.weight, None, part * layer.variance) for part in (1e-2, 1e2))
+    assert step_of(sure, 0.1) == pytest.approx(step_of(layer, 0.1) / 10)
+    assert step_of(unsure, 0.1) == pytest.approx(step_of(layer, 0.1) * 10)
+
+
+def test_a_layer_without_variance_still_has_a_step(layers: tuple[SlimLayer, ...]) -> None:
+    layer = layers[0]
+    for variance in (torch.zeros_like(layer.variance), -1e-9 * torch.ones_like(layer.variance)):
+        certain = SlimLayer(layer.cut, layer.weight, layer.bias, variance)
+        codes = quantise([certain], 0.1)[0][layer.cut.layer.name]
+        torch.testing.assert_close(codes.values(), layer.weight, rtol=0, atol=layer.weight.abs().max().item() / 2**15)
+
+
+def test_biases_are_bytes(layers: tuple[SlimLayer, ...]) -> None:
+    _, biases = quantise(layers, 1.0)
+    for layer in layers:
+        codes = biases[layer.cut.layer.name]
+        assert np.abs(codes.codes).max() <= LARGEST_BIAS_CODE
+        assert layer.bias is not None
+        torch.testing.assert_close(codes.values(), layer.bias, rtol=0, atol=codes.step / 2 + 1e-6)
+        assert quantise(layers, 1e-3)[1][layer.cut.layer.name] is codes
+
+
+def test_layers_without_a_bias_or_with_one_of_zeros_are_rounded_too(layers: tuple[SlimLayer, ...]) -> None:
+    layer = layers[0]
+    assert layer.bias is not None
+    none = SlimLayer(layer.cut, layer.weight, None, layer.variance)
+    zeros = SlimLayer(layer.cut, layer.weight, torch.zeros_like(layer.bias), layer.variance)
+    assert quantise([none], 1.0)[1] == {}
+    assert torch.equal(quantise([zeros], 1.0)[1][layer.cut.layer.name].values(), zeros.bias)  # type: ignore[arg-type]
+
+
+def test_the_module_s_weights_are_codes_times_a_step(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=[3, 4])
+    for layer in small.network.layers:
+        module = small.module.get_submodule(layer.name)
+        assert layer.weight is not None
+        assert layer.bias is not None
+        for numbers, codes in ((module.weight, layer.weight), (module.bias, layer.bias)):
+            expected = codes.codes.astype(np.float32) * np.float32(codes.step)
+            assert np.array_equal(numbers.numpy(), expected)
+
+
+def test_the_bits_of_the_report_are_those_of_the_codes(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=[3, 4])
+    widths = [codes.bits for codes in small.network.weights.values()]
+    assert small.report.bits == tuple(widths)
+    for width, codes in zip(widths, small.network.weights.values(), strict=True):
+        assert -(2 ** (width - 1)) <= codes.codes.min()
+        assert codes.codes.max() < 2 ** (width - 1)
+    stored = sum(width * weights for width, weights in zip(widths, small.report.layer_weights, strict=True))
+    assert small.report.bits_ratio == pytest.approx(32 * small.report.weights_before / stored)
+
+
+@pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(), bhc.VarianceBits(1e-6), bhc.VarianceBits(50)])
+def test_the_saved_network_gives_the_same_logits_bit_for_bit(
+    quick_model: bhc.Compressor, digits: DataSet, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
+) -> None:
+    small = quick_model.compress(classes=[2, 7], precision=precision).save(tmp_path / "small.bhc")
+    again = bhc.read(tmp_path / "small.bhc")
+    assert torch.equal(again.module(digits.test.images), small.module(digits.test.images))
+    assert torch.equal(again.predict(digits.test.images).probabilities, small.predict(digits.test.images).probabilities)

@@ -1,0 +1,131 @@
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import bhc
+from bhc.emission.report import from_card, to_card
+
+NAMES = ("zero", "one", "two", "drei", "vier", "fünf", "six", "seven", "eight", "nine")
+TIMES = ("emit_ms", "latency_ms")  # of the machine, not of the network
+
+pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
+
+
+@pytest.fixture(scope="module")
+def report(quick_model: bhc.Compressor) -> bhc.Report:
+    return quick_model.compress(classes=[3, 4]).report
+
+
+def test_a_report_is_plain_data(report: bhc.Report) -> None:
+    again = json.loads(json.dumps(report.to_dict()))
+    assert bhc.Report.from_dict(again) == report
+    assert bhc.Report.from_dict(report.to_dict()) == report
+    for field in fields(report):
+        assert field.name in again
+    for derived in ("pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes"):
+        assert derived in again
+
+
+def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
+    assert report.weights_after == sum(report.layer_weights)
+    assert report.pruning_ratio == pytest.approx(report.weights_before / report.weights_after)
+    bits = sum(width * count for width, count in zip(report.bits, report.layer_weights, strict=True))
+    assert report.bits_ratio == pytest.approx(32 * report.weights_before / bits)
+    assert report.file_bytes is not None
+    assert report.file_ratio == pytest.approx(report.parameter_bytes_before / report.file_bytes)
+    assert replace(report, file_bytes=None).file_ratio is None
+    assert replace(report, reference_bits=None).reference_bits_ratio is None
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"classes": [3, 4]},
+        {"classes": [7]},
+        {"classes": {4: 0.1, 3: 0.9}},
+        {"classes": [1, 2], "threshold": -1e5},
+        {"classes": [1, 2], "threshold": 0.123456789},
+        {"classes": [1, 2], "precision": bhc.Float32()},
+        {"classes": [1, 2], "precision": bhc.VarianceBits(0.3)},
+        {"classes": [1, 2], "max_latency_ms": 100.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("names", [None, NAMES, tuple(map(str, range(10)))], ids=["unnamed", "names", "numbers"])
+def test_a_file_keeps_every_field_but_the_times(
+    quick_model: bhc.Compressor, request_: dict[str, object], names: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    model = bhc.Compressor(replace(quick_model.model, class_names=names))
+    written = model.compress(**request_).save(tmp_path / "small.bhc").report  # type: ignore[arg-type]
+    read = bhc.read(tmp_path / "small.bhc").report
+    assert written.emit_ms is not None
+    for field in fields(read):
+        expected = None if field.name in TIMES else getattr(written, field.name)
+        assert getattr(read, field.name) == expected, field.name
+    assert read.notes == written.notes
+
+
+def test_a_model_without_labelled_data_keeps_its_report_too(pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=torch.zeros(1, 1, 8, 8))
+    written = model.compress(classes=[3, 4]).save(tmp_path / "small.bhc").report
+    assert bhc.read(tmp_path / "small.bhc").report == replace(written, emit_ms=None)
+    assert written.error is None
+    assert "error" not in str(written)
+
+
+def test_class_names_are_stored_only_where_they_are_not_the_numbers(quick_model: bhc.Compressor) -> None:
+    cards = {}
+    for names in (None, NAMES, tuple(map(str, range(10)))):
+        small = bhc.Compressor(replace(quick_model.model, class_names=names)).compress(classes=[3, 4])
+        cards[names] = small.network.card.get("class_names")
+        expected = ["3", "4"] if names is not NAMES else ["drei", "vier"]
+        assert small.metadata()["class_names"] == expected
+    assert list(cards.values()) == [None, ["drei", "vier"], None]
+
+
+def test_the_card_holds_nothing_that_can_be_counted(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=[3, 4])
+    assert small.network.card == to_card(small.report)
+    counted = {"layers", "architecture", "bits", "layer_weights", "weights_after", "flops_after", "ram_bytes"}
+    assert not counted & set(small.network.card)
+    assert None not in small.network.card.values()
+    assert from_card(small.network) == replace(small.report, emit_ms=None, file_bytes=None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architecture_before": [64, 300]},
+        {"reference_bits": [1]},
+        {"class_names": ["one"]},
+        {"class_names": [3, 4]},
+        {"wrong": 61},
+        {"wrong": -1},
+        {"weights_before": 0},
+        {"weights_before": 1.5},
+        {"flops_before": True},
+        {"threshold": "low"},
+        {"rescued": [9]},
+        {"context": 5},
+    ],
+    ids=str,
+)
+def test_a_card_that_contradicts_the_network_is_an_error(
+    quick_model: bhc.Compressor, change: dict[str, object]
+) -> None:
+    network = quick_model.compress(classes=[3, 4]).network
+    with pytest.raises((KeyError, TypeError, ValueError, IndexError)):
+        from_card(replace(network, card=dict(network.card) | change))
+
+
+def test_notes_follow_from_the_fields(report: bhc.Report) -> None:
+    assert report.notes == ()
+    assert any("one possible answer" in note for note in replace(report, classes=(3,)).notes)
+    assert any("fc2" in note and "kept" in note for note in replace(report, rescued=("fc2",)).notes)
+    assert any("outside -2 to 1" in note for note in replace(report, outside=(-2.0, 1.0)).notes)
+    domain = replace(report, context={"domain": "mean of a sample"}, error=None)
+    assert any("not limited to this domain" in note for note in domain.notes)
+    assert "note " in str(domain)

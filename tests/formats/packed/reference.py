@@ -1,0 +1,280 @@
+"""A second reader of packed files, written from ``docs/format.md`` alone: plain Python, no library but zlib.
+
+It is slow and checks only what it needs to; its use is to agree with the real reader.
+"""
+
+import struct
+import zlib
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from math import isqrt, prod
+from typing import Any
+
+STATE = (1 << 64) - 1  # the largest 64-bit number
+PRECISION = 24
+TOTAL = 1 << 16
+ONE = 1 << 31
+CARD_NAMES = (
+    "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
+    "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
+    "reference_bits", "rescued", "outside", "class_names", "features",
+)  # fmt: skip
+
+
+@dataclass
+class Layer:
+    """A weighted layer: codes and steps, or floats, in the order of the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    step: float | None = None
+    codes: list[int] = field(default_factory=list)
+    floats: list[float] = field(default_factory=list)
+    bias_step: float | None = None
+    bias_codes: list[int] = field(default_factory=list)
+    bias_floats: list[float] = field(default_factory=list)
+
+
+@dataclass
+class File:
+    """All that a file says."""
+
+    input_shape: list[int]
+    steps: list[list[Any]]
+    labels: list[int]
+    temperature: float
+    card: dict[str, Any]
+    shapes: list[tuple[int, ...]]  # after each step
+    masks: list[list[int]] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+
+
+def read(content: bytes) -> File:
+    """The file taken apart."""
+    if content[:3] != b"BHC" or content[3] != 2:
+        raise ValueError("not a packed file of version 2")
+    body = content[:-4]
+    if zlib.crc32(body) != int.from_bytes(content[-4:], "little"):
+        raise ValueError("wrong checksum")
+    size, at = read_varint(body, 4)
+    header, end = read_value(body, at)
+    if end != at + size:
+        raise ValueError("wrong length of the header")
+    file = File(*(header[key] for key in range(4)), spell_out(header[4]), shapes=[])
+    layers, selections = walk(file)
+    size, at = read_varint(body, end)
+    file.masks = read_masks(body[at : at + size], selections)
+    at += size
+    for layer, (weight, bias) in layers:
+        at = read_plain(body, at, layer, weight, bias)
+        file.layers.append(layer)
+    decoder = RangeDecoder(body[at:])
+    for layer, (weight, _) in layers:
+        if weight is not None:
+            lowest, weights = prior_weights(weight[1])
+            layer.step = weight[0]
+            layer.codes = [lowest + symbol for symbol in decoder.symbols(prod(layer.shape), weights)]
+    return file
+
+
+def read_varint(content: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = content[at]
+        number, shift, at = number | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return number, at
+
+
+def read_value(content: bytes, at: int) -> tuple[Any, int]:
+    """One CBOR value and the place after it."""
+    major, low, at = content[at] >> 5, content[at] & 31, at + 1
+    size = {24: 1, 25: 2, 26: 4, 27: 8}.get(low, 0)
+    argument, at = content[at : at + size], at + size
+    if major == 7:
+        if size > 1:
+            return struct.unpack({2: ">e", 4: ">f", 8: ">d"}[size], argument)[0], at
+        return {20: False, 21: True, 22: None}[low], at
+    number = int.from_bytes(argument, "big") if size else low
+    if major < 2:
+        return (number, -1 - number)[major], at
+    if major == 2:
+        return content[at : at + number], at + number
+    if major == 3:
+        return content[at : at + number].decode(), at + number
+    items = []
+    for _ in range(number if major == 4 else 2 * number):
+        item, at = read_value(content, at)
+        items.append(item)
+    return (items if major == 4 else dict(zip(items[::2], items[1::2], strict=True))), at
+
+
+def spell_out(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {CARD_NAMES[key] if isinstance(key, int) else key: spell_out(item) for key, item in value.items()}
+    return [spell_out(item) for item in value] if isinstance(value, list) else value
+
+
+def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[int, int]]]:
+    """Follow the shapes from step to step; the weighted layers, and the select steps as (arriving, kept)."""
+    shape, layers, selections = tuple(file.input_shape), [], []
+    for kind, *arguments in file.steps:
+        if kind == 0:
+            name, outputs, weight, bias = arguments
+            layers.append((Layer(name, (outputs, shape[0])), (weight, bias)))
+            shape = (outputs,)
+        elif kind == 1:
+            name, filters, kernel, stride, padding, dilation, weight, bias = arguments
+            layers.append((Layer(name, (filters, shape[0], *kernel)), (weight, bias)))
+            shape = (filters, *window(shape, kernel, stride, padding, dilation))
+        elif kind in (10, 11):
+            kernel, stride, padding, *dilation = arguments
+            shape = (shape[0], *window(shape, kernel, stride, padding, *(dilation or [1])))
+        elif kind == 12:
+            shape = (prod(shape),)
+        elif kind == 14:
+            selections.append((shape[0], arguments[0]))
+            shape = (arguments[0],)
+        file.shapes.append(shape)
+    return layers, selections
+
+
+def window(shape: tuple[int, ...], kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
+    """Rows and columns after a window has slid over rows and columns."""
+    if padding == "same":
+        return shape[1:]
+    kernel, stride, dilation = twice(kernel), twice(stride), twice(dilation)
+    padding = [0, 0] if padding == "valid" else twice(padding)
+    return tuple((shape[1 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1))
+
+
+def twice(value: Any) -> list[int]:
+    return value if isinstance(value, list) else [value, value]
+
+
+def read_masks(stream: bytes, selections: list[tuple[int, int]]) -> list[list[int]]:
+    decoder = RangeDecoder(stream)
+    return [decoder.symbols(arriving, [arriving - kept, kept]) for arriving, kept in selections]
+
+
+def read_plain(body: bytes, at: int, layer: Layer, weight: Any, bias: Any) -> int:
+    """Float weights, then biases; returns the place after them."""
+    if weight is None:
+        layer.floats, at = read_floats(body, at, prod(layer.shape))
+    if bias is None:
+        layer.bias_floats, at = read_floats(body, at, layer.shape[0])
+    elif bias is not False:
+        layer.bias_step = bias
+        layer.bias_codes = list(struct.unpack_from(f"<{layer.shape[0]}b", body, at))
+        at += layer.shape[0]
+    return at
+
+
+def read_floats(body: bytes, at: int, count: int) -> tuple[list[float], int]:
+    return list(struct.unpack_from(f"<{count}f", body, at)), at + 4 * count
+
+
+def prior_weights(prior: list[Any]) -> tuple[int, list[int]]:
+    """The lowest code and the relative weights of the codes from there on."""
+    kind, lowest, *rest = prior
+    if kind == 0:
+        return lowest, [1] * rest[0]
+    if kind == 1:
+        count, shape, centre = rest
+        curve = bell_curve(shape, count)
+        return lowest, [curve[abs(place - centre)] for place in range(count)]
+    if kind == 2:
+        count, pairs = rest
+        levels = [level for pair in pairs for level in (pair >> 4, pair & 15)][:count]
+        return lowest, [power(8 * level - 7) if level else 0 for level in levels]
+    return lowest, [power(level) if level else 0 for level in rest[0]]
+
+
+def bell_curve(shape: int, count: int) -> list[int]:
+    width = isqrt(isqrt(256 << (shape % 40)))
+    laplace = shape < 40
+    ratio = ONE * width // (width + 16) if laplace else ONE * width * width // (width * width + 128)
+    narrowing = ONE if laplace else ratio
+    curve = [ONE]
+    while len(curve) < count:
+        curve.append(curve[-1] * ratio // ONE)
+        ratio = ratio * narrowing // ONE * narrowing // ONE
+    return curve
+
+
+def power(level: int) -> int:
+    """``floor(2^(8 + (level - 1) / 16))``, by four square roots."""
+    number = 1 << (128 + level - 1)
+    for _ in range(4):
+        number = isqrt(number)
+    return number
+
+
+def boundaries(weights: list[int]) -> list[int]:
+    """Where each symbol's share of the 24-bit interval begins, and its end."""
+    count, total = len(weights), sum(weights)
+    frequencies = [1 + weight * (TOTAL - count) // total for weight in weights]
+    frequencies[weights.index(max(weights))] += TOTAL - sum(frequencies)
+    result, before = [], 0
+    for place, frequency in enumerate(frequencies):
+        result.append(before * ((1 << PRECISION) - count) // TOTAL + place)
+        before += frequency
+    return [*result, 1 << PRECISION]
+
+
+class RangeDecoder:
+    """Symbols from words."""
+
+    def __init__(self, stream: bytes) -> None:
+        self.stream, self.at = stream, 0
+        self.lower, self.range = 0, STATE
+        self.point = self.word() << 32
+        self.point |= self.word()
+
+    def word(self) -> int:
+        """The next four bytes; behind the end there are zeros."""
+        word = self.stream[self.at : self.at + 4]
+        self.at += 4
+        return int.from_bytes(word + bytes(4 - len(word)), "big")
+
+    def symbols(self, count: int, weights: list[int]) -> list[int]:
+        if len(weights) == 1:
+            return [0] * count
+        edges = boundaries(weights)
+        return [self.symbol(edges) for _ in range(count)]
+
+    def symbol(self, edges: list[int]) -> int:
+        scale = self.range >> PRECISION
+        quantile = ((self.point - self.lower) & STATE) // scale
+        if quantile >= 1 << PRECISION:
+            raise ValueError("the stream is damaged")
+        symbol = bisect_right(edges, quantile) - 1
+        self.lower = (self.lower + scale * edges[symbol]) & STATE
+        self.range = scale * (edges[symbol + 1] - edges[symbol])
+        if self.range < 1 << 32:
+            self.lower = (self.lower << 32) & STATE
+            self.range <<= 32
+            self.point = (self.point << 32) & STATE | self.word()
+        return symbol
+
+
+class RangeEncoder:
+    """Words from symbols. The words written so far and the state are one whole number, so carries need no care."""
+
+    def __init__(self) -> None:
+        self.lower, self.range, self.words = 0, STATE, 0
+
+    def write(self, symbols: list[int], weights: list[int]) -> None:
+        edges = boundaries(weights)
+        for symbol in symbols if len(weights) > 1 else []:
+            scale = self.range >> PRECISION
+            self.lower += scale * edges[symbol]
+            self.range = scale * (edges[symbol + 1] - edges[symbol])
+            if self.range < 1 << 32:
+                self.lower, self.range, self.words = self.lower << 32, self.range << 32, self.words + 1
+
+    def to_bytes(self) -> bytes:
+        if self.range == STATE:
+            return b""
+        top = (self.lower + (1 << 32) - 1) >> 32
+        return top.to_bytes(4 * (self.words + 1), "big").rstrip(b"\0")

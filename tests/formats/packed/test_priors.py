@@ -1,0 +1,226 @@
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bhc.formats.packed.cbor import dumps, loads
+from bhc.formats.packed.coder import encode
+from bhc.formats.packed.priors import (
+    BIT,
+    LARGEST_BELL,
+    TOTAL,
+    WIDTHS,
+    Bell,
+    Bytes,
+    Flat,
+    Nibbles,
+    StatedPrior,
+    bell_curves,
+    choose_prior,
+    coding_cost,
+    description_cost,
+    log2,
+    powers,
+    prior_from_list,
+    to_frequencies,
+)
+
+PRIORS = [
+    Flat(-1, 3),
+    Flat(0, 1),
+    Flat(-32767, 65535),
+    Bell(-4, 9, 0, 4),
+    Bell(-4, 9, 79, 0),
+    Bell(0, LARGEST_BELL, 39, LARGEST_BELL - 1),
+    Nibbles(-2, (1, 0, 15, 3)),
+    Nibbles(-2, (1, 0, 15)),
+    Bytes(7, (255, 0, 1)),
+    Bytes(-32767, (1,) * 65535),
+]
+
+Draw = Callable[[np.random.Generator, int, int], np.ndarray]
+
+
+def two_peaks(rng: np.random.Generator, size: int, top: int) -> np.ndarray:
+    return rounded(rng.normal(0, max(top, 1) / 12, size) + rng.choice([-1, 1], size) * top / 2, top)
+
+
+def rounded(values: np.ndarray, top: int) -> np.ndarray:
+    return np.clip(np.rint(values), -top, top).astype(np.int32)
+
+
+DRAWS: dict[str, Draw] = {
+    "laplace": lambda rng, n, top: rounded(rng.laplace(0, max(top, 1) / 4, n), top),
+    "gauss": lambda rng, n, top: rounded(rng.normal(0, max(top, 1) / 3, n), top),
+    "uniform": lambda rng, n, top: rng.integers(-top, top + 1, n).astype(np.int32),
+    "two peaks": two_peaks,
+    "constant": lambda rng, n, top: np.full(n, rng.integers(-top, top + 1), dtype=np.int32),
+    "heavy tail": lambda rng, n, top: rounded(rng.standard_cauchy(n) * max(top, 1) / 16, top),
+    "shifted": lambda rng, n, top: rounded(rng.laplace(0, max(top, 1) / 6, n) + top / 2, top),
+    "zeros but for some": lambda rng, n, top: rounded(rng.laplace(0, max(top, 1) / 4, n) * (rng.random(n) < 0.1), top),
+}
+SIZES = (1, 2, 5, 20, 100, 500, 2000, 10000, 50000)
+
+
+def entropy_bytes(codes: np.ndarray) -> float:
+    _, counts = np.unique(codes, return_counts=True)
+    return -float((counts * np.log2(counts / counts.sum())).sum()) / 8
+
+
+def packed_bytes(codes: np.ndarray) -> int:
+    """The stream and the prior that is needed to read it."""
+    prior = choose_prior(codes)
+    return len(encode([(codes, prior)])) + len(dumps(prior.to_list()))
+
+
+def test_log2_is_the_logarithm() -> None:
+    rng = np.random.default_rng(0)
+    numbers = np.concatenate([np.arange(1, 70000), rng.integers(1, 1 << 31, 2000), 1 << np.arange(32)])
+    found = log2(numbers)
+    exact = 256 * np.log2(numbers.astype(np.float64))
+    assert (np.abs(found - np.floor(exact)) <= 1).all()  # squaring rounds down eight times
+    assert (found[: 1 << 16] <= exact[: 1 << 16] + 1e-9).all()
+    assert found[-32:].tolist() == [256 * power for power in range(32)]
+
+
+def test_powers_are_the_nearest_below() -> None:
+    table = powers()
+    assert len(table) == 256
+    assert table[0] == 0
+    for level in range(1, 256):
+        assert table[level] == math.floor(2 ** (8 + (level - 1) / 16))
+
+
+def test_bells_are_bells() -> None:
+    curves = bell_curves(40)
+    distance = np.arange(20)
+    for k in (4, 8, 12):
+        width = math.floor(4 * 2 ** (k / 4)) / 16
+        laplace, gauss = curves[k, :20] / curves[k, 0], curves[WIDTHS + k, :20] / curves[WIDTHS + k, 0]
+        assert np.allclose(laplace, (width / (width + 1)) ** distance, atol=1e-6)
+        first = width**2 / (width**2 + 0.5)
+        assert np.allclose(gauss, first ** (distance**2), atol=1e-6)
+
+
+def test_curves_do_not_depend_on_how_many_are_asked_for() -> None:
+    assert np.array_equal(bell_curves(9)[:, :9], bell_curves(900)[:, :9])
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: f"{type(prior).__name__} {prior.count}")
+def test_frequencies_add_up_and_leave_no_code_out(prior: StatedPrior) -> None:
+    frequencies = prior.frequencies
+    assert frequencies.sum() == TOTAL
+    assert frequencies.min() >= 1
+    assert len(frequencies) == prior.count
+
+
+def test_frequencies_of_any_weights() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        count = int(rng.choice([1, 2, 3, 40, 3000, 65535]))
+        weights = rng.integers(0, 1 << int(rng.integers(1, 32)), count)
+        weights[rng.integers(count)] += 1
+        frequencies = to_frequencies(weights)
+        assert frequencies.sum() == TOTAL
+        assert frequencies.min() >= 1
+        assert frequencies[weights.argmax()] == frequencies.max()
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: f"{type(prior).__name__} {prior.count}")
+def test_a_prior_reads_back(prior: StatedPrior) -> None:
+    assert prior_from_list(loads(dumps(prior.to_list()))) == prior
+    assert description_cost(prior) == 8 * BIT * len(dumps(prior.to_list()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None, 5, [], [0], "Flat", {}, [4, 0, 3], [-1, 0, 3], [0, 0, 0], [0, 0, -1], [0, 0, 65536], [0, 0, 1 << 40],
+        [0, 0.0, 3], [0, 0, 3, 4], [1, 0, 9, 80, 0], [1, 0, 9, -1, 0], [1, 0, 9, 3, 9], [1, 0, 9, 3, -1],
+        [1, 0, 4097, 3, 0], [1, 0, 0, 3, 0], [2, 0, 3, b"\x11"], [2, 0, 3, b"\x11\x11\x11"], [2, 0, 2, b"\0"],
+        [2, 0, 0, b""], [2, 0, 1 << 40, b"\x11"], [2, 0, 2, "\x11"], [3, 0, b""], [3, 0, b"\0\0"], [3, 0, [1, 2]],
+        [3, 0, bytes(65536)],
+    ],
+    ids=lambda data: str(data)[:30],
+)  # fmt: skip
+def test_anything_else_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match="table of frequencies"):
+        prior_from_list(data)
+
+
+def test_the_kind_that_is_chosen_fits() -> None:
+    rng = np.random.default_rng(2)
+    assert choose_prior(np.full((3, 4), -7, dtype=np.int32)) == Flat(-7, 1)
+    assert choose_prior(np.zeros((0, 4), dtype=np.int32)) == Flat(0, 1)
+    assert isinstance(choose_prior(rng.integers(-8, 8, 5000)), Flat)
+    laplace, gauss = (choose_prior(np.rint(draw(0, 3, 400)).astype(np.int32)) for draw in (rng.laplace, rng.normal))
+    assert isinstance(laplace, Bell)
+    assert laplace.shape < WIDTHS
+    assert isinstance(gauss, Bell)
+    assert gauss.shape >= WIDTHS
+    assert gauss.lowest + gauss.centre in (-1, 0)
+    peaks = rng.choice([-6, -1, 5], 3000, p=[0.2, 0.7, 0.1]).astype(np.int32)
+    assert isinstance(choose_prior(peaks), Nibbles | Bytes)
+    assert isinstance(choose_prior(np.repeat([-6, -1, 5], [20000, 70000, 10001])), Bytes)
+
+
+def test_the_one_that_is_chosen_is_the_cheapest_of_its_kind() -> None:
+    codes = np.rint(np.random.default_rng(3).laplace(1, 2, 500)).astype(np.int32)
+    lowest, counts = int(codes.min()), np.bincount(codes - codes.min())
+    chosen = choose_prior(codes)
+    best = coding_cost(chosen, counts) + description_cost(chosen)
+    for shape in range(2 * WIDTHS):
+        other = Bell(lowest, len(counts), shape, -lowest)
+        assert best <= coding_cost(other, counts) + description_cost(other)
+    flat = Flat(lowest, len(counts))
+    assert best <= coding_cost(flat, counts) + description_cost(flat)
+
+
+def test_the_cost_is_what_the_stream_takes() -> None:
+    rng = np.random.default_rng(4)
+    for draw in DRAWS.values():
+        codes = draw(rng, 3000, 30)
+        prior = choose_prior(codes)
+        expected = coding_cost(prior, np.bincount(codes - prior.lowest, minlength=prior.count)) / (8 * BIT)
+        assert abs(len(encode([(codes, prior)])) - expected) < 8 + 0.002 * expected
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name in DRAWS if name != "zeros but for some"])
+def test_up_to_six_bits_little_is_lost_over_the_entropy(name: str, size: int) -> None:
+    """The promise for emitted networks: the stream and its prior, within 3 % and 40 bytes of the codes' entropy."""
+    rng = np.random.default_rng(size)
+    for bits in range(1, 7):
+        for _ in range(3):
+            codes = DRAWS[name](rng, size, (1 << (bits - 1)) - 1 or 1)
+            assert packed_bytes(codes) <= 1.03 * entropy_bytes(codes) + 40, f"{bits} bits"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", DRAWS)
+def test_up_to_twelve_bits_a_byte_a_code_tells_the_table(name: str, size: int) -> None:
+    """Entropy takes the table of frequencies for known. With many codes for few weights, saying it is the cost."""
+    rng = np.random.default_rng(size)
+    for bits in range(1, 13):
+        codes = DRAWS[name](rng, size, (1 << (bits - 1)) - 1 or 1)
+        table = int(codes.max()) - int(codes.min()) + 1
+        assert packed_bytes(codes) <= 1.04 * entropy_bytes(codes) + 40 + table, f"{bits} bits"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", DRAWS)
+def test_codes_never_take_more_than_their_width(name: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    for bits in (1, 2, 8, 13, 14, 15, 16):
+        codes = DRAWS[name](rng, size, (1 << (bits - 1)) - 1 or 1)
+        width = int(codes.max() - codes.min()).bit_length()
+        assert packed_bytes(codes) <= size * width / 8 + 20, f"{bits} bits"
+
+
+def test_the_choice_is_the_same_everywhere() -> None:
+    """Costs are whole numbers, so these hold on every machine."""
+    rng = np.random.default_rng(5)
+    codes = np.array([int(x) for x in rng.integers(-3, 4, 200)] + [0] * 100, dtype=np.int32)
+    assert choose_prior(codes) == choose_prior(codes.reshape(30, 10))
+    assert choose_prior(np.array([0, 0, 1, -1, 0, 2, -2, 0, 0, 1])).to_list() == [0, -2, 5]

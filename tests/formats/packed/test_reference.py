@@ -1,0 +1,78 @@
+"""The specification's own reader against the library's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bhc
+from bhc.formats import QuantisedNetwork, pack
+from bhc.formats.file import parse_network
+from bhc.graph import Select, chain_shapes
+
+from . import reference
+from .toys import zoo
+
+ZOO = zoo()
+
+
+def agree(content: bytes, network: QuantisedNetwork) -> None:
+    file = reference.read(content)
+    assert tuple(file.input_shape) == network.input_shape
+    assert tuple(file.labels) == network.labels
+    assert file.temperature == network.temperature
+    assert file.card == network.card
+    assert file.shapes == [shape for _, _, _, shape in chain_shapes(network.chain, network.input_shape)]
+    selects = [step for step in network.chain if isinstance(step, Select)]
+    assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [step.index.tolist() for step in selects]
+    assert [layer.name for layer in file.layers] == [layer.name for layer in network.layers]
+    for read, layer in zip(file.layers, network.layers, strict=True):
+        agree_on_numbers(read.shape, read.step, read.codes, read.floats, layer.module.weight)
+        if layer.module.bias is None:
+            assert read.bias_step is None
+            assert not read.bias_codes + read.bias_floats
+        else:
+            shape = (len(layer.module.bias),)
+            agree_on_numbers(shape, read.bias_step, read.bias_codes, read.bias_floats, layer.module.bias)
+        if layer.weight is not None:
+            assert read.codes == layer.weight.codes.ravel().tolist()
+
+
+def agree_on_numbers(
+    shape: tuple[int, ...], step: float | None, codes: list[int], floats: list[float], expected: torch.Tensor
+) -> None:
+    values = np.array(codes if step is not None else floats, dtype=np.float32) * np.float32(step or 1)
+    assert torch.equal(torch.from_numpy(values.reshape(shape)), expected)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_both_read_the_same(name: str) -> None:
+    content = pack(ZOO[name])
+    agree(content, ZOO[name])
+    agree(content, parse_network(content, Path("it")).network)
+
+
+@pytest.mark.filterwarnings("ignore:threshold")
+@pytest.mark.parametrize(("threshold", "scale"), [(-3.0, 1.0), (-1.0, 0.25), (0.0, 4.0)])
+def test_both_read_an_emitted_network(quick_model: bhc.Compressor, threshold: float, scale: float) -> None:
+    small = quick_model.compress(classes=[3, 4], threshold=threshold, precision=bhc.VarianceBits(scale=scale))
+    agree(small.to_bytes(), small.network)
+
+
+def test_both_read_an_emitted_network_of_floats(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=[0, 7, 9], threshold=0.0, precision=bhc.Float32())
+    agree(small.to_bytes(), small.network)
+
+
+def test_the_modules_compute_what_the_file_says() -> None:
+    """The last mile: a linear layer from the reference's numbers gives what the library's network gives."""
+    network = ZOO["example"]
+    file = reference.read(pack(network))
+    x = torch.arange(6, dtype=torch.float32)[None] * 10
+    kept = x[:, torch.tensor(file.masks[0]).bool()] / 64
+    layer = file.layers[0]
+    weight = torch.tensor(layer.codes, dtype=torch.float32).reshape(layer.shape) * layer.step
+    bias = torch.tensor(layer.bias_codes, dtype=torch.float32) * layer.bias_step
+    assert torch.allclose(nn.functional.linear(kept, weight, bias), network.chain(x))

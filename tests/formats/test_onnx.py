@@ -1,0 +1,115 @@
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from bhc.errors import BhcError
+from bhc.formats import Codes, QuantisedNetwork, WeightForm, onnx_bytes, open_session
+from bhc.graph import KINDS
+
+from .chains import CHAINS, TORCH_REMARKS, assert_alike, chain_of, floats, inputs, quantised
+
+pytestmark = TORCH_REMARKS
+FORMS = [WeightForm.FLOATS, WeightForm.INTEGERS]
+
+
+def run(content: bytes, x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(open_session(content).run(["logits"], {"input": x.numpy()})[0])
+
+
+def initialisers(content: bytes) -> dict[str, np.ndarray]:
+    tensors = onnx.load_from_string(content).graph.initializer
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+
+
+def test_the_chains_have_every_kind_of_step() -> None:
+    assert {type(step) for chain, _ in CHAINS.values() for step in chain} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_floats_give_the_module_s_logits(name: str) -> None:
+    network = floats(name)
+    x = inputs(network.input_shape)
+    assert_alike(run(onnx_bytes(network), x), network.chain(x), part=1e-5)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_both_forms_of_a_quantised_network_answer_as_its_module(name: str) -> None:
+    network = quantised(name)
+    x = inputs(network.input_shape, 300)
+    expected = network.chain(x)
+    for form in FORMS:
+        given = run(onnx_bytes(network, weights=form), x)
+        assert_alike(given, expected, part=1e-5)
+        assert torch.equal(given.argmax(1), expected.argmax(1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_checker_accepts_every_model(name: str, form: WeightForm) -> None:
+    onnx.checker.check_model(onnx.load_from_string(onnx_bytes(quantised(name), weights=form)), full_check=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["relu", "everything-at-once"])
+def test_any_batch_size_goes_in(name: str, form: WeightForm) -> None:
+    network = quantised(name)
+    content = onnx_bytes(network, weights=form)
+    for count in (1, 2, 7):
+        x = inputs(network.input_shape, count)
+        assert_alike(run(content, x), network.chain(x), part=1e-5)
+    (source,), (sink,) = open_session(content).get_inputs(), open_session(content).get_outputs()
+    assert source.shape == ["batch", *network.input_shape]
+    assert sink.shape == ["batch", len(network.labels)]
+    assert source.type == sink.type == "tensor(float)"
+
+
+@pytest.mark.parametrize(("step", "kind"), [(0.02, np.int8), (0.001, np.int16), (1e-9, np.int16)])
+def test_integers_are_as_narrow_as_the_codes(step: float, kind: type) -> None:
+    network = quantised("relu", step=step)
+    arrays = initialisers(onnx_bytes(network, weights=WeightForm.INTEGERS))
+    for name, codes in network.weights.items():
+        assert arrays[f"{name}.codes"].dtype == kind
+        assert np.array_equal(arrays[f"{name}.codes"], codes.codes)
+        assert f"{name}.weight" not in arrays
+    x = inputs(network.input_shape)
+    assert_alike(run(onnx_bytes(network, weights=WeightForm.INTEGERS), x), network.chain(x), part=1e-5)
+
+
+def test_a_layer_that_is_not_quantised_stays_floats_among_integers() -> None:
+    chain, shape = chain_of("relu")
+    codes = {"fc1": Codes.of(chain[3].weight, 0.05)}
+    network = QuantisedNetwork.build(chain, weights=codes, biases={}, input_shape=shape, labels=(0, 1, 2))
+    content = onnx_bytes(network, weights=WeightForm.INTEGERS)
+    arrays = initialisers(content)
+    assert arrays["fc1.codes"].dtype == np.int8
+    assert np.array_equal(arrays["fc2.weight"], chain[6].weight.numpy())
+    assert_alike(run(content, inputs(shape)), network.chain(inputs(shape)), part=1e-5)
+
+
+def test_the_normalisation_is_folded_where_it_can_be() -> None:
+    for name, folded in (("conv-and-a-mean", True), ("padding-and-a-mean", False)):
+        kinds = [node.op_type for node in onnx.load_from_string(onnx_bytes(floats(name))).graph.node]
+        assert ("Sub" in kinds) != folded
+
+
+def test_metadata_is_json_under_the_library_s_name() -> None:
+    metadata: dict[str, Any] = {"classes": [3, 4], "class_names": ["drei", "fünf"], "report": {"error": None}}
+    content = onnx_bytes(floats("relu"), metadata=metadata)
+    props = {prop.key: json.loads(prop.value) for prop in onnx.load_from_string(content).metadata_props}
+    assert props == {f"bhc.{key}": value for key, value in metadata.items()}
+    assert open_session(content).get_modelmeta().custom_metadata_map["bhc.classes"] == "[3, 4]"
+    assert not onnx.load_from_string(onnx_bytes(floats("relu"))).metadata_props
+
+
+def test_equal_networks_give_equal_bytes() -> None:
+    assert onnx_bytes(quantised("relu")) == onnx_bytes(quantised("relu"))
+
+
+def test_bit_packed_weights_are_refused() -> None:
+    with pytest.raises(BhcError, match="no bit-packed") as caught:
+        onnx_bytes(quantised("relu"), weights=WeightForm.BIT_PACKED)
+    assert "floats or integers" in caught.value.hint

@@ -1,0 +1,151 @@
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bhc.graph import Select, chain_shapes, conv_padding, output_shape, pair
+from bhc.models.normalise import Normalise
+
+ELEMENTWISE = [
+    nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU(), nn.SELU(), nn.GELU(), nn.SiLU(), nn.Tanh(), Normalise(0.0, 1.0),
+]  # fmt: skip
+WINDOWS = [
+    {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+    for kernel, stride, padding, dilation in product((1, 2, 3, (3, 2)), (1, 2, (1, 3)), (0, 1, (2, 0)), (1, 2, (1, 3)))
+]
+SHAPES = [(2, 5, 7), (2, 1, 1), (2, 4, 9)]
+
+
+def runs(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The true shape, or None where torch refuses."""
+    try:
+        return tuple(module(torch.zeros(1, *shape)).shape[1:])
+    except RuntimeError:
+        return None
+
+
+def says(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    try:
+        return output_shape(module, shape)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_convolutions(shape: tuple[int, ...]) -> None:
+    for arguments in WINDOWS:
+        module = nn.Conv2d(2, 3, **arguments)
+        assert says(module, shape) == runs(module, shape), arguments
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_convolutions_with_padding_by_name(shape: tuple[int, ...]) -> None:
+    for kernel, dilation in product((1, 2, 3, 4, (2, 5)), (1, 2, (1, 3))):
+        for padding in ("same", "valid"):
+            module = nn.Conv2d(2, 3, kernel, padding=padding, dilation=dilation)
+            assert says(module, shape) == runs(module, shape), module
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_largest_of_a_window(shape: tuple[int, ...]) -> None:
+    for arguments in WINDOWS:
+        module = nn.MaxPool2d(**arguments)
+        assert says(module, shape) == runs(module, shape), arguments
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_average_of_a_window(shape: tuple[int, ...]) -> None:
+    for arguments in WINDOWS:
+        module = nn.AvgPool2d(**{name: value for name, value in arguments.items() if name != "dilation"})
+        assert says(module, shape) == runs(module, shape), arguments
+
+
+@pytest.mark.parametrize("module", ELEMENTWISE, ids=lambda module: type(module).__name__)
+def test_steps_that_change_each_value_keep_the_shape(module: nn.Module) -> None:
+    for shape in ((3,), (2, 3), (2, 3, 4)):
+        assert says(module, shape) == runs(module, shape) == shape
+
+
+def test_flatten_linear_and_select() -> None:
+    assert output_shape(nn.Flatten(), (2, 3, 4)) == (24,)
+    assert output_shape(nn.Flatten(), (5,)) == (5,)
+    assert output_shape(nn.Linear(5, 3), (5,)) == (3,)
+    assert output_shape(Select(torch.tensor([0, 4])), (5,)) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Linear(5, 3), (4,)),
+        (nn.Linear(5, 3), (2, 5)),
+        (nn.Conv2d(2, 3, 1), (3, 4, 4)),
+        (nn.Conv2d(2, 3, 1), (32,)),
+        (nn.MaxPool2d(2), (4, 4)),
+        (nn.AvgPool2d(2), (16,)),
+        (Select(torch.tensor([0, 5])), (5,)),
+        (Select(torch.tensor([-1, 2])), (5,)),
+        (Select(torch.tensor([], dtype=torch.long)), (5,)),
+        (Select(torch.tensor([0])), (2, 2)),
+    ],
+    ids=str,
+)
+def test_steps_that_do_not_fit_are_refused(module: nn.Module, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError):
+        output_shape(module, shape)
+
+
+@pytest.mark.parametrize("name", ["kernel_size", "stride", "padding", "dilation"])
+@pytest.mark.parametrize("value", [-1, 5000, 1 << 40, (1, 2, 3), (1,), (1.0, 1.0), (True, 1), "big"])
+def test_absurd_arguments_are_refused(name: str, value: Any) -> None:
+    for module in (nn.Conv2d(2, 3, 1), nn.MaxPool2d(2)):
+        setattr(module, name, value)
+        with pytest.raises(ValueError):
+            output_shape(module, (2, 9000, 9000))
+
+
+@pytest.mark.parametrize("name", ["kernel_size", "stride", "dilation"])
+def test_sizes_of_zero_are_refused(name: str) -> None:
+    for module in (nn.Conv2d(2, 3, 1), nn.Conv2d(2, 3, 1, padding="same"), nn.MaxPool2d(2)):
+        setattr(module, name, (0, 1))
+        with pytest.raises(ValueError):
+            output_shape(module, (2, 4, 4))
+
+
+def test_padding_by_name_needs_a_stride_of_one() -> None:
+    module = nn.Conv2d(1, 1, 3, padding="same")
+    module.stride = (2, 2)
+    with pytest.raises(ValueError, match="stride of 1"):
+        conv_padding(module)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, (2, 5)])
+def test_zeros_are_added_where_torch_adds_them(kernel: int | tuple[int, int]) -> None:
+    named = nn.Conv2d(1, 1, kernel, padding="same", dilation=2)
+    top, left, bottom, right = conv_padding(named)
+    plain = nn.Conv2d(1, 1, kernel, dilation=2)
+    plain.load_state_dict(named.state_dict())
+    x = torch.randn(1, 1, 9, 8)
+    padded = nn.functional.pad(x, (left, right, top, bottom))
+    assert torch.allclose(named(x), plain(padded), atol=1e-6)
+
+
+def test_a_pair_stands_for_both_directions() -> None:
+    assert pair(3) == (3, 3)
+    assert pair([3, 4]) == (3, 4)
+    for value in (-1, 1.5, [1], [1, -1], "ab", [True, 1]):
+        with pytest.raises((ValueError, TypeError)):
+            pair(value)
+
+
+def test_a_chain_is_followed_from_step_to_step() -> None:
+    chain = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(100, 2))
+    steps = list(chain_shapes(chain, (1, 12, 12)))
+    assert [name for name, *_ in steps] == ["0", "1", "2", "3", "4"]
+    assert [leaving for *_, leaving in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
+    assert [arriving for *_, arriving, _ in steps][1:] == [leaving for *_, leaving in steps][:-1]
+    with pytest.raises(ValueError, match="does not take"):
+        list(chain_shapes(chain, (1, 13, 14)))
