@@ -460,8 +460,10 @@ def fuzz(
             tally.failures.append((changed.content, f"{type(error).__name__}: {error}"))
         tally.count += 1
         if len(watched) == BATCH or tally.count == count:
+            before = _resident()
             _watch_memory(watched, tally)
             watched.clear()
+            start += _resident() - before  # the watch takes memory of its own
         if progress is not None and tally.count % 5000 == 0:
             progress(tally)
     return tally
