@@ -109,8 +109,11 @@ class Search:
     def _best_of(self, thresholds: Sequence[float]) -> Trial | None:
         """The best trial that fits; ``thresholds`` fall, so a step that fitted one network fits the next."""
         trials: list[Trial] = []
+        known: Scale = None
         for stock in self._stocks(thresholds):
-            trials += self._offers(stock, known=trials[-1].scale if trials else None)
+            offers = self._offers(stock, known=known)
+            known = offers[0].scale if offers else None
+            trials += offers
         return self._winner(trials)
 
     def _winner(self, trials: Sequence[Trial]) -> Trial | None:

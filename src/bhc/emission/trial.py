@@ -47,7 +47,12 @@ class Stock:
 
     def trial(self, scale: float | None) -> "Trial":
         """The network with steps of a common ``scale``; None leaves floats."""
-        return Trial(self, scale)
+        return self.floats if scale is None else Trial(self, scale)
+
+    @cached_property
+    def floats(self) -> "Trial":
+        """The network before rounding."""
+        return Trial(self, None)
 
     @cached_property
     def latency_ms(self) -> float:
@@ -118,7 +123,9 @@ class Trial:
         judge = self.stock.workshop.judge
         if judge is None:
             return self.file_bytes <= size
-        longest = len(pack(replace(self.network, card=to_card(replace(self._unjudged, error=100.0)))))
+        # Of what a card says, only the scale and the count of errors differ between roundings of one cut.
+        report = replace(self.stock.trial(None).unjudged, scale=self.scale, error=100.0)
+        longest = len(pack(replace(self.network, card=to_card(report))))
         if longest <= size or longest - LONGEST_COUNT > size:
             return longest <= size
         return self.file_bytes <= size
@@ -130,10 +137,11 @@ class Trial:
     @cached_property
     def report(self) -> Report:
         """All but the size of the file and the times."""
-        return replace(self._unjudged, error=self.error)
+        return replace(self.unjudged, error=self.error)
 
     @cached_property
-    def _unjudged(self) -> Report:
+    def unjudged(self) -> Report:
+        """The report without the error."""
         plan, model, judge = self.stock.plan, self.stock.workshop.model, self.stock.workshop.judge
         layers = model.network.layers
         biases = sum(layer.num_outputs for layer in layers if layer.module.bias is not None)
