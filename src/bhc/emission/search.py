@@ -22,8 +22,7 @@ UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
-USUAL = slice(3, 10)  # seven scales, from 2^-7 to 2^-1: three looks find the right one
-UNJUDGED_SCALE = 2.0**-6  # without labelled data: a step that cost nothing wherever there was some
+USUAL = slice(0, 6)  # six scales, from 2^-6 to 2^-1: three looks find the right one
 
 Scale = float | None  # None: floats
 
@@ -187,7 +186,7 @@ class Search:
             return trials[0]
         trials = trials[USUAL]
         if self.workshop.judge is None:
-            return min(trials, key=lambda trial: abs((trial.scale or 0) - UNJUDGED_SCALE))
+            return trials[0]  # without labelled data nothing is known to be harmless: the finest
         allowed = stock.trial(None).wrong_on_hard + self._slack
         return _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
 
