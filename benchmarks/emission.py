@@ -12,7 +12,8 @@ from timing import Results, environment, take_turns, write
 
 import bhc
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import make_plan, slim_model
+from bhc.emission import Cutter, make_plan
+from bhc.emission.slim import Slimmer, assemble
 from bhc.hypernet import ConditionalNetwork
 
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
@@ -32,7 +33,8 @@ def pruned_network(name: str, generator: bhc.ScalesOnly) -> ConditionalNetwork:
 
 
 def emit(network: ConditionalNetwork) -> None:
-    slim_model(network, make_plan(network, CONTEXT, THRESHOLD))
+    cutter = Cutter(network, CONTEXT)
+    assemble(network, Slimmer(cutter).layers(cutter.cut(THRESHOLD)))
 
 
 @torch.no_grad()
