@@ -66,9 +66,10 @@ def contexts_figure(smalls: Sequence[tuple[str, Compressed]], training: dict[str
         grid = figure.add_gridspec(3, len(smalls), height_ratios=[1, 1, 1.5])
         for column, (name, small) in enumerate(smalls):
             report = small.report
-            draw_pixels(figure.add_subplot(grid[0, column]), small, f"{name}\n{report.pruning_ratio:,.0f} x smaller")
+            draw_pixels(figure.add_subplot(grid[0, column]), small, f"{name}\n{report.file_bytes:,} bytes")
             axes = figure.add_subplot(grid[1, column])
-            draw_architecture(axes, report.layers, report.architecture_before, report.architecture, "inputs kept")
+            kept = f"{report.pruning_ratio:,.0f} x fewer weights"
+            draw_architecture(axes, report.layers, report.architecture_before, report.architecture, kept)
         draw_trade_off(figure.add_subplot(grid[2, :]), training, threshold)
         return figure
 
