@@ -9,7 +9,7 @@ BIN := .venv/bin
 .PHONY: demo test bench clean
 
 demo: .venv/.installed
-	$(BIN)/bhc demo
+	$(BIN)/bhc demo --force
 
 test: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -7,6 +7,9 @@ import bhc
 from bhc.data import DataSet
 from bhc.training import Pretraining, Silent, pretrain
 
+# Everything here is small: two threads would mostly wait for each other.
+torch.set_num_threads(1)
+
 QUICK = (
     bhc.Learn(steps=60, kl_weight=0.1, contexts=8, examples=8),
     bhc.Consolidate(steps=30, contexts=8, examples=8),

@@ -63,8 +63,8 @@ class Compressor:
 
         Limits are promises about the result, alone or together: the bytes of the packed file, the FLOPs of one
         input, the error on the run's validation sample in percent, constants and activations of the C form, the
-        median latency in onnxruntime on this machine (batch 1, one thread). Of the networks that keep them, the
-        one with the lowest validation error; with ``max_error`` alone, the smallest. ``threshold`` cuts exactly
+        median latency in onnxruntime on this machine (batch 1, one thread). Of the cuts that keep them, the one
+        with the lowest validation error; with ``max_error`` alone, the smallest. ``threshold`` cuts exactly
         there (lower is smaller); without it and without limits, the cut is the one chosen when training ended.
 
         ``precision`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.

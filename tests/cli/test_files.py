@@ -126,6 +126,20 @@ def test_damaged_files_of_every_form_are_refused(
         refused(monkeypatch, capsys, "damaged", "evaluate", path, "--data", "digits")
 
 
+def test_misleading_requests_are_answered_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path, small: Path, tmp_path: Path
+) -> None:
+    refused(monkeypatch, capsys, "made for the classes 3, 4", "evaluate", small, "--data", "digits", "--classes", "5,6")
+    out = ("--out", tmp_path / "net.onnx")
+    refused(monkeypatch, capsys, "compress writes .bhc files", "compress", run, "--classes", "3,4", *out)
+    floats = tmp_path / "floats.bhc"
+    assert call(monkeypatch, "compress", run, "--classes", "3,4", "--float32", "--out", floats) == 0
+    assert call(monkeypatch, "export", floats, "--to", "c", "--out", tmp_path / "floats.h") == 0
+    assert "weights as floats" in capsys.readouterr().out
+    packed = ("--to", "c", "--weights", "bit-packed", "--out", tmp_path / "packed.h")
+    refused(monkeypatch, capsys, "has 32-bit weights", "export", floats, *packed)
+
+
 def test_a_program_with_a_pickle_inside_is_never_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path
 ) -> None:
@@ -146,11 +160,26 @@ def test_a_program_with_a_pickle_inside_is_never_loaded(
         path.write_bytes(hostile.getvalue())
         refused(monkeypatch, capsys, "damaged, or was not written by bhc", "evaluate", path, "--data", "digits")
         assert not trap.exists()
-    formula = json.dumps({"expr_str": "__import__('pathlib').Path('x').touch()"}).encode()
-    for extra in ({"archive/models/other.json": formula}, {"archive/x.json": b'{"use_pickle": true}'}):
+    code = f"__import__('pathlib').Path({str(trap)!r}).touch() is None"
+    model, constants = "archive/models/model.json", "archive/data/constants/model_constants_config.json"
+    program = json.loads(entries[model])
+    opaque = {"x": {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": False, "tensor_meta": None}}
+    for change in (
+        {model: json.dumps(program | {"guards_code": [code]}).encode()},
+        {model: entries[model].replace(b"torch.ops.aten.", b"torch.ops.evil.")},
+        {model: entries[model].replace(b"Symbol(", b"eval(")},
+        {
+            constants: json.dumps({"config": opaque}).encode(),
+            "archive/data/constants/opaque_obj_0": pickle.dumps(Trap()),
+        },
+        {constants: b'{"config": {"x": {"use_pickle": true}}}'},
+        {"archive/data/aotinductor/model/x.so": b"x"},
+    ):
         hostile = io.BytesIO()
         with zipfile.ZipFile(hostile, "w") as archive:
-            for other, content in (entries | extra).items():
+            for other, content in (entries | change).items():
                 archive.writestr(other, content)
+        assert (entries | change) != entries
         path.write_bytes(hostile.getvalue())
         refused(monkeypatch, capsys, "damaged, or was not written by bhc", "evaluate", path, "--data", "digits")
+        assert not trap.exists()

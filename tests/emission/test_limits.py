@@ -189,9 +189,9 @@ def test_a_latency_that_varies_is_answered_in_words(
             quick_model.compress(classes=PAIR, max_latency_ms=2, **others)
         return caught.value
 
-    assert "the smallest that can be reached is 9.0" in str(ask(None))
+    assert "the smallest that can be reached is 13.5" in str(ask(None))  # with room for times that vary
     error = ask(calls)  # the last one
-    assert "each time it is measured" in str(error)
+    assert "keeps all limits at once" in str(error)
     assert "less busy" in error.hint
 
 

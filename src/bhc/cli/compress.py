@@ -10,6 +10,7 @@ from bhc.cli.console import say, show
 from bhc.cli.options import Force, Json, parse_classes, read_domain, refuse_existing
 from bhc.compressor import load
 from bhc.emission import Float32, Limits, ThresholdWarning, VarianceBits
+from bhc.errors import BhcError
 
 
 def compress_command(
@@ -39,6 +40,10 @@ def compress_command(
     """Emit the network for a context, in milliseconds. Limits are kept by the file that is written."""
     limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms)
     if out is not None:
+        if out.suffix in (".onnx", ".pt2", ".h", ".c"):
+            raise BhcError(
+                f"compress writes .bhc files, given {out}", hint="write one, then: bhc export small.bhc --to ..."
+            )
         refuse_existing(out, force=force)
     model = load(run)
     with warnings.catch_warnings():

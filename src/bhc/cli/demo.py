@@ -16,6 +16,7 @@ from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
 from bhc.data import DataSet
 from bhc.emission import Float32
+from bhc.errors import BhcError
 from bhc.files import make_folder, write_json
 from bhc.training import (
     Consolidate,
@@ -41,6 +42,7 @@ def demo_command(
     steps: Annotated[int, typer.Option(min=1, help="Steps of variational learning.")] = Learn().steps,
     consolidation_steps: Annotated[int, typer.Option(min=1, help="Steps of consolidation.")] = Consolidate().steps,
     kl_weight: Annotated[float, typer.Option(min=0.0, help="Weight of the divergence: size.")] = Learn().kl_weight,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier demo in that folder.")] = False,
     seed: Seed = 0,
     data_dir: DataDir = None,
     json: Json = False,
@@ -48,6 +50,8 @@ def demo_command(
     """Pretrain, train one hypernetwork, and cut networks to measure for classes it was and was not shown."""
     began = time.monotonic()
     make_folder(out)
+    if not force and ((out / "run").exists() or (out / "summary.json").exists()):
+        raise BhcError(f"{out} holds a demo already", hint="choose another folder with --out, or give --force")
     dataset = datasets.load(data, data_dir=data_dir)
     say(f"1. A network for all {dataset.num_classes} classes of {data}: {MODEL}.")
     net = pretrain(MODEL, dataset, Pretraining(epochs=epochs), seed=seed, progress=default_progress())

@@ -70,6 +70,11 @@ def evaluate_command(
         if classes is None
         else ClassSubsets(len(test.labels.unique())).resolve({"classes": parse_classes(classes)}).classes
     )
+    if not set(only or ()) <= set(network.labels):
+        raise BhcError(
+            f"{file} was made for the classes {', '.join(map(str, network.labels))}, asked for {classes}",
+            hint="leave --classes out, or name some of these",
+        )
     result = evaluate(network, test.restricted_to(only or ()), file)
     show(asdict(result) if json else result, as_json=json)
 

@@ -42,10 +42,9 @@ def export_command(
     json: Json = False,
 ) -> None:
     """Write a network as ONNX, C or torch."""
-    form = FORMS[to][0] if weights is None else weights
-    if form not in FORMS[to]:
+    if weights is not None and weights not in FORMS[to]:
         raise BhcError(
-            f"{to.value} files do not hold weights as {form.value}",
+            f"{to.value} files do not hold weights as {weights.value}",
             hint=f"choose --weights {' or '.join(choice.value for choice in FORMS[to])}",
         )
     if out.suffix != SUFFIXES[to]:
@@ -56,6 +55,8 @@ def export_command(
         raise BhcError("--name is for C headers", hint="leave it out")
     refuse_existing(out, force=force)
     small = read(file)
+    usual = FORMS[to][0] if small.network.weights else WeightForm.FLOATS
+    form = usual if weights is None else weights
     match to:
         case Target.ONNX:
             small.to_onnx(out, weights=form, overwrite=force)
@@ -67,7 +68,7 @@ def export_command(
     text = f"file          {facts['file_bytes']:,} bytes  ({to.value}, weights as {form.value})"
     if to is Target.C:
         memory = c_memory(small.network, weights=form)
-        facts |= {"flash_bytes": memory.flash, "ram_bytes": memory.ram}
+        facts |= {"flash_bytes": memory.flash, "activation_bytes": memory.ram}
         text += (
             f"\nflash         {memory.flash:,} bytes of constants\nRAM           {memory.ram:,} bytes of activations"
         )

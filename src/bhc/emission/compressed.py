@@ -22,6 +22,7 @@ from bhc.formats import (
     onnx_bytes,
     pack,
     packed_parts,
+    parse_network,
     read_network,
     torch_bytes,
 )
@@ -76,8 +77,10 @@ class Compressed:
         return Prediction(numbering[logits.argmax(1)], probabilities, self.classes)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
-        """Write a packed ``.bhc`` file in one step."""
-        _write(Path(path), self.to_bytes(), overwrite=overwrite)
+        """Write a packed ``.bhc`` file in one step, once it was found to read back."""
+        content = self.to_bytes()
+        parse_network(content, Path(path))
+        _write(Path(path), content, overwrite=overwrite)
         return self
 
     def to_bytes(self) -> bytes:
@@ -92,6 +95,7 @@ class Compressed:
         self, path: str | Path, *, weights: WeightForm = WeightForm.FLOATS, overwrite: bool = False
     ) -> "Compressed":
         """Write an ONNX model: float32 inputs as stored, logits out, any batch size."""
+        self._check_form(weights)
         _write(Path(path), onnx_bytes(self.network, weights=weights, metadata=self.metadata()), overwrite=overwrite)
         return self
 
@@ -100,10 +104,15 @@ class Compressed:
         path: str | Path,
         *,
         name: str | None = None,
-        weights: WeightForm = WeightForm.INTEGERS,
+        weights: WeightForm | None = None,
         overwrite: bool = False,
     ) -> "Compressed":
-        """Write a C99 header with ``int <name>_predict(const float *input, float *scores)``."""
+        """Write a C99 header with ``int <name>_predict(const float *input, float *scores)``.
+
+        ``weights`` are whole-byte integers by default, or floats where the network has no others.
+        """
+        weights = weights or (WeightForm.INTEGERS if self.network.weights else WeightForm.FLOATS)
+        self._check_form(weights)
         about = {"context": _one_line(self.report.context), "validation error": _error_text(self.report)}
         text = c_text(self.network, name or identifier(Path(path).stem), weights=weights, about=about)
         _write(Path(path), text.encode(), overwrite=overwrite)
@@ -113,6 +122,17 @@ class Compressed:
         """Write a torch ``ExportedProgram`` (``.pt2``), which loads without bhc."""
         _write(Path(path), torch_bytes(self.network, metadata=self.metadata()), overwrite=overwrite)
         return self
+
+    def _check_form(self, weights: WeightForm) -> None:
+        if not isinstance(weights, WeightForm):
+            raise BhcError(
+                f"weights={weights!r} is not a form", hint="give bhc.WeightForm.FLOATS, INTEGERS or BIT_PACKED"
+            )
+        if weights is not WeightForm.FLOATS and not self.network.weights:
+            raise BhcError(
+                f"this network has 32-bit weights and cannot be written with {weights.value}",
+                hint="emit it with bit widths (without Float32() or --float32), or choose floats",
+            )
 
     def metadata(self) -> dict[str, Any]:
         """What exported files carry beside the network."""

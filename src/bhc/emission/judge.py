@@ -37,6 +37,8 @@ class Judge:
         if model.validation is None or context.domain is not None:
             return None
         classes = context.classes or tuple(range(model.network.num_classes))
+        if not set(classes) <= set(model.validation.labels.unique().tolist()):
+            return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
         return cls(model, examples.images, torch.searchsorted(torch.tensor(classes), examples.labels), classes)
 

@@ -31,7 +31,10 @@ class Limits:
                 raise BhcError(f"{field.name} must be a number, given {value!r}")
             if field.name != "threshold" and value <= 0:
                 raise BhcError(
-                    f"{field.name} must be more than zero, given {value}", hint="leave it out for no such limit"
+                    f"{field.name} must be more than zero, given {value}",
+                    hint="no sample can promise zero errors; ask for a small percentage such as 0.1"
+                    if field.name == "max_error"
+                    else "leave it out for no such limit",
                 )
         if self.threshold is not None and abs(self.threshold) > LARGEST_THRESHOLD:
             raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")

@@ -145,7 +145,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
     card, layers = network.card, network.layers
     images = int(card.get("images", 0))
     reference, outside, names = card.get("reference_bits"), card.get("outside"), card.get("class_names")
-    before = tuple(int(width) for width in card["architecture_before"])
+    before = tuple(_positive(width) for width in card["architecture_before"])
     if len(before) != len(layers) or (reference is not None and len(reference) != len(layers)):
         raise ValueError("its report is about another number of layers")
     if names is not None and (len(names) != len(network.labels) or not all(isinstance(name, str) for name in names)):

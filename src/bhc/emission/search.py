@@ -23,6 +23,8 @@ BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing 
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
 USUAL = slice(0, 6)  # six scales, from 2^-6 to 2^-1: three looks find the right one
+UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
+LATENCY_MARGIN = 1.5  # times vary: what is named as reachable has to be reached again
 
 Scale = float | None  # None: floats
 
@@ -59,8 +61,10 @@ class Search:
     def _hurts(self, trial: Trial | None) -> bool:
         """Whether the limits are so tight that a cut below the consolidated range might do better."""
         judge = self.workshop.judge
-        if trial is None or trial.verdict is None or judge is None:
-            return trial is None
+        if trial is None:
+            return True
+        if trial.verdict is None or judge is None:
+            return (trial.scale or 0.0) > UNJUDGED_SCALE
         smallest = self.workshop.stock(self._inside()[-1]).trial(None)
         return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self._slack
 
@@ -142,7 +146,8 @@ class Search:
         if self._smallest_wins:
             return (trial.file_bytes,)
         if trial.verdict is None:
-            return (-trial.stock.plan.threshold,)
+            # Nothing is known of its errors: no coarser than is usual first, then as large as can be.
+            return (max(trial.scale or 0.0, UNJUDGED_SCALE), -trial.stock.plan.threshold)
         return (trial.verdict.wrong, trial.verdict.loss)
 
     def _offers(self, stock: Stock, *, known: Scale) -> list[Trial]:
@@ -153,7 +158,8 @@ class Search:
         trials = [stock.trial(scale) for scale in self.scales]
         if self._smallest_wins:
             # One by one: errors need not grow with the step, and the coarsest that will do is wanted.
-            return [trial for trial in reversed(trials) if self._right_enough(trial)][:1]
+            chosen = next(filter(self._right_enough, reversed(trials)), None)
+            return [] if chosen is None else [chosen]
         harmless = self._as_coarse_as_harmless
         if limits.max_bytes is None and limits.max_ram_bytes is None:
             return [harmless(stock, trials)]
@@ -194,14 +200,15 @@ class Search:
         """Name the limit that cannot be met, and the nearest figure that can."""
         limits = self.limits
         coarsest = [stock.trial(self.scales[-1]) for stock in self._all_stocks()]
-        smallest = coarsest[-1]
         where = "" if limits.threshold is None else f" at threshold {limits.threshold:g}"
-        whose = f"no network for {smallest.stock.plan.context}{where} has at most"
+        whose = f"no network for {self.workshop.cutter.context}{where} has at most"
+        stocks = [trial.stock for trial in coarsest]
+        fastest = LATENCY_MARGIN * stocks[-1].latency_ms if limits.max_latency_ms is not None else 0.0
         for name, limit, unit, figure in (
             ("max_bytes", limits.max_bytes, "bytes", lambda: min(trial.file_bytes for trial in coarsest)),
-            ("max_flops", limits.max_flops, "FLOPs", lambda: smallest.stock.plan.num_flops),
-            ("max_ram_bytes", limits.max_ram_bytes, "bytes in its C form", lambda: smallest.ram_bytes),
-            ("max_latency_ms", limits.max_latency_ms, "ms latency", lambda: _round_up(smallest.stock.latency_ms)),
+            ("max_flops", limits.max_flops, "FLOPs", lambda: min(stock.plan.num_flops for stock in stocks)),
+            ("max_ram_bytes", limits.max_ram_bytes, "bytes in its C form", lambda: min(t.ram_bytes for t in coarsest)),
+            ("max_latency_ms", limits.max_latency_ms, "ms latency", lambda: _round_up(fastest)),
         ):
             if limit is not None and figure() > limit:
                 return BhcError(
@@ -209,10 +216,11 @@ class Search:
                     hint=f"ask for {name}={figure()} or more",
                 )
         errors = [trial.error for trial in self._all_fitting if trial.error is not None]
-        if limits.max_error is None or not errors:  # times vary: a latency was over the limit, and now is not
+        if limits.max_error is None or not errors:
             return BhcError(
-                f"{whose} {limits.max_latency_ms:,} ms latency each time it is measured",
-                hint="ask for a higher max_latency_ms, or when the machine is less busy",
+                f"no network for {self.workshop.cutter.context}{where} keeps all limits at once; each alone can be",
+                hint="loosen one of them"
+                + (", or try again when the machine is less busy" if limits.max_latency_ms is not None else ""),
             )
         within = " within the other limits" if limits.bound_size else ""
         return BhcError(

@@ -3,7 +3,7 @@
 from bhc.formats.c_header import CMemory, c_memory, c_text, identifier
 from bhc.formats.deployed import Deployed, open_deployed
 from bhc.formats.exported_program import torch_bytes
-from bhc.formats.file import NetworkFile, read_network
+from bhc.formats.file import NetworkFile, parse_network, read_network
 from bhc.formats.forms import WeightForm
 from bhc.formats.onnx_model import onnx_bytes
 from bhc.formats.packed import Part, pack, packed_parts
@@ -30,6 +30,7 @@ __all__ = [
     "open_session",
     "pack",
     "packed_parts",
+    "parse_network",
     "read_network",
     "torch_bytes",
     "unrolled",

@@ -121,7 +121,8 @@ def literal(value: float) -> str:
 
 def in_comment(text: str) -> str:
     """The text without what would end the comment, or look like another one's beginning, which compilers warn of."""
-    return text.replace("*/", "* /").replace("/*", "/ *")
+    printable = "".join(letter if letter.isprintable() and letter != "\\" else "?" for letter in text)
+    return printable.replace("*/", "* /").replace("/*", "/ *")
 
 
 def c_name(name: str) -> str:

@@ -25,7 +25,7 @@ class Deployed:
     input_shape: Shape
     runtime: str
     size: int
-    logits: Callable[[Tensor], Tensor]  # raw inputs of any dtype, one thread
+    logits: Callable[[Tensor], Tensor]  # inputs as they are stored, of any dtype
 
     def answer(self, x: Tensor) -> Tensor:
         """Labels in the original numbering."""
@@ -41,8 +41,13 @@ def open_deployed(path: Path) -> Deployed:
 
 def _open_packed(path: Path) -> Deployed:
     file = read_network(path)
-    chain = file.network.chain
-    return Deployed(file.network.labels, file.network.input_shape, "torch", file.size, torch.no_grad()(chain.forward))
+    network = file.network
+
+    def logits(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return network.chain(x.float())
+
+    return Deployed(network.labels, network.input_shape, "torch", file.size, logits)
 
 
 def _open_onnx(path: Path) -> Deployed:
@@ -57,7 +62,7 @@ def _open_onnx(path: Path) -> Deployed:
             return torch.from_numpy(session.run(None, {source.name: x.float().numpy()})[0])
 
         return _checked(labels, shape, "onnxruntime", len(content), logits)
-    except (KeyError, ValueError, TypeError, RuntimeError, BhcError) as error:
+    except Exception as error:  # onnxruntime's exceptions share no base class
         raise _not_ours(path, error) from error
 
 
@@ -81,9 +86,10 @@ def _checked(labels: Any, shape: Any, runtime: str, size: int, logits: Callable[
     numbers = [*labels, *shape]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("its labels or its input shape are not whole numbers")
-    answer = logits(torch.zeros(2, *shape))
-    if tuple(answer.shape) != (2, len(labels)):
-        raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
+    for batch in (1, 3):
+        answer = logits(torch.zeros(batch, *shape))
+        if tuple(answer.shape) != (batch, len(labels)):
+            raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
     return Deployed(tuple(labels), tuple(shape), runtime, size, logits)
 
 

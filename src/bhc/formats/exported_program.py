@@ -14,6 +14,22 @@ from bhc.formats.quantised import QuantisedNetwork
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
 PLAIN_SIZE = re.compile(r"-?[0-9]+|[a-z]+[0-9]+|Symbol\('[a-z]+[0-9]+'(, [a-z]+=True)*\)")
+OPERATOR = re.compile(r"torch\.ops\.aten\.\w+\.\w+")
+OUR_ENTRY = re.compile(
+    r"[^/]+/("
+    r"data/weights/(weight_[0-9]+|model_weights_config\.json)|data/constants/model_constants_config\.json"
+    r"|data/sample_inputs/model\.pt|models/model\.json|extra/bhc\.json"
+    r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id))"
+)
+
+# What may stand behind the keys that make torch's loader run something.
+ALLOWED: dict[str, Callable[[Any], bool]] = {
+    "use_pickle": lambda value: value is False,
+    "path_name": lambda value: bool(re.fullmatch(r"weight_[0-9]+", str(value))),
+    "expr_str": lambda value: bool(PLAIN_SIZE.fullmatch(str(value))),
+    "guards_code": lambda value: value in ([], None),
+    "target": lambda value: bool(OPERATOR.fullmatch(str(value))),
+}
 
 
 def torch_bytes(network: QuantisedNetwork, *, metadata: Mapping[str, Any] | None = None) -> bytes:
@@ -36,22 +52,26 @@ def load_program(content: bytes) -> tuple[Callable[[Tensor], Tensor], dict[str, 
 
 
 def _refuse_code(content: bytes) -> None:
-    """torch's loader unpickles what an archive tells it to and evaluates its symbolic sizes as Python.
+    """torch's loader unpickles, compiles and runs what an archive tells it to.
 
-    What we write needs neither, so an archive with either is not one of ours and never reaches the loader.
+    What we write needs none of that, so only archives with our entries, our kinds of values and torch's own
+    operators reach the loader.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = archive.namelist()
         if sum(entry.file_size for entry in archive.infolist()) > len(content):
             raise ValueError("it is compressed, which torch's own are not")
-        for entry in archive.namelist():
-            if entry.endswith(".json"):
-                for key, value in _entries(json.loads(archive.read(entry))):
-                    if key == "use_pickle" and value is not False:
-                        raise ValueError("it holds pickled objects")
-                    if key == "expr_str" and not PLAIN_SIZE.fullmatch(str(value)):
-                        raise ValueError("it computes sizes by a formula")
-            elif entry.endswith(".pt"):
-                torch.load(io.BytesIO(archive.read(entry)), weights_only=True)
+        if len(set(names)) < len(names):
+            raise ValueError("two of its entries have one name")
+        for name in names:
+            if not OUR_ENTRY.fullmatch(name):
+                raise ValueError(f"it holds {name[:60]!r}")
+            if name.endswith(".pt"):
+                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
+            elif name.endswith(".json") and not name.endswith(CARD):
+                for key, value in _entries(json.loads(archive.read(name))):
+                    if key in ALLOWED and not ALLOWED[key](value):
+                        raise ValueError(f"its {key} is {str(value)[:60]!r}")
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:

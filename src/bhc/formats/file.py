@@ -10,7 +10,7 @@ from bhc.formats.packed import MAGIC, VERSION, Part, unpack
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.version1 import read_version_1
 
-LARGEST_FILE = 1 << 30
+LARGEST_FILE = 1 << 28
 SHORTEST = 16
 
 
@@ -47,6 +47,6 @@ def parse_network(content: bytes, path: Path) -> NetworkFile:
         )
     try:
         network, parts = unpack(content)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, BhcError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, MemoryError, BhcError) as error:
         raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
     return NetworkFile(network, VERSION, len(content), parts)
