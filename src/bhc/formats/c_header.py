@@ -101,7 +101,7 @@ class _Header:
             "",
             f"int {self.name}_predict(const float *input, float *scores)",
             f"  input    {prod(network.input_shape)} numbers, {' x '.join(map(str, network.input_shape))},"
-            " as they are stored (no normalisation)",
+            " as they are stored: normalisation is inside",
             f"  scores   {len(network.labels)} logits, for the labels {', '.join(map(str, network.labels))}",
             "  returns  the label with the largest score",
             "",
