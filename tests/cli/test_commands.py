@@ -73,6 +73,16 @@ def test_texts_and_pictures(
     assert call(monkeypatch, "evaluate", small, "--data", "digits") == 0
 
 
+def test_a_run_that_was_never_trained_is_shown_without_a_picture(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits: DataSet, tmp_path: Path
+) -> None:
+    net = bhc.models.lenet_300_100(image_shape=(1, 8, 8))
+    bhc.wrap(net, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]).save(tmp_path / "run")
+    assert call(monkeypatch, "inspect", tmp_path / "run") == 0
+    assert "contexts      domain" in capsys.readouterr().out
+    refused(monkeypatch, capsys, "never trained", "inspect", tmp_path / "run", "--plot", tmp_path / "x.png")
+
+
 def test_the_default_picture_needs_no_context(monkeypatch: pytest.MonkeyPatch, run: Path, tmp_path: Path) -> None:
     assert call(monkeypatch, "inspect", run, "--plot", tmp_path / "x.png") == 0
     assert (tmp_path / "x.png").exists()

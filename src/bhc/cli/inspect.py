@@ -40,10 +40,14 @@ def inspect_command(
     else:
         model = load(path)
         request = {"classes": parse_classes(classes), "domain": read_domain(domain), "budget": budget}
-        context = _context(model, request)
+        if plot is not None and "curves" not in model.model.training:
+            raise BhcError(
+                f"{path} was never trained, so there is nothing to draw", hint="leave --plot out, or train it"
+            )
         show(_run_facts(model, path) if json else _run_text(model, path), as_json=json)
         if plot is not None:
             cut = model.model.default_threshold if threshold is None else threshold
+            context = _context(model, request)
             figure = run_figure(model.network, model.model.training, context, cut, str(context))
             save_figure(figure, plot)
     if plot is not None:
