@@ -1,9 +1,10 @@
-"""A short run of ``tools/fuzz_bhc.py``; the long one is run by hand."""
+"""A short run of ``tools/fuzz``; the long one is run by hand."""
 
 from pathlib import Path
 
 import pytest
-from tools.fuzz_bhc import check_sound, fuzz, make_extremes, make_sources, same
+from tools.fuzz.judging import check_sound, fuzz, same
+from tools.fuzz.sources import make_extremes, make_sources
 
 from bhc.emission.compressed import from_file
 from bhc.errors import BhcError

@@ -1,0 +1,188 @@
+"""Valid files to begin with: small networks of every kind, and files at and beyond the limits."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tools.fuzz.envelope import joined
+from torch import nn
+
+from bhc.formats import Codes, QuantisedNetwork, pack
+from bhc.formats.packed.cbor import dumps
+from bhc.formats.packed.coder import encode
+from bhc.formats.packed.layout import to_varint
+from bhc.formats.packed.priors import Counted
+from bhc.formats.packed.write import abbreviate
+from bhc.graph import Select, describe
+from bhc.models.normalise import Normalise
+from bhc.tensors import tensors_to_bytes
+
+CARD = {
+    "context": {"classes": [3, 4, 7]},
+    "threshold": -0.75,
+    "scale": 0.5,
+    "architecture_before": [6, 8],
+    "weights_before": 9000,
+    "parameter_bytes_before": 40000,
+    "flops_before": 18000,
+    "images": 200,
+    "wrong_before": 1,
+    "wrong": 3,
+    "reference_bits": [4, 5],
+    "rescued": [1],
+    "outside": [-2.0, -1.0],
+    "class_names": ["three", "four", "größer"],
+}
+
+
+def make_sources(seed: int = 0) -> list[bytes]:
+    """Small networks with all that a file can hold, in both versions."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    return [pack(_lenet_5(rng)), pack(_lenet_300(rng)), pack(_activations(rng)), pack(_floats()), _version_1()]
+
+
+def _lenet_5(rng: np.random.Generator) -> QuantisedNetwork:
+    chain = nn.Sequential(
+        OrderedDict(
+            normalise=Normalise(0.0, 255.0),
+            conv1=nn.Conv2d(1, 3, 3, padding="same"),
+            relu=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(3, 4, (3, 2), stride=2, padding=1, dilation=2, bias=False),
+            average=nn.AvgPool2d((2, 1), 1),
+            flatten=nn.Flatten(),
+            kept=Select(torch.tensor([0, 3, 4, 5])),
+            fc=nn.Linear(4, 3),
+        )
+    )
+    return _quantised(chain, (1, 10, 12), rng, {"conv1": 3, "conv2": 9, "fc": 40}, biased=["conv1", "fc"])
+
+
+def _lenet_300(rng: np.random.Generator) -> QuantisedNetwork:
+    chain = nn.Sequential(
+        OrderedDict(
+            normalise=Normalise(0.5, 16.0),
+            flatten=nn.Flatten(),
+            kept=Select(torch.from_numpy(np.sort(rng.permutation(64)[:21]))),
+            fc1=nn.Linear(21, 12),
+            relu=nn.ReLU(),
+            fc2=nn.Linear(12, 3),
+        )
+    )
+    return _quantised(chain, (1, 8, 8), rng, {"fc1": 2, "fc2": 20000}, biased=["fc1"])
+
+
+def _activations(rng: np.random.Generator) -> QuantisedNetwork:
+    steps = [nn.ReLU6(), nn.LeakyReLU(0.1), nn.ELU(0.5), nn.SELU(), nn.GELU("tanh"), nn.SiLU(), nn.Tanh()]
+    chain = nn.Sequential(nn.Linear(5, 4, bias=False), *steps, nn.Linear(4, 3))
+    return _quantised(chain, (5,), rng, {"0": 0, "8": 1}, biased=[])
+
+
+def _floats() -> QuantisedNetwork:
+    chain = nn.Sequential(OrderedDict(fc1=nn.Linear(4, 3), relu=nn.ReLU(), fc2=nn.Linear(3, 3, bias=False)))
+    chain = chain.eval().requires_grad_(False)
+    return QuantisedNetwork(chain, (4,), (3, 4, 7), temperature=1.5, card=CARD)
+
+
+def _quantised(
+    chain: nn.Sequential, shape: tuple[int, ...], rng: np.random.Generator, spread: dict[str, int], biased: list[str]
+) -> QuantisedNetwork:
+    weights, biases = {}, {}
+    for name, wide in spread.items():
+        size = tuple(chain.get_submodule(name).weight.shape)  # type: ignore[union-attr, arg-type]
+        codes = np.clip(np.rint(rng.laplace(0, wide / 2, size)), -32767, 32767)
+        weights[name] = Codes(codes.astype(np.int32), 0.125)
+        if name in biased:
+            biases[name] = Codes(rng.integers(-127, 128, size[0], dtype=np.int32), 2.0**-7)
+    card = CARD | {"architecture_before": [9] * len(spread), "reference_bits": [6] * len(spread)}
+    build = QuantisedNetwork.build
+    return build(
+        chain, weights=weights, biases=biases, input_shape=shape, labels=(3, 4, 7), temperature=0.875, card=card
+    )
+
+
+def _version_1() -> bytes:
+    network = _floats()
+    chain = nn.Sequential(OrderedDict(normalise=Normalise(0.0, 16.0), kept=Select(torch.tensor([1, 2, 4, 5]))))
+    for name, module in network.chain.named_children():
+        chain.add_module(name, module)
+    report = {
+        "context": {"classes": [3, 4, 7]}, "classes": [3, 4, 7], "threshold": -0.75, "layers": ["fc1", "fc2"],
+        "architecture_before": [9, 8], "architecture": [4, 3], "bits": [32, 32], "layer_weights": [12, 9],
+        "weights_before": 9000, "weights_after": 21, "parameter_bytes_before": 40000, "flops_before": 18000,
+        "flops_after": 42, "error_before": 1.0, "error": 2.5, "validation_images": 200, "emit_ms": 3.5,
+        "file_bytes": None, "notes": [], "pruning_ratio": 400.0, "bits_ratio": 400.0, "file_ratio": None,
+    }  # fmt: skip
+    header = {
+        "format": "bhc", "version": 1, "network": describe(chain), "input_shape": [6], "temperature": 1.25,
+        "report": report,
+    }  # fmt: skip
+    return tensors_to_bytes(chain.state_dict(), header)
+
+
+def make_extremes() -> list[bytes]:
+    """Files that go to the limits of what a small file may hold, and some that go beyond."""
+    constant, wide, two = [0.5, [0, 7, 1]], [0.5, [0, -32767, 65535]], [0.5, [0, 0, 2]]
+    half = 1 << 19
+    return [
+        _extreme([1000], [[0, "a", 1000, constant, False], [0, "b", 2, constant, None]], plain=bytes(8)),
+        _extreme([1000], [[0, "a", 1000, two, False], [0, "b", 2, constant, False]]),
+        _extreme([half], [[0, "a", 1, two, False], *_narrow()]),
+        _extreme([half], [[14, half], [0, "a", 1, constant, False], *_narrow()], masks=[(half, half)]),
+        _extreme([half], [[14, half // 2], *_narrow()], masks=[(half, half // 2)]),
+        _extreme([half], [[14, half // 4], [14, 9], *_narrow()], masks=[(half, half // 4), (half // 4, 9)]),
+        _extreme([1000, 1000], [[12], [14, 1], *_narrow()], masks=[(1000000, 1)]),
+        _extreme([1000, 1000], [[12], [14, 1], *_narrow()], masks=[(1000000, 0)]),
+        _extreme([1 << 22], [[14, 1], *_narrow()]),
+        _extreme([4, 1024, 1024], [*_same(40, 4), *_end()]),
+        _extreme([1, 1000, 1000], [[1, "c", 1, [800, 800], [1, 1], [0, 0], [1, 1], constant, False], *_end()]),
+        _extreme([1, 2048, 2048], [[10, 2000, 1, 0, 1], *_end()]),
+        _extreme([1, 2000, 2000], [[11, 4096, 9, 2048], *_end()]),
+        _extreme([2], [[0, str(number), 2, [0.5, [0, -1, 3]], 0.5] for number in range(128)], plain=bytes(256)),
+        _extreme([2], [[0, str(number), 2, wide, False] for number in range(15)]),
+        _extreme([2], [[0, str(number), 2, wide, False] for number in range(128)]),
+        _extreme([2], [[0, str(number), 2, [0.5, [1, -9, 4096, number % 80, 9]], False] for number in range(128)]),
+        _extreme([2], [[kind] for kind in (2, 3, 6, 8, 9, 12) for _ in range(21)] + _narrow()),
+        _extreme([2], [[2]] * 100_000 + _narrow()),
+        _extreme([2], _narrow(), card=CARD | {"context": {"classes": [[]] * 8000}}),
+        _extreme([2], _narrow(), card=CARD | {str(number): 0 for number in range(4000)}),
+        _extreme([2], [[0, "x" * 60_000, 2, constant, False]]),
+    ]
+
+
+def _narrow() -> list[Any]:
+    return [[0, "end", 2, [0.5, [0, 1, 1]], False]]
+
+
+def _end() -> list[Any]:
+    return [[12], [0, "all", 1, [0.5, [0, 0, 1]], False], *_narrow()]
+
+
+def _same(count: int, channels: int) -> list[Any]:
+    """Convolutions that leave large maps as large as they are."""
+    rest = [channels, [1, 1], [1, 1], [0, 0], [1, 1], [0.5, [0, 0, 1]], False]
+    return [[1, f"c{number}", *rest] for number in range(count)]
+
+
+def _extreme(
+    shape: list[int],
+    steps: list[Any],
+    *,
+    masks: Sequence[tuple[int, int]] = (),
+    plain: bytes = b"",
+    card: dict[str, Any] | None = None,
+) -> bytes:
+    """A file whose select steps read their last values, and whose codes are all the first of their prior."""
+    card = dict(card or CARD) | {"architecture_before": [1] * sum(step[0] < 2 for step in steps)}
+    for name in ("reference_bits", "rescued", "class_names"):
+        card.pop(name)
+    header = {0: shape, 1: steps, 2: [3, 4], 3: 1.0, 4: abbreviate(card)}
+    parts = [
+        (np.arange(arriving, dtype=np.int32) >= arriving - kept, Counted((arriving - kept, kept)))
+        for arriving, kept in masks
+    ]
+    stream = encode([(mask.astype(np.int32), prior) for mask, prior in parts])
+    return joined(dumps(header), to_varint(len(stream)) + stream + plain)
