@@ -1,9 +1,7 @@
 """``bhc evaluate``: test error of an emitted or exported network on its context."""
 
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 import torch
@@ -16,9 +14,8 @@ from bhc.cli.options import DataDir, Json, parse_classes
 from bhc.contexts import ClassSubsets
 from bhc.data import Split
 from bhc.errors import BhcError
-from bhc.formats import Deployed, open_deployed
+from bhc.formats import Deployed, median_ms, open_deployed
 
-TIMED_CALLS, WARM_UPS = 101, 10
 CHUNK = 1024
 
 
@@ -101,11 +98,6 @@ def _latency_ms(network: Deployed, image: Tensor) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        times = []
-        for _ in range(WARM_UPS + TIMED_CALLS):
-            began = time.perf_counter()
-            network.logits(image)
-            times.append(1e3 * (time.perf_counter() - began))
-        return median(times[WARM_UPS:])
+        return median_ms(lambda: network.logits(image))
     finally:
         torch.set_num_threads(threads)

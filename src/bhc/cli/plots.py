@@ -49,7 +49,7 @@ def run_figure(
         grid = figure.add_gridspec(3, columns)
         draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
         plan = make_plan(network, context, threshold)
-        before = [layer.num_outputs if layer.is_convolution else layer.num_inputs for layer in network.layers]
+        before = [layer.width for layer in network.layers]
         axes = figure.add_subplot(grid[0, columns - 1])
         names = [layer.name for layer in network.layers]
         draw_architecture(axes, names, before, [cut.width for cut in plan.layers], f"kept for {name}")

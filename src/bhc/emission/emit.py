@@ -31,6 +31,6 @@ def emit(
         emit_ms=1e3 * (time.perf_counter() - began),
         latency_ms=None if limits.max_latency_ms is None else trial.stock.latency_ms,
     )
-    if report.outside is not None:
-        warnings.warn(report.notes[-1], ThresholdWarning, stacklevel=3)
+    if report.threshold_note is not None:
+        warnings.warn(report.threshold_note, ThresholdWarning, stacklevel=3)
     return Compressed(trial.finished, report)

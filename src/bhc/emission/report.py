@@ -73,13 +73,18 @@ class Report:
             notes.append("one class leaves one possible answer, so the error says nothing")
         if "domain" in self.context and self.error is None:
             notes.append("no error is given: the run's labelled sample is not limited to this domain")
-        if self.outside is not None:
-            low, high = self.outside
-            notes.append(
-                f"threshold {self.threshold:g} lies outside {low:g} to {high:g}, the range this model was"
-                " consolidated for; expect a higher error"
-            )
-        return tuple(notes)
+        return tuple(notes if self.threshold_note is None else [*notes, self.threshold_note])
+
+    @property
+    def threshold_note(self) -> str | None:
+        """What there is to say where the threshold was not covered by consolidation."""
+        if self.outside is None:
+            return None
+        low, high = self.outside
+        return (
+            f"threshold {self.threshold:g} lies outside {low:g} to {high:g}, the range this model was"
+            " consolidated for; expect a higher error"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, ratios and notes as plain data."""

@@ -151,13 +151,11 @@ class Trial:
             classes=plan.classes,
             threshold=plan.threshold,
             scale=self.scale,
-            architecture_before=tuple(
-                layer.num_outputs if layer.is_convolution else layer.num_inputs for layer in layers
-            ),
+            architecture_before=tuple(layer.width for layer in layers),
             reference_bits=self.stock.reference_bits,
             weights_before=model.network.num_weights,
             parameter_bytes_before=4 * (model.network.num_weights + biases),
-            flops_before=sum(2 * layer.num_weights * layer.output_area for layer in layers),
+            flops_before=sum(layer.num_flops for layer in layers),
             error_before=None if before is None or judge is None else 100 * before / judge.num_images,
             error=None,
             validation_images=0 if judge is None else judge.num_images,

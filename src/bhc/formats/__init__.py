@@ -8,7 +8,7 @@ from bhc.formats.forms import WeightForm
 from bhc.formats.onnx_model import onnx_bytes
 from bhc.formats.packed import Part, pack, packed_parts
 from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, with_numbers
-from bhc.formats.runtime import onnx_latency_ms, open_session
+from bhc.formats.runtime import median_ms, onnx_latency_ms, open_session
 from bhc.formats.unroll import unrolled
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "c_memory",
     "c_text",
     "identifier",
+    "median_ms",
     "onnx_bytes",
     "onnx_latency_ms",
     "open_deployed",

@@ -1,6 +1,7 @@
 """Running an ONNX model, and timing it."""
 
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -29,10 +30,15 @@ def onnx_latency_ms(content: bytes, input_shape: tuple[int, ...]) -> float:
     """Median milliseconds for one input on one thread."""
     session = open_session(content, threads=1)
     feed = {session.get_inputs()[0].name: np.zeros((1, *input_shape), dtype=np.float32)}
+    return median_ms(lambda: session.run(None, feed))
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    """Median milliseconds of a call, once it is warm."""
     times = []
     for run in range(WARM_UPS + RUNS):
         began = time.perf_counter()
-        session.run(None, feed)
+        call()
         if run >= WARM_UPS:
             times.append(1e3 * (time.perf_counter() - began))
     return median(times)

@@ -44,6 +44,16 @@ class Layer:
     def num_weights(self) -> int:
         return prod(self.weight_shape)
 
+    @property
+    def num_flops(self) -> int:
+        """Two operations a weight and place it is applied at."""
+        return 2 * self.num_weights * self.output_area
+
+    @property
+    def width(self) -> int:
+        """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
+        return self.num_outputs if self.is_convolution else self.num_inputs
+
 
 def find_layers(chain: nn.Sequential, example_input: Tensor) -> tuple[Layer, ...]:
     """Walk the chain once and note every weighted layer with the shapes it meets."""

@@ -1,0 +1,242 @@
+"""Hostile headers with checksums that fit: each is refused in words."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tools.fuzz.envelope import joined, split, with_checksum
+from tools.fuzz.judging import same
+from torch import nn
+
+from bhc.errors import BhcError
+from bhc.formats import QuantisedNetwork, pack
+from bhc.formats.file import parse_network
+from bhc.formats.packed.cbor import dumps
+from bhc.formats.packed.layout import STEPS
+
+from .toys import example, quantised, zoo
+
+HERE = Path(__file__).parent
+VERSION_1 = (HERE / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
+ZOO = zoo()
+IT = Path("it.bhc")
+
+
+def parse(content: bytes) -> QuantisedNetwork:
+    return parse_network(content, IT).network
+
+
+Change = Callable[[dict[int, Any]], Any]
+FC = [0, "fc", 2, [0.125, [0, -1, 4]], 0.015625]
+
+
+def put(*path: Any) -> Change:
+    """Put the last of ``path`` at the place that the others lead to."""
+
+    def change(header: dict[int, Any]) -> None:
+        *keys, last, value = path
+        place: Any = header
+        for key in keys:
+            place = place[key]
+        place[last] = value
+
+    return change
+
+
+def drop(*path: Any) -> Change:
+    def change(header: dict[int, Any]) -> None:
+        *keys, last = path
+        place: Any = header
+        for key in keys:
+            place = place[key]
+        del place[last]
+
+    return change
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "inputs of billions": (put(0, [10**9, 10**9, 10**9]), "inputs of shape"),
+    "more inputs than the limit": (put(0, [2049, 2049]), "inputs of shape"),
+    "no inputs": (put(0, []), "inputs of shape"),
+    "negative inputs": (put(0, [-6]), "inputs of shape"),
+    "inputs of zero": (put(0, [0]), "inputs of shape"),
+    "five dimensions": (put(0, [1, 1, 1, 1, 6]), "inputs of shape"),
+    "inputs as text": (put(0, "6"), "inputs of shape"),
+    "a true size": (put(0, [True]), "inputs of shape"),
+    "other inputs": (put(0, [7]), "damaged"),
+    "inputs of two dimensions": (put(0, [2, 3]), "damaged"),
+    "steps as a number": (put(1, 7), "header"),
+    "no steps": (put(1, []), "labels for outputs"),
+    "a step as a number": (put(1, 0, 7), "unknown step"),
+    "an empty step": (put(1, 0, []), "unknown step"),
+    "an unknown kind": (put(1, 0, [15]), "unknown step"),
+    "a negative kind": (put(1, 0, [-1]), "unknown step"),
+    "a kind that is a truth": (put(1, 2, 0, False), "one way"),
+    "a kind that is a float": (put(1, 2, 0, 0.0), "one way"),
+    "a kind as text": (put(1, 0, ["relu"]), "unknown step"),
+    "too many arguments": (put(1, 0, [2, 1]), "damaged"),
+    "too few arguments": (put(1, 0, [4]), "damaged"),
+    "too many steps": (put(1, [[2]] * 130 + [[14, 4], FC]), "header"),
+    "a convolution of flat values": (put(1, 0, [1, "c", 2, [1, 1], [1, 1], [0, 0], [1, 1], None, False]), "damaged"),
+    "a pool of flat values": (put(1, 0, [10, 2, 2, 0, 1]), "does not take"),
+    "a text as a slope": (put(1, 0, [4, "none"]), "finite number"),
+    "a number as GELU's form": (put(1, 0, [7, 1]), "argument"),
+    "a slope that is not a number": (put(1, 0, [4, float("nan")]), "finite number"),
+    "an endless slope": (put(1, 0, [5, float("inf")]), "finite number"),
+    "a standard deviation of zero": (put(1, 0, 2, 0.0), "positive"),
+    "a negative standard deviation": (put(1, 0, 2, -1.0), "positive"),
+    "a mean with more digits than a float": (put(1, 0, 1, 0.1), "one way"),
+    "select none": (put(1, 1, 1, 0), "of 6 values"),
+    "select a negative number": (put(1, 1, 1, -4), "of 6 values"),
+    "select more than arrive": (put(1, 1, 1, 7), "of 6 values"),
+    "select billions": (put(1, 1, 1, 10**9), "of 6 values"),
+    "select others": (put(1, 1, 1, 5), "damaged"),
+    "outputs of billions": (put(1, 2, 2, 10**9), "damaged"),
+    "outputs of more than eight bytes hold": (put(1, 2, 2, (1 << 64) - 1), "damaged"),
+    "no outputs": (put(1, 2, 2, 0), "damaged"),
+    "negative outputs": (put(1, 2, 2, -2), "damaged"),
+    "outputs for nothing": (put(1, [[0, "fc", 1 << 18, [0.5, [0, 0, 1]], False]]), "so small a file"),
+    "a layer without a name": (put(1, 2, 1, ""), "name of a layer"),
+    "a name with a dot": (put(1, 2, 1, "a.b"), "name of a layer"),
+    "a name that torch needs": (put(1, 2, 1, "forward"), "exists"),
+    "a name twice": (put(1, [[14, 4], [0, "a", 4, None, None], [0, "a", 2, None, None]]), "name of a layer"),
+    "a step of zero": (put(1, 2, 3, 0, 0.0), "positive"),
+    "a negative step": (put(1, 2, 3, 0, -0.125), "positive"),
+    "a whole step": (put(1, 2, 3, 0, 1), "finite number"),
+    "an endless step": (put(1, 2, 3, 0, float("inf")), "finite number"),
+    "a step that overflows": (put(1, 2, 3, 0, 1e37), "finite number"),
+    "a step of biases of zero": (put(1, 2, 4, 0.0), "positive"),
+    "a step of biases that is true": (put(1, 2, 4, True), "finite number"),
+    "weights without a prior": (put(1, 2, 3, [0.125]), "damaged"),
+    "weights as a number": (put(1, 2, 3, 0.125), "damaged"),
+    "a prior of another kind": (put(1, 2, 3, 1, [9, 0, 4]), "table of frequencies"),
+    "a prior of billions": (put(1, 2, 3, 1, [0, 0, 10**9]), "table of frequencies"),
+    "a prior of none": (put(1, 2, 3, 1, [0, 0, 0]), "table of frequencies"),
+    "a prior far off": (put(1, 2, 3, 1, [0, 10**12, 4]), "codes from"),
+    "a prior beyond 16 bits": (put(1, 2, 3, 1, [0, 32765, 4]), "codes from"),
+    "a prior with truths": (put(1, 2, 3, 1, [False, -1, 4]), "table of frequencies"),
+    "a prior with a truth as its lowest": (put(1, 2, 3, 1, [0, True, 4]), "table of frequencies"),
+    "another prior": (put(1, 2, 3, 1, [0, -1, 5]), "damaged"),
+    "floats that are not there": (put(1, 2, 3, None), "cut off"),
+    "no biases, though they are there": (put(1, 2, 4, False), "damaged"),
+    "labels of billions": (put(2, [3, 1 << 31]), "labels"),
+    "negative labels": (put(2, [3, -4]), "labels"),
+    "a label twice": (put(2, [3, 3]), "labels"),
+    "labels as floats": (put(2, [3.0, 4.0]), "labels"),
+    "labels as text": (put(2, "34"), "labels"),
+    "a label too many": (put(2, [3, 4, 5]), "3 labels"),
+    "no labels": (put(2, []), "0 labels"),
+    "a temperature of zero": (put(3, 0.0), "positive"),
+    "a temperature that is none": (put(3, float("nan")), "finite number"),
+    "a whole temperature": (put(3, 1), "finite number"),
+    "a card that is a list": (put(4, []), "header"),
+    "an unknown name": (put(4, 19, 0), "unknown name"),
+    "a negative name": (put(4, -1, 0), "unknown name"),
+    "a name spelled out": (put(4, "images", 9), "one way"),
+    "a name twice, once spelled out": (put(4, "context", {}), "one way"),
+    "one key more": (put(5, 0), "header"),
+    "no card": (drop(4), "header"),
+    "no labels at all": (drop(2), "header"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_hostile_header_is_refused(name: str) -> None:
+    change, message = CHANGES[name]
+    header, rest = split(pack(example()))
+    assert joined(dumps(header), rest) == pack(example())
+    change(header)
+    with pytest.raises(BhcError, match=message) as caught:
+        parse(joined(dumps(header), rest))
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("header", [0, [], {}, "BHC", None, [[6], [], [], 1.0, {}], {"0": 1}])
+def test_a_header_of_another_kind_is_refused(header: Any) -> None:
+    with pytest.raises(BhcError, match="header"):
+        parse(joined(dumps(header), bytes(9)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("81 06", "81 18 06", id="a number in two bytes"),
+        pytest.param("81 06", "98 01 06", id="a length in two bytes"),
+        pytest.param("02 82 03 04 03", "02 82 03 1b 00 00 00 00 00 00 00 04 03", id="a number in nine bytes"),
+        pytest.param("03 f9 3c 00", "03 fa 3f 80 00 00", id="a float in five bytes"),
+        pytest.param("03 f9 3c 00", "03 fb 3f f0 00 00 00 00 00 00", id="a float in nine bytes"),
+        pytest.param("62 66 63", "78 02 66 63", id="a text's length in two bytes"),
+        pytest.param("81 06", "9f 06 ff", id="indefinite length"),
+        pytest.param("81 06", "c0 81 06", id="a tag"),
+        pytest.param("a5 00", "a5 f4", id="false as a key"),
+        pytest.param("a5 00 81 06 01", "a5 01 81 06 00", id="keys exchanged"),
+    ],
+)
+def test_a_header_in_another_form_is_refused(old: str, new: str) -> None:
+    header, rest = split(pack(example()))
+    packed = dumps(header)
+    changed = packed.replace(bytes.fromhex(old), bytes.fromhex(new), 1)
+    assert changed != packed
+    with pytest.raises(BhcError):
+        parse(joined(changed, rest))
+
+
+def test_lengths_in_another_form_or_beyond_the_end_are_refused() -> None:
+    content = pack(example())[:-4]
+    for length in (b"\xc7\x00", b"\x46", b"\x48", b"\xff\xff\xff\xff\x0f", b"\xff" * 20):
+        with pytest.raises(BhcError):
+            parse(with_checksum(content[:4] + length + content[5:]))
+
+
+@pytest.mark.parametrize("depth", [10, 1000, 1_000_000])
+def test_deep_nesting_is_refused(depth: int) -> None:
+    header, rest = split(pack(example()))
+    with pytest.raises(BhcError, match="nested"):
+        parse(joined(b"\x81" * depth + dumps(header), rest))
+
+
+def test_damaged_streams_and_arrays_are_refused_or_read() -> None:
+    """With a checksum that fits, other biases are other biases; what no writer makes is refused."""
+    content = pack(ZOO["every kind"])
+    _, rest = split(content)
+    start, refused = len(content) - 4 - len(rest), 0
+    for place in range(len(rest)):
+        changed = bytearray(content[:-4])
+        changed[start + place] ^= 1 << place % 8
+        try:
+            read = parse(with_checksum(bytes(changed)))
+        except BhcError:
+            refused += 1
+            continue
+        assert not same(read, ZOO["every kind"])
+        assert pack(read)[:4] == b"BHC\2"
+    assert 0 < refused < len(rest)
+
+
+def test_floats_that_are_none_are_refused() -> None:
+    network = quantised(nn.Sequential(nn.Linear(2, 2, bias=False)), (2,), {})
+    header, rest = split(pack(network))
+    for value in (np.nan, np.inf, -np.inf):
+        floats = np.array([0, 0, 0, value], dtype="<f4").tobytes()
+        with pytest.raises(BhcError, match="finite"):
+            parse(joined(dumps(header), rest[:1] + floats))
+
+
+def test_a_bias_of_minus_128_is_refused() -> None:
+    content = pack(example())[:-4]
+    with pytest.raises(BhcError, match="bias is out of range"):
+        parse(with_checksum(content.replace(b"\x05\x81\x87\x52", b"\x05\x80\x87\x52")))
+
+
+def test_conv_arguments_that_torch_would_take_otherwise_are_refused() -> None:
+    chain = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(8, 2))
+    header, rest = split(pack(quantised(chain, (1, 2, 2), {})))
+    assert header[STEPS][0][3:7] == [[1, 1], [1, 1], [0, 0], [1, 1]]
+    for place in (4, 5, 6):
+        for value in (1, [1], [1, 1, 1], [1.0, 1.0], [-1, -1], [5000, 5000], "other", None, [1 << 40, 1]):
+            changed = [list(step) for step in header[STEPS]]
+            changed[0][place] = value
+            with pytest.raises(BhcError):
+                parse(joined(dumps(header | {STEPS: changed}), rest))
