@@ -33,9 +33,10 @@ MAY_IMPORT = {
     "formats": {"errors", "files", "tensors", "graph"},
     "emission": _BEFORE_EMISSION,
     "compressor": _BEFORE_EMISSION | {"emission"},
+    "results": _BEFORE_EMISSION | {"emission"},
     ROOT: _BEFORE_THE_SURFACE,
     "studio": _BEFORE_THE_SURFACE | {ROOT},
-    "cli": _BEFORE_THE_SURFACE | {ROOT, "studio"},
+    "cli": _BEFORE_THE_SURFACE | {ROOT, "studio", "results"},
     "__main__": {"cli"},
 }
 

@@ -2,7 +2,15 @@
 
 from bhc import data, models, training
 from bhc.compressor import Compressor, fit, load, wrap
-from bhc.contexts import Budgets, ClassSubsets, ConsecutivePairs, InputDomains, Joint, RandomSubsets
+from bhc.contexts import (
+    Budgets,
+    ClassSubsets,
+    ConsecutivePairs,
+    InputDomains,
+    Joint,
+    RandomSubsets,
+    SingleContext,
+)
 from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
 from bhc.formats import WeightForm
@@ -29,6 +37,7 @@ __all__ = [
     "RandomSubsets",
     "Report",
     "ScalesOnly",
+    "SingleContext",
     "VarianceBits",
     "WeightForm",
     "data",

@@ -29,6 +29,7 @@ from bhc.training import (
 )
 
 DEFAULT_RECIPE: Recipe = (Learn(), Consolidate())
+LOG_EVERY = {False: 50, True: 500}  # steps; a GPU takes many a second, and each look makes it wait
 
 
 class Compressor:
@@ -121,23 +122,28 @@ def fit(
     progress: Progress | None = None,
     device: str | torch.device = "cpu",
     deterministic: bool = False,
+    capture: bool = True,
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
 
     With ``run`` the folder gets checkpoints, a diary and at the end the model. ``resume=True`` goes on from the
     last checkpoint, to the same bits on a CPU with the same number of threads; on CUDA with
     ``deterministic=True``, which is slower, and else within noise. ``overwrite=True`` starts anew in a folder
-    that holds a run.
+    that holds a run. On CUDA the step is captured once as a graph and replayed; ``capture=False`` launches every
+    kernel, as ``deterministic=True`` does.
     """
+    target = find_device(device)
     options = Options(
         seed=seed,
         run=None if run is None else Path(run),
         resume=resume,
         overwrite=overwrite,
         checkpoint_every=checkpoint_every,
+        log_every=LOG_EVERY[target.type == "cuda"],
+        capture=capture and not deterministic,
         progress=progress or default_progress(),
     )
-    model.network.to(find_device(device))
+    model.network.to(target)
     try:
         with repeatable(deterministic):
             trained = train(

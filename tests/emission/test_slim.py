@@ -1,13 +1,18 @@
 """The slim network computes what the masked one computes, for both LeNets, at many thresholds."""
 
+from math import exp, log
+from pathlib import Path
+
 import pytest
 import torch
 
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, make_plan, slim_model
+from bhc.emission.plan import Plan
 from bhc.emission.slim import SlimLayer, Slimmer
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.posterior import LogNormalScales, NormalScales, Scales
 from bhc.training import TrainedModel
 
 SHAPES = {"lenet-300-100": (1, 8, 8), "lenet-5-caffe": (1, 16, 16)}
@@ -23,10 +28,20 @@ def perturbed_network(name: str, generator: GeneratorSpec, *, family: str = "io-
     rng = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for key, parameter in model.network.hypernet.named_parameters():
-            spread = 3.0 if key == "vectors.logvar_map.offset" else 0.03
-            parameter += spread * torch.randn(parameter.shape, generator=rng)
-        model.network.hypernet.vectors.logvar_map.offset += 8.0
+            centre, spread = (8.0, SPREAD[family]) if _sets_rates(key, family) else (0.0, 0.03)
+            parameter += centre + spread * torch.randn(parameter.shape, generator=rng)
     return model.network
+
+
+# A log-normal scale's rate grows with the exponential of its variance: it takes less to spread it.
+SPREAD = {"io-gnj": 3.0, "gnj": 3.0, "ghs": 1.0, "sparse-vd": 3.0}
+
+
+def _sets_rates(key: str, family: str) -> bool:
+    """Whether what is cut goes by this parameter: the offsets of the scales' or of the weights' log-variances."""
+    if family == "sparse-vd":
+        return key.startswith("weights.") and key.endswith(("shared_logvar.offset", "logvar_map.offset"))
+    return key == "vectors.logvar_map.offset"
 
 
 def masked_logits(network: ConditionalNetwork, context: Context, threshold: float, x: torch.Tensor) -> torch.Tensor:
@@ -59,13 +74,110 @@ def test_slim_equals_masked_at_many_thresholds(name: str, generator: GeneratorSp
     assert max(sizes) > 0.9 * network.num_weights
 
 
-def test_slim_equals_masked_with_input_groups_alone() -> None:
-    network = perturbed_network("lenet-5-caffe", bhc.ScalesOnly(), family="gnj")
-    x = torch.randint(0, 256, (8, 1, 16, 16)).to(torch.uint8)
-    for threshold in (-4.0, -1.0, 2.0):
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3)], ids=lambda g: g.kind)
+@pytest.mark.parametrize("family", ["gnj", "ghs", "sparse-vd"])
+def test_slim_equals_masked_with_every_other_family(name: str, generator: GeneratorSpec, family: str) -> None:
+    network = perturbed_network(name, generator, family=family)
+    x = torch.randint(0, 256, (8, *SHAPES[name])).to(torch.uint8)
+    sizes = []
+    for threshold in (-4.0, -1.0, 0.0, 2.0, 4.0):
         context = Context(classes=(1, 7))
-        slim = slim_model(network, make_plan(network, context, threshold))
-        assert_equal(slim(x), masked_logits(network, context, threshold, x))
+        plan = make_plan(network, context, threshold)
+        assert_equal(slim_model(network, plan)(x), masked_logits(network, context, threshold, x))
+        sizes.append(_num_kept(plan))
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 0.5 * sizes[-1]
+
+
+def _num_kept(plan: Plan) -> int:
+    """Weights that are not zero, where single ones go; else all of those of the kept units."""
+    kept = [layer.num_weights if layer.kept_weights is None else int(layer.kept_weights.sum()) for layer in plan.layers]
+    return sum(kept)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SHAPES)
+def test_single_weights_go_by_their_own_rates(name: str) -> None:
+    network, context = perturbed_network(name, bhc.Full(), family="sparse-vd"), Context(classes=(0, 5, 9))
+    cutter = Cutter(network, context)
+    posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))
+    for layer, belief in zip(Slimmer(cutter).layers(cutter.cut(1.0)), posterior, strict=True):
+        rows, columns = layer.cut.kept_outputs, layer.cut.kept_inputs
+        mean, logvar = (t[0][rows][:, columns] for t in (belief.mean.weight.dense(), belief.weight_logvar))
+        kept = logvar - (mean.square() + 1e-8).log() < 1.0
+        assert layer.cut.kept_weights is not None
+        assert torch.equal(layer.cut.kept_weights, kept)
+        assert torch.equal(layer.weight != 0, kept)
+        torch.testing.assert_close(layer.weight, mean * kept)
+        assert 0 < int(kept.sum()) < kept.numel()
+
+
+@torch.no_grad()
+def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
+    network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
+    cutter = Cutter(network, Context(classes=(3, 4)))
+    for layer in Slimmer(cutter).layers(cutter.cut(0.0)):
+        kept = layer.cut.kept_weights
+        assert kept is not None
+        variances = [v for v, k in zip(layer.variance.flatten().tolist(), kept.flatten().tolist(), strict=True) if k]
+        assert 0 < len(variances) < layer.variance.numel()
+        assert layer.kept_variance.tolist() == variances
+        assert layer.typical_variance == pytest.approx(exp(sum(map(log, variances)) / len(variances)), rel=1e-4)
+        assert layer.typical_variance < float(layer.variance.log().mean().exp())
+
+
+def test_a_layer_of_which_no_weight_stays_has_the_variance_of_all() -> None:
+    network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
+    cutter = Cutter(network, Context(classes=(3, 4)))
+    for layer in Slimmer(cutter).layers(cutter.cut(-1e5)):
+        assert layer.cut.kept_weights is not None
+        assert not layer.cut.kept_weights.any()
+        assert torch.equal(layer.kept_variance, layer.variance)
+        assert not layer.weight.any()
+
+
+@pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(1e-3), bhc.VarianceBits(0.1)], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_zeros_of_single_weights_survive_rounding_and_packing(
+    name: str, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
+) -> None:
+    network = perturbed_network(name, bhc.ScalesOnly(), family="sparse-vd")
+    context = Context(classes=(3, 4))
+    small = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, precision=precision)
+    small.save(tmp_path / "small.bhc")
+    again = bhc.read(tmp_path / "small.bhc")
+    for layer in make_plan(network, context, 0.0).layers:
+        weight = again.module.get_submodule(layer.layer.name).weight
+        assert torch.equal(weight, small.module.get_submodule(layer.layer.name).weight)
+        assert layer.kept_weights is not None
+        assert not weight[~layer.kept_weights].any()
+        assert (~layer.kept_weights).any()
+        if isinstance(precision, bhc.Float32):
+            assert torch.equal(weight != 0, layer.kept_weights)
+        else:
+            assert weight.any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["io-gnj", "ghs", "sparse-vd"])
+def test_after_consolidation_the_cut_is_that_of_the_end_of_learning(family: str) -> None:
+    network, context = perturbed_network("lenet-300-100", bhc.LowRank(rank=3), family=family), Context(classes=(3, 4))
+    before = make_plan(network, context, 0.0)
+    network.hypernet.freeze_gates_()
+    for key, parameter in network.hypernet.named_parameters():
+        if not key.startswith("gates."):
+            parameter.mul_(1.5)
+    after = make_plan(network, context, 0.0)
+    for one, other in zip(before.layers, after.layers, strict=True):
+        assert torch.equal(one.kept_inputs, other.kept_inputs)
+        assert torch.equal(one.kept_outputs, other.kept_outputs)
+        if family == "sparse-vd":
+            assert one.kept_weights is not None
+            assert other.kept_weights is not None
+            assert torch.equal(one.kept_weights, other.kept_weights)
+    network.hypernet.thaw_()
+    assert _num_kept(make_plan(network, context, 0.0)) != _num_kept(before)
 
 
 def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int, context: Context) -> torch.Tensor:
@@ -73,14 +185,21 @@ def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int
     posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], network.num_classes)))[index]
     rows, columns, mean = layer.cut.kept_outputs, layer.cut.kept_inputs, posterior.mean
 
-    def at(vector: torch.Tensor | None, places: torch.Tensor, empty: float) -> torch.Tensor:
-        if vector is None:
-            return torch.full((len(places),), empty, dtype=torch.float64)
-        return vector[0].double().expand(len(places)) if vector.shape[1] == 1 else vector[0].double()[places]
+    def moments(scales: Scales | None, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of each scale."""
+        if scales is None:
+            return torch.ones(len(places)).double(), torch.zeros(len(places)).double()
+        if isinstance(scales, LogNormalScales):
+            centre, variance = scales.centre.double(), scales.variance.double()
+            first, second = (centre + variance / 2).exp(), (2 * centre + 2 * variance).exp()
+            mean, variance = first[0], (second - first.square())[0]
+        else:
+            assert isinstance(scales, NormalScales)
+            mean, variance = scales.mean[0].double(), scales.logvar[0].double().exp()
+        return tuple(t.expand(len(places)) if len(t) == 1 else t[places] for t in (mean, variance))  # type: ignore[return-value]
 
     ones = [1] * layer.cut.layer.module.weight[0, 0].dim()
-    z, z_var = at(mean.in_scale, columns, 1.0), at(posterior.in_scale_logvar, columns, -torch.inf).exp()
-    s, s_var = at(mean.out_scale, rows, 1.0), at(posterior.out_scale_logvar, rows, -torch.inf).exp()
+    (z, z_var), (s, s_var) = moments(posterior.in_scale, columns), moments(posterior.out_scale, rows)
     w = mean.weight.dense()[0].double()[rows][:, columns]
     w_var = posterior.weight_logvar[0].double()[rows][:, columns].exp()
     z, z_var = z.view(1, -1, *ones), z_var.view(1, -1, *ones)
@@ -91,7 +210,7 @@ def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int
 @torch.no_grad()
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
-@pytest.mark.parametrize("family", ["io-gnj", "gnj"])
+@pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs", "sparse-vd"])
 def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator: GeneratorSpec, family: str) -> None:
     network, context = perturbed_network(name, generator, family=family), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
@@ -100,7 +219,8 @@ def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator:
             assert layer.variance.shape == layer.weight.shape
             expected = variance_in_double(network, layer, index, context)
             torch.testing.assert_close(layer.variance.double(), expected, rtol=2e-3, atol=1e-9)
-            typical = expected.log().mean().exp().item()
+            kept = layer.cut.kept_weights
+            typical = (expected if kept is None else expected[kept]).log().mean().exp().item()
             assert layer.typical_variance == pytest.approx(typical, rel=1e-3)
 
 
@@ -119,12 +239,10 @@ def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
     def draw(centre: torch.Tensor, logvar: torch.Tensor) -> torch.Tensor:
         return centre + (0.5 * logvar).exp() * torch.randn(samples, *centre.shape, generator=rng)
 
-    assert mean.in_scale is not None
-    assert mean.out_scale is not None
-    assert posterior.in_scale_logvar is not None
-    assert posterior.out_scale_logvar is not None
-    z = draw(mean.in_scale[0, columns], posterior.in_scale_logvar[0, columns])
-    s = draw(mean.out_scale[0, rows], posterior.out_scale_logvar[0, rows])
+    assert isinstance(posterior.in_scale, NormalScales)
+    assert isinstance(posterior.out_scale, NormalScales)
+    z = draw(posterior.in_scale.mean[0, columns], posterior.in_scale.logvar[0, columns])
+    s = draw(posterior.out_scale.mean[0, rows], posterior.out_scale.logvar[0, rows])
     w = draw(mean.weight.dense()[0][rows][:, columns], posterior.weight_logvar[0][rows][:, columns])
     sampled = (s[:, :, None] * w * z[:, None, :]).var(0)
     ratio = sampled / layer.variance[:, :20]

@@ -3,10 +3,10 @@ import json
 import pytest
 import torch
 
-from bhc.contexts import Budgets, ClassSubsets, InputDomains, Joint
+from bhc.contexts import Budgets, ClassSubsets, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
-from bhc.hypernet import ConditionalNetwork, Design, Initial, ScalesOnly
-from bhc.posterior import FreshNoise, find_masks
+from bhc.hypernet import ConditionalNetwork, Design, Initial, LowRank, ScalesOnly
+from bhc.posterior import FAMILIES, FreshNoise, find_masks, log_dropout
 
 from .toys import GENERATORS, PAIRS, all_equal, conditional, contexts, images, pairs, perturb_, seeded, tensors_of
 
@@ -22,8 +22,7 @@ def test_sizes_are_those_of_the_network():
 def test_an_unknown_family_is_answered_with_the_known_ones():
     with pytest.raises(BhcError, match="unknown family 'horseshoe'") as caught:
         Design(ScalesOnly(), family="horseshoe")
-    assert "gnj" in caught.value.hint
-    assert "io-gnj" in caught.value.hint
+    assert all(name in caught.value.hint for name in ("gnj", "io-gnj", "ghs", "sparse-vd"))
 
 
 @pytest.mark.parametrize("limits", [(0.2,), (0.2, None, None, None)])
@@ -47,6 +46,46 @@ def test_one_group_of_scales_works_with_every_generator(spec):
     assert model.masked(x, batch, threshold=torch.zeros(2, 1)).shape == (4, 10)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
+def test_gradients_of_every_family_and_generator_reach_every_parameter(spec, family):
+    model, batch = conditional(spec, initial=Initial(), family=family), pairs(3)
+    perturb_(model.hypernet, std=0.01)  # the maps of biases start at zero and let no gradient through
+    logits, beliefs = model.noisy(images("tiny", 6) / 255, batch, noise=FreshNoise(seeded()))
+    (logits.square().sum() + model.hypernet.kl(beliefs).sum()).backward()
+    for name, parameter in model.hypernet.named_parameters():
+        if not parameter.numel():
+            continue
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert (parameter.grad != 0).any(), name
+
+
+@pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
+def test_single_weights_go_by_the_rates_of_the_weights(spec):
+    model, batch = conditional(spec, initial=Initial(), family="sparse-vd"), pairs(2)
+    perturb_(model.hypernet)
+    encoding = PAIRS.encode(batch)
+    for rates, belief in zip(model.hypernet.dropouts(encoding), model.hypernet.posterior(encoding), strict=True):
+        assert rates.in_log_dropout is rates.out_log_dropout is None
+        torch.testing.assert_close(rates.weights, log_dropout(belief.mean.weight.dense(), belief.weight_logvar))
+
+
+@pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
+def test_frozen_gates_keep_single_weights_while_the_means_move(spec):
+    model, encoding = conditional(spec, initial=Initial(), family="sparse-vd"), PAIRS.encode(pairs(2))
+
+    def rates():
+        return [layer.weights.clone() for layer in model.hypernet.dropouts(encoding)]
+
+    before = rates()
+    model.hypernet.freeze_gates_()
+    perturb_(model.hypernet)
+    assert all_equal(rates(), before)
+    model.hypernet.thaw_()
+    assert not any(map(torch.equal, rates(), before))
+
+
 def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
     model, batch, x = conditional(ScalesOnly(), initial=Initial()), pairs(2), images("tiny", 4)
     perturb_(model.hypernet, std=0.5)
@@ -63,6 +102,8 @@ SPACES = {
     "classes": (PAIRS, {"classes": [3, 4]}),
     "domain": (InputDomains((1, 4, 4)), {"domain": images("tiny", 5)}),
     "budget": (Budgets(), {"budget": 1}),
+    "single": (SingleContext(), {}),
+    "single-classes": (SingleContext((3, 4)), {}),
     "joint": (
         Joint(ClassSubsets(10), InputDomains((1, 4, 4)), Budgets()),
         {"classes": [3, 4], "domain": images("tiny", 5), "budget": 1},
@@ -79,8 +120,23 @@ def test_a_model_for_every_kind_of_context_comes_back_with_its_state(space, requ
     assert all_equal(tensors_of(restored.hypernet.posterior(encoding)), tensors_of(model.hypernet.posterior(encoding)))
 
 
-def test_frozen_gates_are_part_of_the_state():
-    model = conditional(ScalesOnly(), initial=Initial())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_of_every_family_comes_back_with_its_state(family):
+    model, batch, x = conditional(LowRank(2), initial=Initial(), family=family), pairs(2), images("tiny", 4)
+    perturb_(model.hypernet)
+    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
+    restored.load_state_dict(model.state_dict())
+    for threshold in (-10.0, -6.0, 0.0):
+        limit = torch.full((2, 1), threshold)
+        assert torch.equal(model.masked(x, batch, threshold=limit), restored.masked(x, batch, threshold=limit))
+    first, second = (each.noisy(x, batch, noise=FreshNoise(seeded())) for each in (model, restored))
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(model.hypernet.kl(first[1]), restored.hypernet.kl(second[1]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frozen_gates_are_part_of_the_state(family):
+    model = conditional(ScalesOnly(), initial=Initial(), family=family)
     model.hypernet.freeze_gates_()
     perturb_(model.hypernet)
     restored = ConditionalNetwork.from_dict(model.to_dict())

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint
+from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
 from bhc.hypernet import build_embedder
 
@@ -23,28 +23,51 @@ REQUESTS = {
 
 @pytest.mark.parametrize(("space", "first", "second"), REQUESTS.values(), ids=REQUESTS)
 def test_different_contexts_embed_differently_in_the_given_width(space, first, second):
-    embedder = build_embedder(space, 12, generator=seeded())
+    embedder, width = build_embedder(space, 12, generator=seeded())
     embedding = embedder(*space.encode(contexts(space, first, second)))
-    assert embedding.shape == (2, 12)
+    assert width == (1 if isinstance(space, Budgets) else 12)
+    assert embedding.shape == (2, width)
     assert not torch.allclose(embedding[0], embedding[1])
 
 
-@pytest.mark.parametrize(("space", "first", "second"), REQUESTS.values(), ids=REQUESTS)
-def test_equal_seeds_give_equal_bits(space, first, second):
-    parameters = [list(build_embedder(space, 12, generator=seeded(seed)).parameters()) for seed in (1, 1, 2)]
+@pytest.mark.parametrize("kind", ["classes", "domain", "joint"])
+def test_equal_seeds_give_equal_bits(kind):
+    space, *_ = REQUESTS[kind]
+    parameters = [list(build_embedder(space, 12, generator=seeded(seed))[0].parameters()) for seed in (1, 1, 2)]
     assert all_equal(parameters[0], parameters[1])
     assert not all_equal(parameters[0], parameters[2])
 
 
-def test_a_budget_of_zero_embeds_to_zero_whatever_was_learnt():
-    embedder = build_embedder(Budgets(), 12, generator=seeded())
+def test_a_budget_alone_is_its_own_embedding():
+    embedder, width = build_embedder(Budgets(), 12, generator=seeded())
+    assert width == 1
+    assert not list(embedder.parameters())
+    assert embedder(torch.tensor([[0.0], [1.0]])).tolist() == [[0.0], [1.0]]
+
+
+def test_a_budget_of_zero_adds_nothing_to_other_conditions_whatever_was_learnt():
+    space = Joint(ClassSubsets(10), Budgets())
+    embedder, _ = build_embedder(space, 12, generator=seeded())
     perturb_(embedder)
-    assert torch.equal(embedder(torch.zeros(1, 1)), torch.zeros(1, 12))
+    classes, budget = embedder.parts
+    (alone,) = ClassSubsets(10).encode(contexts(ClassSubsets(10), {"classes": [3]}))
+    together = embedder(*space.encode(contexts(space, {"classes": [3], "budget": 0})))
+    assert torch.equal(together, embedder.mix(classes(alone)))
+    assert (budget(torch.ones(1, 1)) != 0).all()
+
+
+@pytest.mark.parametrize("classes", [None, (3, 4)])
+def test_a_single_context_embeds_to_nothing(classes):
+    space = SingleContext(classes)
+    embedder, width = build_embedder(space, 12, generator=seeded())
+    assert width == 0
+    assert not list(embedder.parameters())
+    assert embedder(*space.encode(contexts(space, {}, {}))).shape == (2, 0)
 
 
 def test_conditions_of_a_joint_space_act_on_each_other():
     space = Joint(ClassSubsets(10), Budgets())
-    embedder = build_embedder(space, 12, generator=seeded())
+    embedder, _ = build_embedder(space, 12, generator=seeded())
     corners = [{"classes": [label], "budget": budget} for label in (1, 2) for budget in (0, 1)]
     a, b, c, d = embedder(*space.encode(contexts(space, *corners)))
     assert not torch.allclose(b - a, d - c, atol=1e-3)
@@ -53,7 +76,7 @@ def test_conditions_of_a_joint_space_act_on_each_other():
 # as one flat tuple and the embedder expects one tensor a part.
 def test_a_joint_space_inside_another_is_embedded():
     space = Joint(Joint(ClassSubsets(10), Budgets()), IMAGES)
-    embedder = build_embedder(space, 12, generator=seeded())
+    embedder, _ = build_embedder(space, 12, generator=seeded())
     request = {"classes": [3], "domain": SAMPLE, "budget": 0}
     assert embedder(*space.encode(contexts(space, request))).shape == (1, 12)
 

@@ -17,7 +17,7 @@ from bhc.hypernet import (
     generator_from_dict,
 )
 from bhc.hypernet import GENERATORS as KINDS
-from bhc.posterior import FreshNoise, kl
+from bhc.posterior import FreshNoise
 
 from .toys import (
     GENERATORS,
@@ -63,8 +63,8 @@ class TestEveryGenerator:
             assert belief.weight_logvar.shape == (weights, *layer.weight_shape)
             assert mean.weight.dense().shape[0] in (weights, 3)
             assert mean.bias is None or mean.bias.shape == (3, layer.num_outputs)
-            assert mean.in_scale.shape == belief.in_scale_logvar.shape == (3, in_scales)
-            assert mean.out_scale.shape == belief.out_scale_logvar.shape == (3, layer.num_outputs)
+            assert mean.in_scale.shape == belief.in_scale.logvar.shape == (3, in_scales)
+            assert mean.out_scale.shape == belief.out_scale.logvar.shape == (3, layer.num_outputs)
 
     def test_an_exact_start_is_the_pretrained_network(self, spec, network):
         model, net, batch = conditional(spec, network), pretrained(network), pairs(2)
@@ -138,7 +138,7 @@ class TestEveryGenerator:
     def test_gradients_reach_every_parameter(self, spec, network):
         model, batch = conditional(spec, network, initial=Initial()), pairs(3)
         logits, beliefs = model.noisy(images(network, 6) / 255, batch, noise=FreshNoise(seeded()))
-        (logits.square().sum() + kl(beliefs).sum()).backward()
+        (logits.square().sum() + model.hypernet.kl(beliefs).sum()).backward()
         for name, parameter in model.hypernet.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
@@ -246,7 +246,10 @@ def test_every_generator_learns_from_an_untrained_network(spec):
     def loss(seed):
         logits, beliefs = model.noisy(x, batch, noise=FreshNoise(seeded(seed)))
         outside = ~batch.outputs.repeat_interleave(20, dim=0)
-        return F.cross_entropy(logits.masked_fill(outside, -torch.inf), labels) + kl(beliefs).mean() / 10_000
+        return (
+            F.cross_entropy(logits.masked_fill(outside, -torch.inf), labels)
+            + model.hypernet.kl(beliefs).mean() / 10_000
+        )
 
     before = loss(0).item()
     for step in range(60):

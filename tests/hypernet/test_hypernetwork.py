@@ -23,8 +23,8 @@ def test_means_alone_are_those_of_the_posterior():
 def test_dropout_rates_alone_are_those_of_the_posterior():
     hypernet, encoding = model_in_use()
     for alone, belief in zip(hypernet.dropouts(encoding), hypernet.posterior(encoding), strict=True):
-        torch.testing.assert_close(alone.in_log_dropout, belief.dropout.in_log_dropout)
-        torch.testing.assert_close(alone.out_log_dropout, belief.dropout.out_log_dropout)
+        torch.testing.assert_close(alone.in_log_dropout, belief.in_scale.log_dropout)
+        torch.testing.assert_close(alone.out_log_dropout, belief.out_scale.log_dropout)
 
 
 def test_frozen_gates_take_no_gradient():
@@ -41,7 +41,7 @@ def test_gates_can_be_frozen_again_where_the_means_are_now():
     perturb_(hypernet)
     hypernet.freeze_gates_()
     for alone, belief in zip(hypernet.dropouts(encoding), hypernet.posterior(encoding), strict=True):
-        torch.testing.assert_close(alone.out_log_dropout, belief.dropout.out_log_dropout)
+        torch.testing.assert_close(alone.out_log_dropout, belief.out_scale.log_dropout)
 
 
 def test_frozen_offsets_are_all_offsets_and_nothing_else():

@@ -5,6 +5,7 @@ import torch
 
 from bhc.hypernet import Initial
 from bhc.hypernet.initial import kaiming_uniform
+from bhc.posterior import GroupNormalJeffreys
 
 from .toys import seeded
 
@@ -24,7 +25,7 @@ def test_the_paper_s_values():
     assert logvar.shape == (100, 200)
     assert logvar.mean().item() == pytest.approx(-9, abs=1e-3)
     assert logvar.var().item() == pytest.approx(1e-4, rel=0.05)
-    scales = initial.scale_mean(20_000, generator=seeded())
+    scales = GroupNormalJeffreys().initial_means(20_000, initial.scale_std, generator=seeded())
     assert scales.mean().item() == pytest.approx(1, abs=1e-5)
     assert scales.double().var().item() == pytest.approx(1e-8, rel=0.05)
 
@@ -32,4 +33,9 @@ def test_the_paper_s_values():
 def test_an_exact_start_adds_nothing():
     exact = Initial.exact()
     assert torch.equal(exact.map(3, 4, generator=seeded()), torch.zeros(3, 4))
-    assert torch.equal(exact.scale_mean(5, generator=seeded()), torch.ones(5))
+    assert torch.equal(GroupNormalJeffreys().initial_means(5, exact.scale_std, generator=seeded()), torch.ones(5))
+
+
+@pytest.mark.parametrize("initial", [Initial(), Initial.exact()])
+def test_a_map_from_an_embedding_of_no_numbers_is_empty(initial):
+    assert initial.map(7, 0, generator=seeded()).shape == (7, 0)

@@ -1,9 +1,17 @@
+import pytest
 import torch
 
 from bhc.graph import find_layers
 from bhc.hypernet import Initial
 from bhc.hypernet.vectors import VectorHeads
-from bhc.posterior import GroupNormalJeffreys, InputOutputNormalJeffreys, log_dropout
+from bhc.posterior import (
+    FAMILIES,
+    GroupHorseshoe,
+    GroupNormalJeffreys,
+    InputOutputNormalJeffreys,
+    SparseVariationalDropout,
+    log_dropout,
+)
 
 from .toys import pretrained, seeded
 
@@ -33,18 +41,51 @@ def test_one_group_has_one_scale_a_layer():
     vectors = heads(GroupNormalJeffreys())
     expected = [[None, 3], [12, None], [6, None]]
     assert [sizes((layer.in_scale, layer.out_scale)) for layer in vectors.means(embedding())] == expected
-    assert [sizes(pair) for pair in vectors.logvars(embedding())] == expected
-    dropouts = vectors.dropouts(embedding())
-    assert [sizes((layer.in_log_dropout, layer.out_log_dropout)) for layer in dropouts] == expected
+    for pair, numbers in zip(vectors.scales(embedding()), expected, strict=True):
+        assert sizes(None if scales is None else scales.logvar for scales in pair) == numbers
 
 
-def test_dropout_rates_are_those_of_the_means_and_log_variances():
-    vectors = heads(InputOutputNormalJeffreys())
-    for mean, (in_logvar, out_logvar), dropout in zip(
-        vectors.means(embedding()), vectors.logvars(embedding()), vectors.dropouts(embedding()), strict=True
-    ):
-        torch.testing.assert_close(dropout.in_log_dropout, log_dropout(mean.in_scale, in_logvar))
-        torch.testing.assert_close(dropout.out_log_dropout, log_dropout(mean.out_scale, out_logvar))
+def test_a_horseshoe_has_two_numbers_a_scale_and_two_a_layer():
+    vectors = heads(GroupHorseshoe())
+    means = vectors.means(embedding())
+    assert [sizes((layer.in_scale, layer.out_scale, layer.bias)) for layer in means] == [
+        [None, 3, 3],
+        [12, None, None],
+        [6, None, 10],
+    ]
+    assert [
+        sizes(None if scales is None else scales.part_means for scales in pair) for pair in vectors.scales(embedding())
+    ] == [[None, 8], [26, None], [14, None]]
+
+
+def test_single_weights_leave_the_biases_alone():
+    net, vectors = pretrained(), heads(SparseVariationalDropout())
+    assert vectors.scales(embedding()) == ((None, None),) * 3
+    means = vectors.means(embedding())
+    assert [sizes((layer.in_scale, layer.out_scale, layer.bias)) for layer in means] == [
+        [None, None, 3],
+        [None, None, None],
+        [None, None, 10],
+    ]
+    assert torch.equal(means[2].bias, net[5].bias.expand(2, -1))
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_scales_alone_and_means_alone_are_those_of_the_beliefs(family):
+    vectors = heads(family)
+    pairs, means = vectors.scales(embedding()), vectors.means(embedding())
+    for (*scales, bias), pair, mean in zip(vectors.beliefs(embedding()), pairs, means, strict=True):
+        assert bias is mean.bias is None or torch.equal(bias, mean.bias)
+        for believed, alone, centre in zip(scales, pair, (mean.in_scale, mean.out_scale), strict=True):
+            assert believed is alone is centre is None or (
+                torch.equal(believed.mean, centre) and torch.equal(believed.log_dropout, alone.log_dropout)
+            )
+
+
+def test_log_variances_differ_between_contexts_once_maps_do():
+    in_scale, _ = heads(InputOutputNormalJeffreys()).scales(embedding())[1]
+    torch.testing.assert_close(in_scale.log_dropout, log_dropout(in_scale.mean, in_scale.logvar))
+    assert (in_scale.logvar[0] != in_scale.logvar[1]).all()
 
 
 def test_biases_start_as_they_were_in_every_context():

@@ -1,5 +1,7 @@
 """Conditional networks on small images, every random number from a seed."""
 
+from dataclasses import fields
+
 import torch
 from torch import nn
 
@@ -92,11 +94,16 @@ def tensors_of(posteriors):
             layer.mean.in_scale,
             layer.mean.out_scale,
             layer.weight_logvar,
-            layer.in_scale_logvar,
-            layer.out_scale_logvar,
+            *numbers_of(layer.in_scale),
+            *numbers_of(layer.out_scale),
         )
         if tensor is not None
     ]
+
+
+def numbers_of(scales):
+    """What a belief about scales is made of; nothing where there are none."""
+    return [] if scales is None else [getattr(scales, field.name) for field in fields(scales)]
 
 
 def all_equal(first, second):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bhc.posterior import LayerMean, LayerPosterior, WeightMean, log_dropout
+from bhc.posterior import LayerUncertainty, WeightMean, log_dropout
 
 from .toys import CONVOLUTION, LINEAR, WEIGHTS, normals, random_posterior
 
@@ -47,14 +47,17 @@ def test_variance_is_the_exponential_of_the_log_variance():
 
 def test_dropout_holds_the_rates_of_both_groups_of_scales():
     posterior = random_posterior(LINEAR)
-    inputs = log_dropout(posterior.mean.in_scale, posterior.in_scale_logvar)
-    outputs = log_dropout(posterior.mean.out_scale, posterior.out_scale_logvar)
-    assert torch.equal(posterior.dropout.in_log_dropout, inputs)
-    assert torch.equal(posterior.dropout.out_log_dropout, outputs)
+    dropout = LayerUncertainty(posterior.in_scale, posterior.out_scale).dropout
+    inputs = log_dropout(posterior.mean.in_scale, posterior.in_scale.logvar)
+    outputs = log_dropout(posterior.mean.out_scale, posterior.out_scale.logvar)
+    assert torch.equal(dropout.in_log_dropout, inputs)
+    assert torch.equal(dropout.out_log_dropout, outputs)
+    assert dropout.weights is None
 
 
 def test_dropout_of_absent_scales_is_absent():
-    mean = LayerMean(WeightMean(normals(1, 3, 4)), None, None, None)
-    posterior = LayerPosterior(mean, normals(1, 3, 4), None, None)
-    assert posterior.dropout.in_log_dropout is None
-    assert posterior.dropout.out_log_dropout is None
+    rates = normals(1, 3, 4)
+    dropout = LayerUncertainty(None, None, rates).dropout
+    assert dropout.in_log_dropout is None
+    assert dropout.out_log_dropout is None
+    assert dropout.weights is rates

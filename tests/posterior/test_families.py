@@ -5,17 +5,25 @@ import torch
 from torch.autograd import gradcheck
 
 from bhc.posterior import (
+    FAMILIES,
+    GroupHorseshoe,
     GroupNormalJeffreys,
     InputOutputNormalJeffreys,
-    LayerMean,
-    LayerPosterior,
+    LogNormalScales,
+    NormalScales,
+    SparseVariationalDropout,
     WeightMean,
-    kl,
+    kl_gamma,
+    kl_inverse_gamma,
     kl_scales,
     kl_weights,
+    log_dropout,
 )
 
-from .toys import CONVOLUTION, LINEAR, WEIGHTS, random_posterior, small_chain, small_layers
+from .toys import CONVOLUTION, LINEAR, WEIGHTS, normals, posterior_of, random_posterior, small_chain, small_layers
+
+TWO_GROUPS = InputOutputNormalJeffreys()
+HORSESHOE = GroupHorseshoe()
 
 
 def slow_kl(posteriors):
@@ -24,31 +32,31 @@ def slow_kl(posteriors):
     for layer in posteriors:
         squared_norm = layer.mean.weight.dense().square().flatten(1).sum(1)
         total = total + kl_weights(squared_norm, layer.weight_logvar)
-        for rates in (layer.dropout.in_log_dropout, layer.dropout.out_log_dropout):
-            total = total + (0 if rates is None else kl_scales(rates))
+        for scales in (layer.in_scale, layer.out_scale):
+            total = total + (0 if scales is None else kl_scales(scales.log_dropout))
     return total
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_divergence_of_a_network_is_the_sum_over_weights_and_scales(weights):
     layers = [random_posterior(shape, weights=weights, seed=seed) for seed, shape in enumerate((CONVOLUTION, LINEAR))]
-    given = kl(layers)
+    given = TWO_GROUPS.kl(layers)
     assert given.shape == (2,)
     torch.testing.assert_close(given, slow_kl(layers))
 
 
 def test_divergence_leaves_out_absent_scales():
     both = random_posterior(LINEAR)
-    mean = LayerMean(both.mean.weight, both.mean.bias, None, both.mean.out_scale)
-    layer = LayerPosterior(mean, both.weight_logvar, None, both.out_scale_logvar)
-    torch.testing.assert_close(kl([layer]), slow_kl([layer]))
+    layer = posterior_of(both.mean.weight, both.mean.bias, both.weight_logvar, None, both.out_scale)
+    torch.testing.assert_close(GroupNormalJeffreys().kl([layer]), slow_kl([layer]))
+    assert (GroupNormalJeffreys().kl([layer]) != TWO_GROUPS.kl([both])).all()
 
 
 # all contexts into one number. The types allow this mixture and Linear.mean_and_variance handles it.
 def test_divergence_of_a_shared_mean_with_variances_of_each_context():
     shared, own = random_posterior(LINEAR, weights="shared"), random_posterior(LINEAR)
     layer = replace(shared, weight_logvar=own.weight_logvar)
-    torch.testing.assert_close(kl([layer]), slow_kl([layer]))
+    torch.testing.assert_close(TWO_GROUPS.kl([layer]), slow_kl([layer]))
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -64,13 +72,14 @@ def test_gradient_of_the_divergence_is_numerically_right(weights):
             mean.in_scale,
             mean.out_scale,
             layer.weight_logvar,
-            layer.in_scale_logvar,
-            layer.out_scale_logvar,
+            layer.in_scale.logvar,
+            layer.out_scale.logvar,
         )
     ]
 
-    def divergence(base, left, right, in_scale, out_scale, *logvars):
-        return kl([LayerPosterior(LayerMean(WeightMean(base, left, right), None, in_scale, out_scale), *logvars)])
+    def divergence(base, left, right, in_scale, out_scale, weight_logvar, *logvars):
+        scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
+        return TWO_GROUPS.kl([posterior_of(WeightMean(base, left, right), None, weight_logvar, *scales)])
 
     assert gradcheck(divergence, free)
 
@@ -83,3 +92,118 @@ def test_one_group_scales_inputs_of_linear_layers_and_filters_of_convolutions():
 def test_two_groups_scale_inputs_and_outputs():
     scales = [InputOutputNormalJeffreys().num_scales(layer) for layer in small_layers(small_chain())]
     assert scales == [(1, 3), (12, 5), (5, 4)]
+
+
+def test_the_horseshoe_has_the_groups_of_one_group_and_two_numbers_a_scale_and_two_a_layer():
+    layers = small_layers(small_chain())
+    assert [HORSESHOE.num_scales(layer) for layer in layers] == [(0, 3), (12, 0), (5, 0)]
+    assert [HORSESHOE.num_numbers(count) for count in (0, 3, 12)] == [0, 8, 26]
+
+
+def test_single_weights_need_no_scales():
+    layers = small_layers(small_chain())
+    family = SparseVariationalDropout()
+    assert [family.num_scales(layer) for layer in layers] == [(0, 0)] * 3
+    assert [name for name, each in FAMILIES.items() if each.cuts_weights] == ["sparse-vd"]
+
+
+@pytest.mark.parametrize("name", ["gnj", "io-gnj", "ghs"])
+def test_scales_start_at_one_but_for_a_little_noise(name):
+    family = FAMILIES[name]
+    means = family.initial_means(400, 1e-2, generator=torch.Generator().manual_seed(0))
+    assert means.shape == (family.num_numbers(400),)
+    scales = family.scales(means[None], torch.full_like(means, -30.0)[None]).mean
+    assert scales.shape == (1, 400)
+    assert 0 < (scales - 1).abs().max() < 0.1
+    # Half of four independent numbers has the spread of one.
+    assert scales.std().item() == pytest.approx(1e-2, rel=0.3)
+    exact = family.initial_means(400, 0.0, generator=None)
+    assert torch.equal(family.scales(exact[None], torch.full_like(exact, -200.0)[None]).mean, torch.ones(1, 400))
+
+
+def horseshoe_layer(shape, *, weights="own", seed=0):
+    """Input groups of a linear layer, output groups of a convolution, as the family has them."""
+    outputs, inputs, *kernel = shape
+    numbers = HORSESHOE.num_numbers(outputs if kernel else inputs)
+    plain = random_posterior(shape, weights=weights, seed=seed)
+    scales = LogNormalScales(
+        normals(2, numbers, std=0.5, seed=seed + 30), normals(2, numbers, centre=-1.0, seed=seed + 31)
+    )
+    sides = (None, scales) if kernel else (scales, None)
+    return posterior_of(plain.mean.weight, plain.mean.bias, plain.weight_logvar, *sides)
+
+
+@pytest.mark.parametrize("global_scale", [1.0, 1e-2])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_divergence_of_the_horseshoe_is_the_sum_over_its_parts(weights, global_scale):
+    layers = [horseshoe_layer(shape, weights=weights, seed=seed) for seed, shape in enumerate((CONVOLUTION, LINEAR))]
+    expected = torch.zeros(2, dtype=torch.float64)
+    for layer in layers:
+        expected += kl_weights(layer.mean.weight.dense().square().flatten(1).sum(1), layer.weight_logvar)
+        scales = layer.in_scale or layer.out_scale
+        units = scales.mean.shape[1]
+        for place in range(2 * units + 2):
+            part = scales.part_means[:, place : place + 1], scales.part_logvars[:, place : place + 1]
+            if place < units:
+                expected += kl_gamma(*part)
+            elif place == 2 * units:
+                expected += kl_gamma(*part, scale=global_scale**2)
+            else:
+                expected += kl_inverse_gamma(*part)
+    torch.testing.assert_close(GroupHorseshoe(global_scale).kl(layers), expected)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_gradient_of_the_horseshoe_s_divergence_is_numerically_right(weights):
+    layer = horseshoe_layer(LINEAR, weights=weights)
+    weight, scales = layer.mean.weight, layer.in_scale
+    free = [
+        None if tensor is None else tensor.clone().requires_grad_()
+        for tensor in (
+            weight.base,
+            weight.left,
+            weight.right,
+            layer.weight_logvar,
+            scales.part_means,
+            scales.part_logvars,
+        )
+    ]
+
+    def divergence(base, left, right, weight_logvar, *parts):
+        layer = posterior_of(WeightMean(base, left, right), None, weight_logvar, LogNormalScales(*parts), None)
+        return HORSESHOE.kl([layer])
+
+    assert gradcheck(divergence, free)
+
+
+def unscaled(layer):
+    return posterior_of(layer.mean.weight, layer.mean.bias, layer.weight_logvar, None, None)
+
+
+@pytest.mark.parametrize("weights", ["own", "shared"])
+def test_divergence_of_single_weights_is_the_sum_over_all_of_them(weights):
+    shapes = (CONVOLUTION, LINEAR)
+    layers = [unscaled(random_posterior(shape, weights=weights, seed=seed)) for seed, shape in enumerate(shapes)]
+    contexts = len(layers[0].weight_logvar)
+    expected = torch.zeros(contexts, dtype=torch.float64)
+    for layer in layers:
+        rates = log_dropout(layer.mean.weight.base, layer.weight_logvar).flatten(1)
+        for rate in rates.T:
+            expected += kl_scales(rate[:, None])
+    torch.testing.assert_close(SparseVariationalDropout().kl(layers), expected)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_gradient_of_the_divergence_of_single_weights_is_numerically_right(weights):
+    layer = random_posterior(LINEAR, weights=weights)
+    weight = layer.mean.weight
+    free = [
+        None if tensor is None else tensor.clone().requires_grad_()
+        for tensor in (weight.base, weight.left, weight.right, layer.weight_logvar)
+    ]
+
+    def divergence(base, left, right, weight_logvar):
+        layer = posterior_of(WeightMean(base, left, right), None, weight_logvar, None, None)
+        return SparseVariationalDropout().kl([layer])
+
+    assert gradcheck(divergence, free)

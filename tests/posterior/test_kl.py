@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
-from scipy.stats import norm
+from scipy.stats import gamma, invgamma, norm
+from torch.autograd import gradcheck
 
-from bhc.posterior import kl_scales, kl_weights
+from bhc.posterior import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
 
 
 def quadrature_of_gaussian_kl(mean, std):
@@ -83,3 +84,55 @@ def test_extreme_rates_have_a_finite_divergence_and_no_gradient(rate):
     divergence.sum().backward()
     assert divergence.isfinite().all()
     assert rates.grad.item() == 0
+
+
+LOG_NORMALS = [(0.0, 1.0), (-3.0, 0.5), (1.5, 0.01), (2.0, 2.0), (-6.0, 4.0)]
+
+
+def quadrature_of_log_normal_kl(mean, variance, prior):
+    """KL(LogNormal(mean, variance) || prior) over the logarithm u, where the prior's density gains a factor e^u."""
+    std = np.sqrt(variance)
+
+    def integrand(u):
+        return norm.pdf(u, mean, std) * (norm.logpdf(u, mean, std) - prior.logpdf(np.exp(u)) - u)
+
+    return quad(integrand, mean - 15 * std, mean + 15 * std, limit=400)[0]
+
+
+def column(value):
+    return torch.tensor([[value]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 7.0])
+@pytest.mark.parametrize(("mean", "variance"), LOG_NORMALS)
+def test_divergence_from_a_gamma_variable_is_the_integral(mean, variance, scale):
+    given = kl_gamma(column(mean), column(np.log(variance)), scale=scale)
+    expected = quadrature_of_log_normal_kl(mean, variance, gamma(0.5, scale=scale))
+    assert given.item() == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize(("mean", "variance"), LOG_NORMALS)
+def test_divergence_from_an_inverse_gamma_variable_is_the_integral(mean, variance):
+    given = kl_inverse_gamma(column(mean), column(np.log(variance)))
+    expected = quadrature_of_log_normal_kl(mean, variance, invgamma(0.5))
+    assert given.item() == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("divergence", [kl_gamma, kl_inverse_gamma])
+def test_divergences_of_log_normals_sum_over_variables_and_not_over_contexts(divergence):
+    means, variances = torch.tensor(LOG_NORMALS, dtype=torch.float64).T
+    rows = (torch.stack([means, means.flip(0)]), torch.stack([variances, variances]).log())
+    single = torch.stack([divergence(*(row[:, place : place + 1] for row in rows)) for place in range(len(means))])
+    torch.testing.assert_close(divergence(*rows), single.sum(0))
+    assert gradcheck(divergence, tuple(row.requires_grad_() for row in rows))
+
+
+@pytest.mark.parametrize("divergence", [kl_gamma, kl_inverse_gamma])
+@pytest.mark.parametrize("mean", [-200.0, 200.0])
+@pytest.mark.parametrize("logvar", [-200.0, 80.0])
+def test_extreme_log_normals_have_a_finite_divergence_and_gradient(divergence, mean, logvar):
+    free = [torch.tensor([[value]], requires_grad=True) for value in (mean, logvar)]
+    given = divergence(*free)
+    given.sum().backward()
+    assert given.isfinite().all()
+    assert all(tensor.grad.isfinite().all() for tensor in free)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from bhc.graph import find_layers
 from bhc.models import lenet_5_caffe
@@ -232,3 +233,100 @@ def test_rates_are_not_changed(layers):
     for layer, (inputs, outputs) in zip(rates, before, strict=True):
         assert torch.equal(layer.in_log_dropout, inputs)
         assert torch.equal(layer.out_log_dropout, outputs)
+
+
+def weight_rates(layers, *, contexts=1, value=QUIET):
+    """The rates of single weights, all equal."""
+    return [LayerDropout(None, None, torch.full((contexts, *layer.weight_shape), value)) for layer in layers]
+
+
+def random_weight_rates(layers, *, contexts, centre=0.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        LayerDropout(None, None, centre + 3 * torch.randn(contexts, *layer.weight_shape, generator=generator))
+        for layer in layers
+    ]
+
+
+@pytest.fixture
+def two_convolutions():
+    """Units: 1 channel, 3 filters, 2 filters (4 positions each), 5 hidden, 4 classes."""
+    chain = nn.Sequential(
+        nn.Conv2d(1, 3, 2),
+        nn.ReLU(),
+        nn.Conv2d(3, 2, 2),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+        nn.ReLU(),
+        nn.Linear(5, 4),
+    )
+    return find_layers(chain, torch.zeros(1, 1, 6, 6))
+
+
+def slow_weight_masks(layers, kept):
+    """Kept positions, kept units (None where none is left) of one context, weight by weight."""
+    keep_in, keep_out = [], []
+    for index, layer in enumerate(layers):
+        units = layer.num_inputs // layer.positions
+        positions, alive = [], []
+        for unit in range(units):
+            places = range(unit * layer.positions, (unit + 1) * layer.positions)
+            readers = [any(kept[index][out, place].any() for out in range(layer.num_outputs)) for place in places]
+            written = index == 0 or bool(kept[index - 1][unit].any())
+            alive.append(written and any(readers))
+            positions += [alive[-1] and reader for reader in readers]
+        keep_in.append(positions if any(alive) else None)
+        if index:
+            keep_out.append(alive if any(alive) else None)
+    return keep_in, keep_out
+
+
+@pytest.mark.parametrize("chain", ["layers", "two_convolutions"])
+@pytest.mark.parametrize("threshold", [-12.0, -7.0, -5.0, 0.0])
+def test_a_unit_lives_if_a_kept_weight_leads_to_it_and_one_leads_from_it(request, chain, threshold):
+    contexts, layers = 30, request.getfixturevalue(chain)
+    rates = random_weight_rates(layers, contexts=contexts)
+    masks = find_masks(layers, rates, at(threshold, contexts), all_classes(layers, contexts))
+    for context in range(contexts):
+        kept = [layer.weights[context] < threshold for layer in rates]
+        keep_in, keep_out = slow_weight_masks(layers, kept)
+        for given, own, inputs in zip(masks, kept, keep_in, strict=True):
+            assert torch.equal(given.keep_weight[context], own)
+            assert given.rescued[context].item() == (inputs is None)
+            assert inputs is None or given.keep_in[context].tolist() == inputs
+        for given, units in zip(masks, keep_out, strict=False):
+            assert units is None or given.keep_out[context].tolist() == units
+
+
+def test_weights_shared_by_all_contexts_are_cut_at_the_threshold_of_each(layers):
+    rates = random_weight_rates(layers, contexts=1)
+    threshold = torch.tensor([[-4.0], [0.0], [4.0]])
+    masks = find_masks(layers, rates, threshold, all_classes(layers, 3))
+    for context, own in enumerate(threshold):
+        alone = find_masks(layers, rates, own[None], all_classes(layers))
+        for together, single in zip(masks, alone, strict=True):
+            assert torch.equal(together.keep_weight[context], single.keep_weight[0])
+            assert torch.equal(together.keep_in[context], single.keep_in[0])
+            assert torch.equal(together.keep_out[context], single.keep_out[0])
+
+
+def test_a_noisy_weight_goes_alone(layers):
+    rates = weight_rates(layers)
+    rates[1].weights[0, 2, 7] = NOISY
+    for index, given in enumerate(mask(layers, rates)):
+        assert given.keep_in.all()
+        assert given.keep_out.all()
+        assert int((~given.keep_weight).sum()) == (index == 1)
+
+
+def test_a_unit_goes_with_the_last_weight_that_leads_from_it(layers):
+    rates = weight_rates(layers)
+    rates[2].weights[0, :, 4] = NOISY
+    _, middle, last = mask(layers, rates)
+    assert middle.keep_out.tolist() == [[True, True, True, True, False]]
+    assert torch.equal(last.keep_in, middle.keep_out)
+
+
+def test_families_with_groups_keep_every_single_weight(layers):
+    assert all(given.keep_weight is None for given in mask(layers, dropouts(layers)))

@@ -52,16 +52,16 @@ def test_marginal_variance_is_that_of_sampled_weights(shape):
     def sample(centre, logvar, seed):
         return centre + (0.5 * logvar).exp() * normals(samples, *centre.shape[1:], seed=seed)
 
-    z = sample(mean.in_scale, posterior.in_scale_logvar, 1).reshape(samples, 1, -1, *ones)
-    s = sample(mean.out_scale, posterior.out_scale_logvar, 2).reshape(samples, -1, 1, *ones)
+    z = sample(mean.in_scale, posterior.in_scale.logvar, 1).reshape(samples, 1, -1, *ones)
+    s = sample(mean.out_scale, posterior.out_scale.logvar, 2).reshape(samples, -1, 1, *ones)
     weights = z * sample(mean.weight.base, posterior.weight_logvar, 3) * s
     given = marginal_variance(
         mean.weight.base,
         posterior.weight_logvar,
         mean.in_scale,
-        posterior.in_scale_logvar,
+        posterior.in_scale.logvar,
         mean.out_scale,
-        posterior.out_scale_logvar,
+        posterior.out_scale.logvar,
     )[0]
     deviations = (weights - weights.mean(0)).square()
     standard_error = deviations.std(0) / math.sqrt(samples)

@@ -4,17 +4,15 @@ import torch
 
 from bhc.posterior import (
     BayesianChain,
-    FreePosterior,
     FreshNoise,
-    InputOutputNormalJeffreys,
     LayerMask,
     LayerMean,
-    LayerPosterior,
+    NormalScales,
     WeightMean,
     masked_mean,
 )
 
-from .toys import Silence, normals, small_chain, small_layers
+from .toys import Silence, normals, posterior_of, random_posterior, small_chain, small_layers
 
 
 def unscaled_means(layers, contexts):
@@ -66,11 +64,12 @@ def test_the_noisy_network_without_noise_is_the_network_itself():
     layers = small_layers(chain)
     never = torch.full((), -torch.inf)
     beliefs = [
-        LayerPosterior(
-            mean,
+        posterior_of(
+            mean.weight,
+            mean.bias,
             never.expand(mean.weight.base.shape),
-            never.expand(mean.in_scale.shape),
-            never.expand(mean.out_scale.shape),
+            NormalScales(mean.in_scale, never.expand(mean.in_scale.shape)),
+            NormalScales(mean.out_scale, never.expand(mean.out_scale.shape)),
         )
         for mean in unscaled_means(layers, 2)
     ]
@@ -110,11 +109,11 @@ def test_outputs_outside_the_context_are_zero():
 def test_equal_noise_gives_equal_bits():
     chain = small_chain()
     layers = small_layers(chain)
-    beliefs = FreePosterior(layers, InputOutputNormalJeffreys(), generator=torch.Generator().manual_seed(0)).posterior()
+    beliefs = [random_posterior(layer.weight_shape, contexts=1, weights="shared") for layer in layers]
 
     def sample(seed):
         noise = FreshNoise(torch.Generator().manual_seed(seed))
-        return BayesianChain(chain, layers).noisy(images(3), beliefs, noise=noise)
+        return BayesianChain(chain, layers).noisy(images(3).double(), beliefs, noise=noise)
 
     assert torch.equal(sample(0), sample(0))
     assert not torch.equal(sample(0), sample(1))

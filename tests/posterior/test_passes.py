@@ -7,10 +7,20 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.nn import functional as F
 
-from bhc.posterior import FreshNoise, LayerMean, LayerPosterior, WeightMean, masked_mean, masked_pass, noisy_pass
+from bhc.posterior import (
+    FreshNoise,
+    LayerMask,
+    LayerMean,
+    LayerPosterior,
+    NormalScales,
+    WeightMean,
+    masked_mean,
+    masked_pass,
+    noisy_pass,
+)
 from bhc.posterior.operators import Convolution, Linear
 
-from .toys import CONVOLUTION, LINEAR, WEIGHTS, Silence, normals, random_posterior
+from .toys import CONVOLUTION, LINEAR, WEIGHTS, Silence, normals, posterior_of, random_posterior
 
 LAYERS = {
     "linear": (Linear(), LINEAR, (4,)),
@@ -21,6 +31,10 @@ CASES = [pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer i
 
 def fresh_noise(seed=0):
     return FreshNoise(torch.Generator().manual_seed(seed))
+
+
+def mask_of(keep_in, keep_out, keep_weight=None):
+    return LayerMask(keep_in, keep_out, torch.zeros(len(keep_in)).bool(), keep_weight)
 
 
 def sampled_layer(x, posterior, *, examples):
@@ -37,10 +51,10 @@ def sampled_layer(x, posterior, *, examples):
         noise = normals(contexts, examples, *centre.shape[1:], seed=seed)
         return centre[:, None] + (0.5 * logvar)[:, None].exp() * noise
 
-    z = draw(mean.in_scale, posterior.in_scale_logvar, 11)
+    z = draw(mean.in_scale, posterior.in_scale.logvar, 11)
     z = z.expand(-1, -1, x.shape[0]).repeat_interleave(area, dim=2)
     w = draw(base, posterior.weight_logvar, 12).reshape(contexts, examples, outputs, -1)
-    s = draw(mean.out_scale, posterior.out_scale_logvar, 13)
+    s = draw(mean.out_scale, posterior.out_scale.logvar, 13)
     weights = z[:, :, None] * w * s[..., None]
     return torch.einsum("kboi,ip->kbop", weights, patches) + (mean.bias[:, None] * s)[..., None]
 
@@ -80,8 +94,8 @@ def test_noisy_pass_draws_anew_for_each_example():
 def test_noisy_pass_without_variance_is_the_scaled_layer(operator, shape, input_shape, weights):
     posterior = random_posterior(shape, weights=weights, logvar=-torch.inf)
     h = normals(6, *input_shape, seed=50)
-    everything = torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool()
-    expected = masked_pass(operator, h, posterior.mean, keep_in=everything[0], keep_out=everything[1])
+    everything = mask_of(torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool())
+    expected = masked_pass(operator, h, posterior.mean, everything)
     given = noisy_pass(operator, h, posterior, noise=fresh_noise())
     # The floor under the root leaves a standard deviation of 1e-4 times the output scale.
     torch.testing.assert_close(given, expected, rtol=0, atol=1e-3)
@@ -95,11 +109,28 @@ def test_masked_pass_is_the_plain_layer_with_the_masked_mean(operator, shape, in
     h = normals(6, *input_shape, seed=50)
     keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, : shape[1]]
     keep_out = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool()
-    given = masked_pass(operator, h, mean, keep_in=keep_in, keep_out=keep_out)
+    given = masked_pass(operator, h, mean, mask_of(keep_in, keep_out))
     dense = masked_mean(mean.weight.dense(), mean.in_scale, mean.out_scale, keep_in, keep_out)
     plain = F.linear if isinstance(operator, Linear) else F.conv2d
     for context, part in enumerate(h.chunk(2)):
         bias = keep_out[context] * mean.out_scale[context] * mean.bias[context]
+        torch.testing.assert_close(given.chunk(2)[context], plain(part, dense[context], bias))
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
+def test_masked_pass_leaves_out_the_single_weights_that_go(operator, shape, input_shape, weights, contexts):
+    mean = random_posterior(shape, weights=weights).mean
+    h = normals(6, *input_shape, seed=50)
+    keep_in, keep_out = torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool()
+    kept = normals(contexts, *shape, seed=60) > 0
+    assert kept.any()
+    assert not kept.all()
+    given = masked_pass(operator, h, mean, mask_of(keep_in, keep_out, kept))
+    dense = masked_mean(mean.weight.dense() * kept, mean.in_scale, mean.out_scale, keep_in, keep_out)
+    plain = F.linear if isinstance(operator, Linear) else F.conv2d
+    for context, part in enumerate(h.chunk(2)):
+        bias = mean.out_scale[context] * mean.bias[context]
         torch.testing.assert_close(given.chunk(2)[context], plain(part, dense[context], bias))
 
 
@@ -108,7 +139,7 @@ def test_passes_without_scales_and_bias_are_the_plain_layer():
     mean = LayerMean(WeightMean(weight), None, None, None)
     posterior = LayerPosterior(mean, torch.zeros_like(weight), None, None)
     h = normals(6, 4, seed=50)
-    masked = masked_pass(Linear(), h, mean, keep_in=torch.ones(1, 4).bool(), keep_out=torch.tensor([[1, 0, 1]]).bool())
+    masked = masked_pass(Linear(), h, mean, mask_of(torch.ones(1, 4).bool(), torch.tensor([[1, 0, 1]]).bool()))
     plain = h @ weight[0].T
     torch.testing.assert_close(masked, plain * torch.tensor([1, 0, 1]))
     torch.testing.assert_close(noisy_pass(Linear(), h, posterior, noise=Silence()), plain)
@@ -116,7 +147,7 @@ def test_passes_without_scales_and_bias_are_the_plain_layer():
 
 def test_the_bias_sits_under_the_output_scale():
     posterior = random_posterior(LINEAR)
-    off = replace(posterior, mean=replace(posterior.mean, out_scale=torch.zeros(2, 3).double()))
+    off = replace(posterior, out_scale=replace(posterior.out_scale, mean=torch.zeros(2, 3).double()))
     given = noisy_pass(Linear(), normals(6, 4, seed=50), off, noise=Silence())
     assert torch.equal(given, torch.zeros(6, 3).double())
 
@@ -131,14 +162,15 @@ def free_tensors(posterior):
         mean.in_scale,
         mean.out_scale,
         posterior.weight_logvar,
-        posterior.in_scale_logvar,
-        posterior.out_scale_logvar,
+        posterior.in_scale.logvar,
+        posterior.out_scale.logvar,
     )
     return [None if tensor is None else tensor.clone().requires_grad_() for tensor in tensors]
 
 
-def posterior_of(base, left, right, bias, in_scale, out_scale, *logvars):
-    return LayerPosterior(LayerMean(WeightMean(base, left, right), bias, in_scale, out_scale), *logvars)
+def believed(base, left, right, bias, in_scale, out_scale, weight_logvar, *logvars):
+    scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
+    return posterior_of(WeightMean(base, left, right), bias, weight_logvar, *scales)
 
 
 @pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
@@ -147,7 +179,7 @@ def test_gradient_of_the_noisy_pass_is_numerically_right(operator, shape, input_
     h = normals(4, *input_shape, seed=50).requires_grad_()
 
     def sample(h, *tensors):
-        return noisy_pass(operator, h, posterior_of(*tensors), noise=fresh_noise())
+        return noisy_pass(operator, h, believed(*tensors), noise=fresh_noise())
 
     assert gradcheck(sample, (h, *tensors))
 
@@ -160,7 +192,7 @@ def test_gradients_are_finite_where_a_sampled_scale_is_zero(operator, shape, inp
         in_scale.zero_()
         out_scale.zero_()
     h = normals(4, *input_shape, seed=50).requires_grad_()
-    output = noisy_pass(operator, h, posterior_of(*tensors), noise=Silence())
+    output = noisy_pass(operator, h, believed(*tensors), noise=Silence())
     (output + normals(*output.shape, seed=51)).square().sum().backward()
     assert torch.equal(output, torch.zeros_like(output))
     assert all(tensor.grad.isfinite().all() for tensor in (h, *tensors) if tensor is not None)

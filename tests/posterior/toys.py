@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from bhc.graph import find_layers
-from bhc.posterior import LayerMean, LayerPosterior, WeightMean
+from bhc.posterior import LayerMean, LayerPosterior, NormalScales, WeightMean
 
 LINEAR = (3, 4)
 CONVOLUTION = (3, 2, 2, 2)
@@ -36,21 +36,22 @@ def random_posterior(shape, *, contexts=2, weights="own", logvar=-1.0, seed=0):
     def draw(*size, **options):
         return normals(*size, seed=next(seeds), **options)
 
-    return LayerPosterior(
-        mean=LayerMean(
-            WeightMean(
-                draw(leading, *shape),
-                draw(contexts, outputs, rank) if rank else None,
-                draw(inputs * area, rank) if rank else None,
-            ),
-            bias=draw(contexts, outputs),
-            in_scale=draw(contexts, in_scales, centre=1.0, std=0.3),
-            out_scale=draw(contexts, outputs, centre=1.0, std=0.3),
-        ),
-        weight_logvar=draw(leading, *shape, centre=logvar, std=0.3),
-        in_scale_logvar=draw(contexts, in_scales, centre=logvar, std=0.3),
-        out_scale_logvar=draw(contexts, outputs, centre=logvar, std=0.3),
+    mean = WeightMean(
+        draw(leading, *shape),
+        draw(contexts, outputs, rank) if rank else None,
+        draw(inputs * area, rank) if rank else None,
     )
+    bias = draw(contexts, outputs)
+    in_mean, out_mean = (draw(contexts, count, centre=1.0, std=0.3) for count in (in_scales, outputs))
+    weight_logvar = draw(leading, *shape, centre=logvar, std=0.3)
+    in_logvar, out_logvar = (draw(contexts, count, centre=logvar, std=0.3) for count in (in_scales, outputs))
+    return posterior_of(mean, bias, weight_logvar, NormalScales(in_mean, in_logvar), NormalScales(out_mean, out_logvar))
+
+
+def posterior_of(weight, bias, weight_logvar, in_scale, out_scale):
+    """A posterior whose deterministic network multiplies by the means of its scales."""
+    means = [None if scales is None else scales.mean for scales in (in_scale, out_scale)]
+    return LayerPosterior(LayerMean(weight, bias, *means), weight_logvar, in_scale, out_scale)
 
 
 def small_chain(*, seed=0):

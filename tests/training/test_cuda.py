@@ -1,16 +1,27 @@
 """The same training on a GPU; runs only where there is one."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 import bhc
+from bhc.contexts import ContextSpace
 from bhc.data import DataSet
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import FAMILIES
 from bhc.training import Silent
-from tests.training.test_loop import RECIPE, StopAt, Stopped, assert_same_bits, fit
+from bhc.training.stages import Draw, Loss, Stage
+from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
+from tests.training.test_loop import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
+from tests.training.test_step import draw_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+STEPS = 20
+LEARN = bhc.Learn(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
+CONSOLIDATE = bhc.Consolidate(steps=STEPS, contexts=4, examples=8)
 
 
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
@@ -37,3 +48,117 @@ def test_a_deterministic_run_on_a_gpu_resumes_to_the_same_bits(
         fit(digits, pretrained, run=tmp_path / "cut", **gpu, progress=StopAt(40, "learning"))
     resumed = fit(digits, pretrained, run=tmp_path / "cut", **gpu, resume=True)
     assert_same_bits(whole, resumed)
+
+
+def take_steps(
+    digits: DataSet,
+    net: torch.nn.Module,
+    stage: Stage,
+    *,
+    capture: bool,
+    space: ContextSpace | None = None,
+    **options: object,
+) -> tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]]:
+    """All steps of a stage on the GPU: the step, the terms of each loss, and the network after them."""
+    wrapped = bhc.wrap(net, space or bhc.ClassSubsets(10), example_input=digits.train.images[:1], **options)  # type: ignore[arg-type]
+    network = wrapped.network.to("cuda")
+    stage.prepare_(network)
+    take = make_step(stage, network, draw_of(digits, device=torch.device("cuda")), capture=capture)
+    terms = [{name: float(term) for name, term in take().items()} for _ in range(stage.steps)]
+    return take, terms, {name: tensor.cpu() for name, tensor in network.state_dict().items()}
+
+
+def assert_same_training(
+    one: tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]],
+    other: tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]],
+) -> None:
+    for step, (first, second) in enumerate(zip(one[1], other[1], strict=True)):
+        assert first == pytest.approx(second, rel=1e-3, abs=1e-4), step
+    for name, tensor in one[2].items():
+        torch.testing.assert_close(tensor, other[2][name], rtol=1e-3, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("stage", [LEARN, CONSOLIDATE], ids=["learn", "consolidate"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Module, stage: Stage, family: str) -> None:
+    captured, eager = (take_steps(digits, pretrained, stage, capture=c, family=family) for c in (True, False))
+    assert isinstance(captured[0], CapturedStep)
+    assert captured[0]._graph is not None
+    assert not isinstance(eager[0], CapturedStep)
+    assert_same_training(captured, eager)
+    assert len({tuple(terms.values()) for terms in captured[1]}) == STEPS  # each replay draws anew
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        bhc.SingleContext(),
+        bhc.SingleContext((3, 4)),
+        bhc.Budgets(),
+        bhc.InputDomains((1, 8, 8), full_scale=16.0),
+        bhc.ClassSubsets(10, bhc.RandomSubsets((2, 3))),
+        bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0), bhc.Budgets()),
+    ],
+    ids=["single", "single-classes", "budget", "domain", "random", "joint"],
+)
+def test_steps_of_every_kind_of_context_are_captured(
+    digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace
+) -> None:
+    captured, eager = (take_steps(digits, pretrained, LEARN, capture=c, space=space) for c in (True, False))
+    assert isinstance(captured[0], CapturedStep)
+    assert captured[0]._graph is not None
+    assert_same_training(captured, eager)
+
+
+@dataclass(frozen=True)
+class Waiting(bhc.Learn):
+    """Asks the device for a number, which no capture allows."""
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        loss = super().loss(network, draw, warmth=warmth)
+        assert loss.total.item() > 0
+        return loss
+
+
+def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    waiting = Waiting(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
+    with pytest.warns(CaptureWarning, match="kernel by kernel"):
+        fallen_back = take_steps(digits, pretrained, waiting, capture=True)
+    assert isinstance(fallen_back[0], CapturedStep)
+    assert fallen_back[0]._graph is None
+    assert_same_training(fallen_back, take_steps(digits, pretrained, LEARN, capture=False))
+
+
+@dataclass(frozen=True)
+class OnceBad(bhc.Learn):
+    """No number at one step, told by its warmth."""
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        loss = super().loss(network, draw, warmth=warmth)
+        bad = (warmth * self.steps).round() == 10
+        return Loss(loss.total * torch.where(bad, torch.nan, 1.0), loss.terms)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_bad_step_on_a_gpu_changes_nothing_and_is_counted(
+    digits: DataSet, pretrained: torch.nn.Module, capture: bool
+) -> None:
+    stage = OnceBad(steps=STEPS, warm_up=1.0, kl_weight=0.1, contexts=4, examples=8)
+    take, _, state = take_steps(digits, pretrained, stage, capture=capture)
+    assert take.skipped() == (1, 0)
+    assert all(tensor.isfinite().all() for tensor in state.values())
+    assert {float(memory["step"]) for memory in take.optimizer.state.values()} == {STEPS - 1}
+
+
+@pytest.mark.parametrize(("stop", "title"), [(40, "learning"), (20, "consolidating")])
+def test_a_captured_run_resumes(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, stop: int, title: str
+) -> None:
+    gpu = {"device": "cuda", "checkpoint_every": 7, "recipe": RECIPE}
+    whole = fit(digits, pretrained, run=tmp_path / "whole", **gpu)
+    with pytest.raises(Stopped):
+        fit(digits, pretrained, run=tmp_path / "cut", **gpu, progress=StopAt(stop, title))
+    resumed = fit(digits, pretrained, run=tmp_path / "cut", **gpu, resume=True)
+    assert resumed.model.training["steps"] == whole.model.training["steps"] == 60
+    for name, tensor in bits(whole).items():
+        torch.testing.assert_close(tensor, bits(resumed)[name], rtol=1e-2, atol=5e-3, msg=name)

@@ -222,9 +222,13 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
 ) -> None:
     plain_loss = Learn.loss
 
-    def sometimes_nan(self: Learn, network: object, draw: Draw, *, step: int) -> Loss:
-        loss = plain_loss(self, network, draw, step=step)  # type: ignore[arg-type]
-        return Loss(loss.total * float("nan"), loss.terms) if step == 3 else loss
+    taken = 0
+
+    def sometimes_nan(self: Learn, network: object, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        nonlocal taken
+        taken += 1
+        loss = plain_loss(self, network, draw, warmth=warmth)  # type: ignore[arg-type]
+        return Loss(loss.total * float("nan"), loss.terms) if taken == 4 else loss
 
     monkeypatch.setattr(Learn, "loss", sometimes_nan)
     model = fit(digits, pretrained, recipe=(bhc.Learn(steps=6, contexts=2, examples=4),))
@@ -327,8 +331,8 @@ def test_training_that_diverges_ends_with_advice(
 ) -> None:
     plain_loss = Learn.loss
 
-    def always_nan(self: Learn, network: object, draw: Draw, *, step: int) -> Loss:
-        loss = plain_loss(self, network, draw, step=step)  # type: ignore[arg-type]
+    def always_nan(self: Learn, network: object, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        loss = plain_loss(self, network, draw, warmth=warmth)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms)
 
     monkeypatch.setattr(Learn, "loss", always_nan)

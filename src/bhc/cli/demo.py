@@ -10,7 +10,6 @@ from bhc import data as datasets
 from bhc.cli.console import program, say, show, table
 from bhc.cli.options import DataDir, Json, Seed
 from bhc.cli.plots import contexts_figure, run_figure, save_figure
-from bhc.cli.summary import Outcome, environment, judge, summarise
 from bhc.compressor import Compressor, fit, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
@@ -18,6 +17,7 @@ from bhc.data import DataSet
 from bhc.emission import Float32
 from bhc.errors import BhcError
 from bhc.files import make_folder, write_json
+from bhc.results import Outcome, environment, judge, summarise
 from bhc.training import (
     Consolidate,
     Learn,
@@ -114,7 +114,7 @@ def _emit(model: Compressor, subset: Subset, dataset: DataSet, out: Path) -> Out
     small.save(path, overwrite=True)
     small.to_onnx(path.with_suffix(".onnx"), overwrite=True)
     small.to_c(path.with_suffix(".h"), overwrite=True)
-    return judge(small, pruned, model.network, dataset.test)
+    return judge(small, pruned, model.network, dataset.test.restricted_to(small.classes))
 
 
 def _result(

@@ -26,8 +26,6 @@ from bhc.errors import BhcError
 from bhc.hypernet import GENERATORS, GeneratorSpec, Initial, LowRank, generator_from_dict
 from bhc.training import Consolidate, Learn, Recipe, RunFolder, default_progress, load_weights, two_stage_budget
 
-# The paper clips the first layer's standard deviation: these networks learn better so.
-FIRST_LAYER_STD = {"lenet-300-100": 0.2, "lenet-5-caffe": 0.5}
 LEARN, CONSOLIDATE = Learn(), Consolidate()
 
 
@@ -194,5 +192,5 @@ def _generator(kind: str, rank: int) -> GeneratorSpec:
 
 
 def _std_limits(model: str) -> tuple[float | None, ...]:
-    first = FIRST_LAYER_STD[model]
+    first = models.FIRST_LAYER_STD[model]
     return (first, None, None) if model == "lenet-300-100" else (first, None, None, None)

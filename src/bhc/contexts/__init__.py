@@ -7,6 +7,7 @@ from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import Context, ContextBatch
 from bhc.contexts.domains import InputDomains
 from bhc.contexts.joint import Joint
+from bhc.contexts.single import SingleContext
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import (
     ConsecutivePairs,
@@ -34,6 +35,9 @@ def from_dict(data: dict[str, Any]) -> ContextSpace:
         case "budget":
             low, high = data["kl_weights"]
             return Budgets((low, high))
+        case "single":
+            classes = data["classes"]
+            return SingleContext(None if classes is None else tuple(classes))
         case "joint":
             return Joint(*(from_dict(space) for space in data["spaces"]))
         case other:
@@ -50,6 +54,7 @@ __all__ = [
     "InputDomains",
     "Joint",
     "RandomSubsets",
+    "SingleContext",
     "SubsetSampler",
     "all_subsets",
     "from_dict",

@@ -39,7 +39,7 @@ class Budgets(ContextSpace):
         return {"budget": float(budget)}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        coin = torch.randint(0, 2, (len(batch), 1), generator=generator)
+        coin = torch.randint(0, 2, (len(batch), 1), generator=generator, device=generator.device)
         return replace(batch, budget=coin.float())
 
     def kl_weight(self, budget: Tensor) -> Tensor:

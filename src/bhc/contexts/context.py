@@ -55,11 +55,11 @@ class ContextBatch:
         return self.class_rates.shape[1]
 
     @classmethod
-    def unconditioned(cls, count: int, num_classes: int) -> "ContextBatch":
+    def unconditioned(cls, count: int, num_classes: int, *, device: torch.device | None = None) -> "ContextBatch":
         """All classes, equally often."""
         return cls(
-            class_rates=torch.full((count, num_classes), 1 / num_classes),
-            outputs=torch.ones(count, num_classes, dtype=torch.bool),
+            class_rates=torch.full((count, num_classes), 1 / num_classes, device=device),
+            outputs=torch.ones(count, num_classes, dtype=torch.bool, device=device),
         )
 
     @classmethod

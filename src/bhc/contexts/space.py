@@ -39,8 +39,9 @@ class ContextSpace(ABC):
         return batch
 
     def sample(self, count: int, num_classes: int, *, generator: Generator) -> ContextBatch:
-        """Draw contexts for a training step."""
-        return self.refine(ContextBatch.unconditioned(count, num_classes), generator=generator)
+        """Draw contexts for a training step, on the generator's device."""
+        batch = ContextBatch.unconditioned(count, num_classes, device=generator.device)
+        return self.refine(batch, generator=generator)
 
     def check_network(self, num_classes: int) -> None:
         """Raise if a network with so many outputs cannot be conditioned on this space."""
@@ -49,7 +50,7 @@ class ContextSpace(ABC):
     def resolve(self, request: Mapping[str, Any]) -> Context:
         """The context a user asks for, or an error that says what may be asked."""
         given = {name: value for name, value in request.items() if value is not None}
-        allowed = ", ".join(self.conditions)
+        allowed = ", ".join(self.conditions) or "no conditions, it was made for one context"
         unknown = [name for name in given if name not in self.conditions]
         if unknown:
             raise BhcError(

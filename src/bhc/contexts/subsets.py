@@ -36,7 +36,7 @@ class SubsetSampler(ABC):
 
     def draw(self, count: int, num_classes: int, *, generator: Generator) -> Tensor:  # (K, C) bool
         """Membership rows of ``count`` subsets."""
-        table, weights = _table(self, num_classes)
+        table, weights = _table(self, num_classes, generator.device)
         return table[torch.multinomial(weights, count, replacement=True, generator=generator)]
 
 
@@ -106,10 +106,10 @@ def sampler_from_dict(data: dict[str, Any]) -> SubsetSampler:
 
 
 @lru_cache(maxsize=16)
-def _table(sampler: SubsetSampler, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Membership rows (T, C) and their probabilities (T,), built once."""
+def _table(sampler: SubsetSampler, num_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Membership rows (T, C) and their probabilities (T,), built once for a device."""
     subsets = sampler.subsets(num_classes)
     table = torch.zeros(len(subsets), num_classes, dtype=torch.bool)
     for row, subset in zip(table, subsets, strict=True):
         row[list(subset)] = True
-    return table, sampler.weights(subsets)
+    return table.to(device), sampler.weights(subsets).to(device)

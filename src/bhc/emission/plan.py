@@ -8,7 +8,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch
 from bhc.graph import Layer
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import find_masks
+from bhc.posterior import LayerMask, find_masks
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class LayerPlan:
     kept_inputs: Tensor  # ascending
     kept_outputs: Tensor
     rescued: bool  # no unit had its writer and a reader under the threshold: one was kept all the same
+    kept_weights: Tensor | None = None  # (O', I', *kernel) bool, where single weights go too
 
     @property
     def num_weights(self) -> int:
@@ -70,26 +71,25 @@ class Cutter:
         self.network, self.context = network, context
         self.batch = ContextBatch.of([context], network.num_classes).to(network.device)
         self.encoding = network.space.encode(self.batch)
-        self.dropouts = network.hypernet.dropouts(self.encoding)
+        self.uncertainty = network.hypernet.uncertainty(self.encoding)
 
     @torch.no_grad()
     def cut(self, threshold: float) -> Plan:
         """What stays at ``threshold``."""
         limit = torch.full((1, 1), threshold, device=self.network.device)
-        masks = find_masks(self.network.layers, self.dropouts, limit, self.batch.outputs)
+        dropouts = [layer.dropout for layer in self.uncertainty]
+        masks = find_masks(self.network.layers, dropouts, limit, self.batch.outputs)
         return Plan(
             self.context,
             float(threshold),
-            tuple(
-                LayerPlan(
-                    layer,
-                    kept_inputs=mask.keep_in[0].nonzero().flatten(),
-                    kept_outputs=mask.keep_out[0].nonzero().flatten(),
-                    rescued=bool(mask.rescued[0]),
-                )
-                for layer, mask in zip(self.network.layers, masks, strict=True)
-            ),
+            tuple(_layer_plan(layer, mask) for layer, mask in zip(self.network.layers, masks, strict=True)),
         )
+
+
+def _layer_plan(layer: Layer, mask: LayerMask) -> LayerPlan:
+    inputs, outputs = (keep[0].nonzero().flatten() for keep in (mask.keep_in, mask.keep_out))
+    weights = None if mask.keep_weight is None else mask.keep_weight[0][outputs[:, None], inputs]
+    return LayerPlan(layer, inputs, outputs, bool(mask.rescued[0]), weights)
 
 
 def make_plan(network: ConditionalNetwork, context: Context, threshold: float) -> Plan:

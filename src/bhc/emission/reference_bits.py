@@ -19,7 +19,7 @@ MOST_SIGNIFICANT = 23
 def reference_bits(layers: Sequence[SlimLayer]) -> tuple[int, ...]:
     """Bits of each layer's weights: sign, exponent, significant bits."""
     exponent = exponent_bits(max(float(layer.weight.abs().max()) for layer in layers))
-    return tuple(1 + exponent + significant_bits(layer.variance) for layer in layers)
+    return tuple(1 + exponent + significant_bits(layer.kept_variance) for layer in layers)
 
 
 def significant_bits(variance: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ from bhc.emission.plan import Cutter, LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import Select
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import marginal_variance
+from bhc.posterior import Scales, marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
 
@@ -30,7 +30,13 @@ class SlimLayer:
     @cached_property
     def typical_variance(self) -> float:
         """The geometric mean: the arithmetic one is ruled by a few weights of huge variance."""
-        return float(self.variance.clamp_min(SMALLEST_VARIANCE).log().mean().exp())
+        return float(self.kept_variance.clamp_min(SMALLEST_VARIANCE).log().mean().exp())
+
+    @property
+    def kept_variance(self) -> Tensor:
+        """The variances of the weights that stay; all of them, unless single weights were cut."""
+        kept = self.cut.kept_weights
+        return self.variance if kept is None or not kept.any() else self.variance[kept.cpu()]
 
     @cached_property
     def bias_codes(self) -> Codes | None:
@@ -43,7 +49,7 @@ class Slimmer:
 
     @torch.no_grad()
     def __init__(self, cutter: Cutter) -> None:
-        self.network, self.dropouts = cutter.network, cutter.dropouts
+        self.network, self.uncertainty = cutter.network, cutter.uncertainty
         self.embedding = self.network.hypernet.embedder(*cutter.encoding)
         self.vectors = self.network.hypernet.vectors.means(self.embedding)
 
@@ -53,12 +59,12 @@ class Slimmer:
         return tuple(self._layer(cut, index) for index, cut in enumerate(plan.layers))
 
     def _layer(self, cut: LayerPlan, index: int) -> SlimLayer:
-        head, vectors, dropout = self.network.hypernet.weight_heads[index], self.vectors[index], self.dropouts[index]
+        head, vectors, sure = self.network.hypernet.weight_heads[index], self.vectors[index], self.uncertainty[index]
         rows, columns = cut.kept_outputs, cut.kept_inputs
         mean = head.mean_at(self.embedding, rows, columns)
         logvar = head.logvar_at(self.embedding, rows, columns)
-        in_scale, in_rate = _at(vectors.in_scale, dropout.in_log_dropout, columns)
-        out_scale, out_rate = _at(vectors.out_scale, dropout.out_log_dropout, rows)
+        in_scale, in_rate = _at(vectors.in_scale, sure.in_scale, columns)
+        out_scale, out_rate = _at(vectors.out_scale, sure.out_scale, rows)
         weight = mean * in_scale.reshape(1, -1, *[1] * (mean.dim() - 2))
         weight = weight * out_scale.reshape(-1, *[1] * (mean.dim() - 1))
         # A rate is that of the end of learning, as the masks are; consolidation has since moved the means.
@@ -70,18 +76,20 @@ class Slimmer:
             out_scale[None],
             (out_rate + out_scale.square().log())[None],
         )[0]
+        if cut.kept_weights is not None:
+            weight = weight * cut.kept_weights
         bias = None if vectors.bias is None else vectors.bias[0, rows] * out_scale
         return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), variance.cpu())
 
 
-def _at(scale: Tensor | None, log_dropout: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:
+def _at(mean: Tensor | None, scales: Scales | None, places: Tensor) -> tuple[Tensor, Tensor]:
     """Means and log dropout rates of the scales that stay; without scales, a one that is certain."""
-    if scale is None or log_dropout is None:
+    if mean is None or scales is None:
         ones = torch.ones(len(places), device=places.device)
         return ones, torch.full_like(ones, -torch.inf)
-    if scale.shape[1] == 1:  # a convolution's one scale for all of its input
-        return scale[0], log_dropout[0]
-    return scale[0, places], log_dropout[0, places]
+    if mean.shape[1] == 1:  # a convolution's one scale for all of its input
+        return mean[0], scales.log_dropout[0]
+    return mean[0, places], scales.log_dropout[0, places]
 
 
 def slim_model(network: ConditionalNetwork, plan: Plan) -> nn.Sequential:

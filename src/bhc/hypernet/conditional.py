@@ -15,16 +15,12 @@ from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
 from bhc.posterior import (
+    FAMILIES,
     BayesianChain,
-    Family,
-    GroupNormalJeffreys,
-    InputOutputNormalJeffreys,
     LayerPosterior,
     Noise,
     find_masks,
 )
-
-FAMILIES: dict[str, Family] = {"gnj": GroupNormalJeffreys(), "io-gnj": InputOutputNormalJeffreys()}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
-from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint
+from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
 
 EMBEDDING_WIDTH = 100
@@ -42,7 +42,7 @@ class ImageEmbedder(nn.Sequential):
 
 
 class BudgetEmbedder(nn.Linear):
-    """No bias: a budget of 0 embeds to zero, so the offsets alone are its network."""
+    """A budget beside other conditions. No bias: a budget of 0 adds nothing to what they embed to."""
 
     def __init__(self, width: int) -> None:
         super().__init__(1, width, bias=False)
@@ -61,15 +61,22 @@ class JointEmbedder(nn.Module):
         return self.mix(total)
 
 
-def build_embedder(space: ContextSpace, width: int, *, generator: Generator | None = None) -> nn.Module:
-    """The embedder for a context space, its weights drawn from ``generator``."""
+def build_embedder(space: ContextSpace, width: int, *, generator: Generator | None = None) -> tuple[nn.Module, int]:
+    """The embedder for a context space, its weights drawn from ``generator``, and the width it embeds to.
+
+    Where there is one context only there is nothing to embed: the offsets of all maps are the parameters. A budget
+    by itself is one number that the maps can read as it is: a linear embedding would add nothing but width, and
+    a budget of 0 leaves the offsets as they are.
+    """
+    if isinstance(space, SingleContext | Budgets):
+        return nn.Identity(), 1 if isinstance(space, Budgets) else 0
     embedder = _embedder(space, width)
     for module in embedder.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=generator)
             if module.bias is not None:
                 init.zeros_(module.bias)
-    return embedder
+    return embedder, width
 
 
 def _embedder(space: ContextSpace, width: int) -> nn.Module:

@@ -19,7 +19,7 @@ from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.hypernet.initial import Initial, kaiming_uniform
 from bhc.hypernet.maps import Constant, Map
-from bhc.posterior import WeightMean, clip_variance
+from bhc.posterior import WeightMean, clip_variance, log_dropout
 
 
 class WeightHead(nn.Module, ABC):
@@ -34,6 +34,10 @@ class WeightHead(nn.Module, ABC):
     @abstractmethod
     def logvar(self, embedding: Tensor) -> Tensor:
         """Log-variances, (K or 1, O, I, *kernel)."""
+
+    def log_dropout(self, embedding: Tensor) -> Tensor:  # (K or 1, O, I, *kernel)
+        """``log sigma_ij^2 - log mu_ij^2``: the rates of single weights."""
+        return log_dropout(self.mean(embedding).dense(), self.logvar(embedding))
 
     def clip_(self) -> None:
         """Bring parameters that an optimiser step has moved back under the limit; nothing to do by default."""

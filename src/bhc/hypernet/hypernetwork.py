@@ -10,8 +10,8 @@ from bhc.graph import Layer
 from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GeneratorSpec, WeightHead
 from bhc.hypernet.initial import Initial
-from bhc.hypernet.vectors import VectorHeads
-from bhc.posterior import Family, LayerDropout, LayerMean, LayerPosterior
+from bhc.hypernet.vectors import VectorHeads, scale_mean
+from bhc.posterior import Family, LayerDropout, LayerMean, LayerPosterior, LayerUncertainty
 
 Encoding = tuple[Tensor, ...]  # what ``ContextSpace.encode`` returns
 
@@ -20,17 +20,27 @@ class Gates(nn.Module):
     """The dropout rates as they were when learning ended.
 
     Consolidation goes on training the means, the scales' among them. A rate depends on its scale's mean, so
-    the masks would drift with it; a frozen copy of the embedder and the scale heads keeps them still.
+    the masks would drift with it; a frozen copy of what they depend on keeps them still.
     """
 
-    def __init__(self, embedder: nn.Module, vectors: VectorHeads) -> None:
+    def __init__(self, embedder: nn.Module, vectors: VectorHeads, weights: nn.ModuleList | None) -> None:
         super().__init__()
         self.embedder = copy.deepcopy(embedder)
         self.vectors = copy.deepcopy(vectors)
+        self.weights = copy.deepcopy(weights)
         self.requires_grad_(False)
 
-    def dropouts(self, encoding: Encoding) -> tuple[LayerDropout, ...]:
-        return self.vectors.dropouts(self.embedder(*encoding))
+    def uncertainty(self, encoding: Encoding) -> tuple[LayerUncertainty, ...]:
+        return _uncertainty(self.embedder(*encoding), self.vectors, self.weights)
+
+
+def _uncertainty(
+    embedding: Tensor, vectors: VectorHeads, weights: nn.ModuleList | None
+) -> tuple[LayerUncertainty, ...]:
+    """Scales of each layer, and the rates of its single weights where ``weights`` are given."""
+    scales = vectors.scales(embedding)
+    rates = [None] * len(scales) if weights is None else [head.log_dropout(embedding) for head in weights]  # type: ignore[operator]
+    return tuple(LayerUncertainty(*pair, rate) for pair, rate in zip(scales, rates, strict=True))
 
 
 class HyperNetwork(nn.Module):
@@ -49,7 +59,8 @@ class HyperNetwork(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.embedder = build_embedder(space, width, generator=generator)
+        self.family = family
+        self.embedder, width = build_embedder(space, width, generator=generator)
         self.vectors = VectorHeads(layers, family, initial, width=width, generator=generator)
         self.weights = nn.ModuleList(spec.head(layer, width, initial, generator=generator) for layer in layers)
         for head, largest_std in zip(self.weight_heads, std_limits, strict=True):
@@ -66,28 +77,42 @@ class HyperNetwork(nn.Module):
         embedding = self.embedder(*encoding)
         return tuple(
             LayerPosterior(
-                mean=mean,
-                weight_logvar=logvar,
-                in_scale_logvar=in_logvar,
-                out_scale_logvar=out_logvar,
+                mean=LayerMean(head.mean(embedding), bias, scale_mean(in_scale), scale_mean(out_scale)),
+                weight_logvar=head.logvar(embedding),
+                in_scale=in_scale,
+                out_scale=out_scale,
             )
-            for mean, logvar, (in_logvar, out_logvar) in zip(
-                self._means(embedding),
-                (head.logvar(embedding) for head in self.weight_heads),
-                self.vectors.logvars(embedding),
-                strict=True,
+            for head, (in_scale, out_scale, bias) in zip(
+                self.weight_heads, self.vectors.beliefs(embedding), strict=True
             )
         )
 
     def means(self, encoding: Encoding) -> tuple[LayerMean, ...]:
         """Means alone: what the deterministic networks need."""
-        return self._means(self.embedder(*encoding))
+        embedding = self.embedder(*encoding)
+        return tuple(
+            LayerMean(head.mean(embedding), vectors.bias, vectors.in_scale, vectors.out_scale)
+            for head, vectors in zip(self.weight_heads, self.vectors.means(embedding), strict=True)
+        )
+
+    def uncertainty(self, encoding: Encoding) -> tuple[LayerUncertainty, ...]:
+        """What masks and bits need; fixed once ``freeze_gates_`` was called."""
+        if self.gates is not None:
+            return self.gates.uncertainty(encoding)
+        return _uncertainty(self.embedder(*encoding), self.vectors, self._weights_with_rates)
 
     def dropouts(self, encoding: Encoding) -> tuple[LayerDropout, ...]:
-        """Log dropout rates alone: what the masks need; fixed once ``freeze_gates_`` was called."""
-        if self.gates is not None:
-            return self.gates.dropouts(encoding)
-        return self.vectors.dropouts(self.embedder(*encoding))
+        """Log dropout rates alone: what the masks need."""
+        return tuple(layer.dropout for layer in self.uncertainty(encoding))
+
+    def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:  # (K or 1,)
+        """The divergence of the beliefs from the family's prior."""
+        return self.family.kl(posteriors)
+
+    @property
+    def _weights_with_rates(self) -> nn.ModuleList | None:
+        """The heads whose weights go one by one; None where units do."""
+        return self.weights if self.family.cuts_weights else None
 
     def clip_(self) -> None:
         """Hold the weights' variances under their limits; to be called after every optimiser step."""
@@ -96,7 +121,7 @@ class HyperNetwork(nn.Module):
 
     def freeze_gates_(self) -> None:
         """Fix the masks that every threshold implies, for all contexts."""
-        self.gates = Gates(self.embedder, self.vectors)
+        self.gates = Gates(self.embedder, self.vectors, self._weights_with_rates)
 
     def freeze_offsets_(self) -> None:
         """Fix what a zero embedding generates: the paper's frozen biases before stage two of a budget."""
@@ -119,9 +144,3 @@ class HyperNetwork(nn.Module):
         """Forget what an earlier training froze."""
         self._offsets_frozen = False
         self.thaw_()
-
-    def _means(self, embedding: Tensor) -> tuple[LayerMean, ...]:
-        return tuple(
-            LayerMean(head.mean(embedding), vectors.bias, vectors.in_scale, vectors.out_scale)
-            for head, vectors in zip(self.weight_heads, self.vectors.means(embedding), strict=True)
-        )

@@ -29,14 +29,11 @@ class Initial:
         """A linear map from the embedding."""
         return kaiming_uniform(rows, width, gain=self.map_gain, generator=generator)
 
-    def scale_mean(self, count: int, *, generator: Generator | None) -> Tensor:
-        return 1.0 + self.scale_std * torch.randn(count, generator=generator)
-
     def log_variance(self, *shape: int, generator: Generator | None) -> Tensor:
         return self.logvar + self.logvar_std * torch.randn(*shape, generator=generator)
 
 
 def kaiming_uniform(rows: int, width: int, *, gain: float, generator: Generator | None) -> Tensor:
     """``U(-b, b)`` with ``b = gain sqrt(3 / width)``."""
-    bound = gain * sqrt(3 / width)
+    bound = gain * sqrt(3 / width) if width else 0.0
     return torch.empty(rows, width).uniform_(-bound, bound, generator=generator) if bound else torch.zeros(rows, width)

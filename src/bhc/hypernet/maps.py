@@ -16,7 +16,7 @@ class Map(nn.Module):
 
     def forward(self, embedding: Tensor) -> Tensor:  # (K, E) -> (K, *shape)
         flat = F.linear(embedding, self.matrix, self.offset.flatten())
-        return flat.reshape(-1, *self.offset.shape)
+        return flat.reshape(len(embedding), *self.offset.shape)
 
     def at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (1, E) -> (1, R, C, ...)
         """``forward(embedding)[:, rows][:, :, columns]``, computing only those entries."""

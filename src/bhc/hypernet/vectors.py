@@ -4,7 +4,7 @@ One map each instead of six a layer: these are many short vectors, and a trainin
 otherwise spend its time in launching small products.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from bhc.graph import Layer
 from bhc.hypernet.initial import Initial
 from bhc.hypernet.maps import Map
-from bhc.posterior import Family, LayerDropout, log_dropout
+from bhc.posterior import Family, Scales
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,47 @@ class VectorHeads(nn.Module):
         generator: Generator | None,
     ) -> None:
         super().__init__()
-        self.scale_sizes = [count for layer in layers for count in family.num_scales(layer)]
+        self.family = family
+        counts = [count for layer in layers for count in family.num_scales(layer)]
+        self.scale_sizes = [family.num_numbers(count) for count in counts]
         biases = [layer.module.bias for layer in layers]
         self.bias_sizes = [0 if bias is None else len(bias) for bias in biases]
-        scales = sum(self.scale_sizes)
+        self.num_scales = sum(self.scale_sizes)
         offset = torch.cat(
-            [initial.scale_mean(scales, generator=generator)]
+            [family.initial_means(count, initial.scale_std, generator=generator) for count in counts]
             + [bias.detach().cpu() for bias in biases if bias is not None]
         )
         self.mean_map = Map(offset, width, initial, generator=generator)
         with torch.no_grad():
             # The paper's noise is for weights and scales; a bias starts as it was.
-            self.mean_map.matrix[scales:] = 0
-        self.logvar_map = Map(initial.log_variance(scales, generator=generator), width, initial, generator=generator)
+            self.mean_map.matrix[self.num_scales :] = 0
+        logvar = initial.log_variance(self.num_scales, generator=generator)
+        self.logvar_map = Map(logvar, width, initial, generator=generator)
 
     def means(self, embedding: Tensor) -> tuple[LayerVectors, ...]:
         """Means of the scales, and the biases."""
-        parts = self.mean_map(embedding).split([*self.scale_sizes, *self.bias_sizes], dim=1)
-        scales = [part if part.shape[1] else None for part in parts[: len(self.scale_sizes)]]
-        biases = [part if part.shape[1] else None for part in parts[len(self.scale_sizes) :]]
-        return tuple(LayerVectors(*row) for row in zip(scales[::2], scales[1::2], biases, strict=True))
+        return tuple(
+            LayerVectors(scale_mean(in_scale), scale_mean(out_scale), bias)
+            for in_scale, out_scale, bias in self.beliefs(embedding)
+        )
 
-    def logvars(self, embedding: Tensor) -> tuple[tuple[Tensor | None, Tensor | None], ...]:
-        """Log-variances of input and output scales."""
-        return self._pairs(self.logvar_map(embedding))
+    def beliefs(self, embedding: Tensor) -> Iterator[tuple[Scales | None, Scales | None, Tensor | None]]:
+        """Input scales, output scales and bias of each layer."""
+        means = self.mean_map(embedding)
+        scales = self._scales(means[:, : self.num_scales], self.logvar_map(embedding))
+        biases = [part if part.shape[1] else None for part in means[:, self.num_scales :].split(self.bias_sizes, dim=1)]
+        return zip(scales[::2], scales[1::2], biases, strict=True)
 
-    def dropouts(self, embedding: Tensor) -> tuple[LayerDropout, ...]:
-        """Log dropout rates of input and output scales."""
-        means = self.mean_map(embedding)[:, : sum(self.scale_sizes)]
-        return tuple(LayerDropout(*pair) for pair in self._pairs(log_dropout(means, self.logvar_map(embedding))))
+    def scales(self, embedding: Tensor) -> tuple[tuple[Scales | None, Scales | None], ...]:
+        """Input and output scales of each layer."""
+        scales = self._scales(self.mean_map(embedding)[:, : self.num_scales], self.logvar_map(embedding))
+        return tuple(zip(scales[::2], scales[1::2], strict=True))
 
-    def _pairs(self, flat: Tensor) -> tuple[tuple[Tensor | None, Tensor | None], ...]:
-        parts = [part if part.shape[1] else None for part in flat.split(self.scale_sizes, dim=1)]
-        return tuple(zip(parts[::2], parts[1::2], strict=True))
+    def _scales(self, means: Tensor, logvars: Tensor) -> list[Scales | None]:
+        parts = zip(means.split(self.scale_sizes, dim=1), logvars.split(self.scale_sizes, dim=1), strict=True)
+        return [self.family.scales(mean, logvar) if mean.shape[1] else None for mean, logvar in parts]
+
+
+def scale_mean(scales: Scales | None) -> Tensor | None:
+    """What a deterministic layer multiplies by; None where it has no such scales."""
+    return None if scales is None else scales.mean

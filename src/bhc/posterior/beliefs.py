@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from bhc.posterior.moments import log_dropout
+from bhc.posterior.scales import Scales
 
 
 @dataclass(frozen=True)
@@ -52,34 +52,43 @@ class LayerMean:
 
 @dataclass(frozen=True)
 class LayerPosterior:
-    """Means and log-variances of one layer."""
+    """Means, log-variances of the weights, and scales of one layer."""
 
     mean: LayerMean
     weight_logvar: Tensor  # (K or 1, O, I, *kernel)
-    in_scale_logvar: Tensor | None
-    out_scale_logvar: Tensor | None
+    in_scale: Scales | None
+    out_scale: Scales | None
 
     @cached_property
     def weight_variance(self) -> Tensor:
         """``sigma_ij^2``, computed once for the forward pass and the divergence."""
         return self.weight_logvar.exp()
 
-    @cached_property
-    def dropout(self) -> "LayerDropout":
-        """The log dropout rates of both groups of scales."""
-        return LayerDropout(
-            _log_dropout(self.mean.in_scale, self.in_scale_logvar),
-            _log_dropout(self.mean.out_scale, self.out_scale_logvar),
-        )
-
 
 @dataclass(frozen=True)
 class LayerDropout:
-    """Log dropout rates of one layer: ``log alpha`` of its inputs, ``log beta`` of its outputs."""
+    """Log dropout rates of one layer: ``log alpha`` of its inputs, ``log beta`` of its outputs.
+
+    ``weights`` are the rates of single weights, for the family that has those and no scales.
+    """
 
     in_log_dropout: Tensor | None  # (K, I) or (K, 1)
     out_log_dropout: Tensor | None  # (K, O)
+    weights: Tensor | None = None  # (K or 1, O, I, *kernel)
 
 
-def _log_dropout(mean: Tensor | None, logvar: Tensor | None) -> Tensor | None:
-    return None if mean is None or logvar is None else log_dropout(mean, logvar)
+@dataclass(frozen=True)
+class LayerUncertainty:
+    """What decides about a layer's units and bits: the scales as they were when learning ended."""
+
+    in_scale: Scales | None
+    out_scale: Scales | None
+    weight_log_dropout: Tensor | None = None
+
+    @cached_property
+    def dropout(self) -> LayerDropout:
+        return LayerDropout(
+            None if self.in_scale is None else self.in_scale.log_dropout,
+            None if self.out_scale is None else self.out_scale.log_dropout,
+            self.weight_log_dropout,
+        )

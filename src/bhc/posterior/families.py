@@ -1,27 +1,68 @@
-"""Which scales a layer has: the sparsity families that share everything else."""
+"""Sparsity families: which scales a layer has, what is believed of them, and how far that is from the prior."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bhc.graph import Layer
 from bhc.posterior.beliefs import LayerPosterior
-from bhc.posterior.kl import kl_weights
+from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
+from bhc.posterior.moments import log_dropout
 from bhc.posterior.products import GaussianDivergence, ScaleDivergence
+from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
 
 
-class Family(Protocol):
-    """A way of grouping weights under common scales."""
+class Family(ABC):
+    """A way of grouping weights under common scales, and the prior of those scales."""
 
+    cuts_weights = False  # whether single weights go, not units
+
+    @abstractmethod
     def num_scales(self, layer: Layer) -> tuple[int, int]:
         """How many input and output scales the layer has; zero for none."""
 
+    @abstractmethod
+    def num_numbers(self, scales: int) -> int:
+        """How many means (and as many log-variances) stand behind so many scales of one group."""
+
+    @abstractmethod
+    def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
+        """Those means at the start: scales of one, but for a little noise."""
+
+    @abstractmethod
+    def scales(self, means: Tensor, logvars: Tensor) -> Scales:
+        """The belief that these numbers, (K, ``num_numbers``), stand for."""
+
+    @abstractmethod
+    def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:  # (K or 1,)
+        """The divergence of a network in K contexts from the prior."""
+
+
+class NormalJeffreys(Family):
+    """Scales under ``p(z) = 1 / |z|``, each a normal variable."""
+
+    def num_numbers(self, scales: int) -> int:
+        return scales
+
+    def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
+        return 1.0 + std * torch.randn(scales, generator=generator)
+
+    def scales(self, means: Tensor, logvars: Tensor) -> NormalScales:
+        return NormalScales(means, logvars)
+
+    def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:
+        weights = sum(_kl_of_weights(layer) for layer in posteriors)
+        groups = [scale for scale in _scales_of(posteriors) if isinstance(scale, NormalScales)]
+        # All scales of the network side by side: their divergence is one sum.
+        means, logvars = (torch.cat(parts, dim=1) for parts in zip(*((s.mean, s.logvar) for s in groups), strict=True))
+        return weights + ScaleDivergence.apply(means, logvars)
+
 
 @dataclass(frozen=True)
-class GroupNormalJeffreys:
+class GroupNormalJeffreys(NormalJeffreys):
     """BC-GNJ: one scale for each input of a linear layer, one for each filter of a convolution."""
 
     def num_scales(self, layer: Layer) -> tuple[int, int]:
@@ -29,7 +70,7 @@ class GroupNormalJeffreys:
 
 
 @dataclass(frozen=True)
-class InputOutputNormalJeffreys:
+class InputOutputNormalJeffreys(NormalJeffreys):
     """BC-IO-GNJ, the paper's family: each unit is held by the layer that writes it and the one that reads it.
 
     Linear: a scale for each input and each output. Convolution: one for the whole input, one for each filter.
@@ -39,12 +80,73 @@ class InputOutputNormalJeffreys:
         return (1 if layer.is_convolution else layer.num_inputs, layer.num_outputs)
 
 
-def kl(posteriors: Sequence[LayerPosterior]) -> Tensor:  # (K or 1,)
-    """The divergence of a network in K contexts: all weights and whichever scales its layers have."""
-    weights = sum(_kl_of_weights(layer) for layer in posteriors)
-    means = [scale for layer in posteriors for scale in (layer.mean.in_scale, layer.mean.out_scale)]
-    logvars = [scale for layer in posteriors for scale in (layer.in_scale_logvar, layer.out_scale_logvar)]
-    return weights + ScaleDivergence.apply(_joined(means), _joined(logvars))
+@dataclass(frozen=True)
+class GroupHorseshoe(Family):
+    """BC-GHS: the groups of BC-GNJ under half-Cauchy scales, local ones times a global one a layer.
+
+    A half-Cauchy variable is the root of a gamma times an inverse gamma variable; each of the four factors of a
+    squared scale has a log-normal posterior: ``a_i ~ Gamma(1/2, 1)``, ``b_i ~ InvGamma(1/2, 1)``,
+    ``s_a ~ Gamma(1/2, global_scale^2)``, ``s_b ~ InvGamma(1/2, 1)``.
+    """
+
+    global_scale: float = 1.0
+
+    def num_scales(self, layer: Layer) -> tuple[int, int]:
+        return GroupNormalJeffreys().num_scales(layer)
+
+    def num_numbers(self, scales: int) -> int:
+        return 2 * scales + 2 if scales else 0
+
+    def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
+        return std * torch.randn(self.num_numbers(scales), generator=generator)
+
+    def scales(self, means: Tensor, logvars: Tensor) -> LogNormalScales:
+        return LogNormalScales(means, logvars)
+
+    def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:
+        groups = [scale for scale in _scales_of(posteriors) if isinstance(scale, LogNormalScales)]
+        parts = [_kl_of_weights(layer) for layer in posteriors] + [self._kl_of_scales(scale) for scale in groups]
+        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+
+    def _kl_of_scales(self, scale: LogNormalScales) -> Tensor:  # (K,)
+        sizes = [*[(scale.part_means.shape[1] - 2) // 2] * 2, 1, 1]
+        local_a, local_b, global_a, global_b = zip(
+            scale.part_means.split(sizes, dim=1), scale.part_logvars.split(sizes, dim=1), strict=True
+        )
+        return (
+            kl_gamma(*local_a)
+            + kl_inverse_gamma(*local_b)
+            + kl_gamma(*global_a, scale=self.global_scale**2)
+            + kl_inverse_gamma(*global_b)
+        )
+
+
+@dataclass(frozen=True)
+class SparseVariationalDropout(NormalJeffreys):
+    """SparseVD: no groups; each weight is a scale of its own under the log-uniform prior, and goes by itself."""
+
+    cuts_weights = True
+
+    def num_scales(self, layer: Layer) -> tuple[int, int]:
+        return (0, 0)
+
+    def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:
+        return torch.stack(
+            [kl_scales(log_dropout(layer.mean.weight.dense(), layer.weight_logvar).flatten(1)) for layer in posteriors]
+        ).sum(0)
+
+
+FAMILIES: dict[str, Family] = {
+    "gnj": GroupNormalJeffreys(),
+    "io-gnj": InputOutputNormalJeffreys(),
+    "ghs": GroupHorseshoe(),
+    "sparse-vd": SparseVariationalDropout(),
+}
+
+
+def _scales_of(posteriors: Sequence[LayerPosterior]) -> list[Scales]:
+    scales = [scale for layer in posteriors for scale in (layer.in_scale, layer.out_scale)]
+    return [scale for scale in scales if scale is not None]
 
 
 def _kl_of_weights(layer: LayerPosterior) -> Tensor:  # (K or 1,)
@@ -54,8 +156,3 @@ def _kl_of_weights(layer: LayerPosterior) -> Tensor:  # (K or 1,)
         return kl_weights(mean.squared_norm(), layer.weight_logvar)
     shared = GaussianDivergence.apply(mean.base, layer.weight_logvar, layer.weight_variance.detach())[None]
     return shared if mean.left is None else shared + 0.5 * mean.low_rank_norm()
-
-
-def _joined(vectors: Sequence[Tensor | None]) -> Tensor:  # (K, total)
-    """All scales of the network side by side: their divergence is one sum."""
-    return torch.cat([vector for vector in vectors if vector is not None], dim=1)

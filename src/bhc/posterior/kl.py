@@ -1,4 +1,6 @@
-"""Divergences of the posterior from the normal-Jeffreys prior."""
+"""Divergences of the posterior from the normal-Jeffreys and horseshoe priors."""
+
+from math import log
 
 import torch
 from torch import Tensor
@@ -9,6 +11,11 @@ K1, K2, K3 = 0.63576, 1.87320, 1.48695
 
 # Beyond this a rate is settled: clamping ends its gradient before the exponentials overflow.
 LOG_DROPOUT_LIMIT = 10.0
+
+# A log-normal mean beyond this exponent is no longer told apart: its gradient ends before it overflows.
+LARGEST_EXPONENT = 20.0
+
+LOG_2 = log(2)
 
 
 def kl_weights(
@@ -31,3 +38,18 @@ def kl_scales(log_dropout: Tensor) -> Tensor:  # (K, n) -> (K,)
     """
     x = log_dropout.clamp(-LOG_DROPOUT_LIMIT, LOG_DROPOUT_LIMIT)
     return (K1 + 0.5 * F.softplus(-x) - K1 * torch.sigmoid(K2 + K3 * x)).sum(-1)
+
+
+def kl_gamma(log_mean: Tensor, log_logvar: Tensor, *, scale: float = 1.0) -> Tensor:  # (K, n) -> (K,)
+    """KL(LogNormal(m, v) || Gamma(1/2, scale)) summed over n variables.
+
+    ``exp(m + v / 2) / scale - (m + log v + 1 + log 2 - log scale) / 2``
+    """
+    variance = log_logvar.exp()
+    mean = (log_mean + 0.5 * variance).clamp(max=LARGEST_EXPONENT).exp()
+    return (mean / scale - 0.5 * (log_mean + log_logvar + 1 + LOG_2 - log(scale))).sum(-1)
+
+
+def kl_inverse_gamma(log_mean: Tensor, log_logvar: Tensor) -> Tensor:  # (K, n) -> (K,)
+    """KL(LogNormal(m, v) || InverseGamma(1/2, 1)): that of the inverse variable from a gamma variable."""
+    return kl_gamma(-log_mean, log_logvar)

@@ -18,6 +18,7 @@ class LayerMask:
     keep_in: Tensor  # (K, I) bool
     keep_out: Tensor  # (K, O) bool
     rescued: Tensor  # (K,) bool: no unit had writer and reader under the threshold; the least noisy was kept
+    keep_weight: Tensor | None = None  # (K or 1, O, I, *kernel) bool, where single weights go too
 
 
 def find_masks(
@@ -31,7 +32,8 @@ def find_masks(
     A unit lives if the scale that writes it and at least one that reads it are under the threshold; a reader
     whose own scale is over it skips the unit. After a flatten each position has a reader of its own. The one
     input scale of a convolution covers all of its input and therefore decides nothing. At least one unit is
-    kept everywhere, and the last layer keeps just the context's classes.
+    kept everywhere, and the last layer keeps just the context's classes. Where single weights have rates, a unit's
+    writer and reader are the least noisy weights that lead to it and from it.
     """
     contexts = outputs.shape[0]
     keep_in: list[Tensor] = []
@@ -39,15 +41,31 @@ def find_masks(
     keep_out: list[Tensor] = []
     for index, (layer, dropout) in enumerate(zip(layers, dropouts, strict=True)):
         units = layer.num_inputs // layer.positions
-        read = _or_kept(None if layer.is_convolution else dropout.in_log_dropout, contexts, layer.num_inputs, outputs)
-        written = _or_kept(dropouts[index - 1].out_log_dropout if index else None, contexts, units, outputs)
+        read = _or_kept(_of_readers(layer, dropout), contexts, layer.num_inputs, outputs)
+        written = _or_kept(_of_writers(dropouts[index - 1]) if index else None, contexts, units, outputs)
         reads, alive, forced = _agree(read.reshape(contexts, units, layer.positions), written, threshold)
         keep_in.append(reads.flatten(1))
         rescued.append(forced)
         if index:
             keep_out.append(alive)
     keep_out.append(outputs)
-    return tuple(LayerMask(*mask) for mask in zip(keep_in, keep_out, rescued, strict=True))
+    keep_weight = [_under(dropout.weights, threshold) for dropout in dropouts]
+    return tuple(LayerMask(*mask) for mask in zip(keep_in, keep_out, rescued, keep_weight, strict=True))
+
+
+def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, I)
+    if dropout.weights is not None:
+        return dropout.weights.flatten(3).amin((1, 3)) if layer.is_convolution else dropout.weights.amin(1)
+    return None if layer.is_convolution else dropout.in_log_dropout
+
+
+def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
+    return dropout.out_log_dropout if dropout.weights is None else dropout.weights.flatten(2).amin(2)
+
+
+def _under(rates: Tensor | None, threshold: Tensor) -> Tensor | None:
+    """Single weights under the threshold, (K, O, I, *kernel)."""
+    return None if rates is None else rates < threshold.reshape(-1, *[1] * (rates.dim() - 1))
 
 
 def _agree(
@@ -72,4 +90,4 @@ def _or_kept(log_dropout: Tensor | None, contexts: int, count: int, like: Tensor
     """The rates, or minus infinity (always kept) where the layer has no such scale."""
     if log_dropout is None:
         return torch.full((contexts, count), -torch.inf, device=like.device)
-    return log_dropout
+    return log_dropout.expand(contexts, count)

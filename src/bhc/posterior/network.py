@@ -41,13 +41,7 @@ class BayesianChain:
         """The deterministic network with masks on; outputs outside the context are zero."""
         return self._run(
             x,
-            lambda index, h: masked_pass(
-                self.operators[index],
-                h,
-                means[index],
-                keep_in=masks[index].keep_in,
-                keep_out=masks[index].keep_out,
-            ),
+            lambda index, h: masked_pass(self.operators[index], h, means[index], masks[index]),
         )
 
     def _run(self, x: Tensor, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:

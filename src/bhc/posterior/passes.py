@@ -2,10 +2,12 @@
 
 from torch import Tensor
 
-from bhc.posterior.beliefs import LayerMean, LayerPosterior
+from bhc.posterior.beliefs import LayerMean, LayerPosterior, WeightMean
+from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
 from bhc.posterior.operators import Operator, apply_mean
-from bhc.posterior.products import Sampled, ScaledByNoise
+from bhc.posterior.products import Sampled
+from bhc.posterior.scales import Scales
 
 # Inside the root: its gradient at a variance of zero would be infinite.
 VARIANCE_FLOOR = 1e-8
@@ -25,14 +27,14 @@ def noisy_pass(
     The bias sits under the output scale: a unit that is switched off gives zero.
     """
     mean = posterior.mean
-    if mean.in_scale is not None and posterior.in_scale_logvar is not None:
-        h = _times_noisy(h, mean.in_scale, posterior.in_scale_logvar, noise=noise)
+    if posterior.in_scale is not None:
+        h = _times_noisy(h, posterior.in_scale, noise=noise)
     product, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
     output = Sampled.apply(product, variance, noise.normal(product.shape, like=product), VARIANCE_FLOOR)
     if mean.bias is not None:
         output = _plus(output, mean.bias)
-    if mean.out_scale is not None and posterior.out_scale_logvar is not None:
-        output = _times_noisy(output, mean.out_scale, posterior.out_scale_logvar, noise=noise)
+    if posterior.out_scale is not None:
+        output = _times_noisy(output, posterior.out_scale, noise=noise)
     return output
 
 
@@ -40,24 +42,23 @@ def masked_pass(
     operator: Operator,
     h: Tensor,  # (K * B, I, ...)
     mean: LayerMean,
-    *,
-    keep_in: Tensor,  # (K, I)
-    keep_out: Tensor,  # (K, O)
+    mask: LayerMask,
 ) -> Tensor:  # (K * B, O, ...)
     """The deterministic layer of Eq. 4: masks times means, the bias under the output's mask and scale."""
-    inputs = keep_in if mean.in_scale is None else keep_in * mean.in_scale
-    outputs = keep_out if mean.out_scale is None else keep_out * mean.out_scale
-    output = apply_mean(operator, _times(h, inputs), mean.weight)
+    inputs = mask.keep_in if mean.in_scale is None else mask.keep_in * mean.in_scale
+    outputs = mask.keep_out if mean.out_scale is None else mask.keep_out * mean.out_scale
+    weight = mean.weight if mask.keep_weight is None else WeightMean(mean.weight.dense() * mask.keep_weight)
+    output = apply_mean(operator, _times(h, inputs), weight)
     if mean.bias is not None:
         output = _plus(output, mean.bias)
     return _times(output, outputs)
 
 
-def _times_noisy(h: Tensor, mean: Tensor, logvar: Tensor, *, noise: Noise) -> Tensor:
-    """``h (mu + sigma E)``, scales (K, n) drawn anew for each example and spread over what they cover."""
+def _times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
+    """``h z``, scales (K, n) drawn anew for each example and spread over what they cover."""
+    mean = scales.mean
     apart = _by_unit(h, mean)
-    draws = noise.normal(apart.shape[:3], like=mean)
-    return ScaledByNoise.apply(apart, mean, logvar, draws).reshape(h.shape)
+    return scales.times(apart, noise.normal(apart.shape[:3], like=mean)).reshape(h.shape)
 
 
 def _times(h: Tensor, values: Tensor) -> Tensor:

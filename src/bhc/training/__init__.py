@@ -1,7 +1,7 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
 from bhc.training.device import find_device, repeatable
-from bhc.training.evaluation import Point, Probe, base_error, trade_off
+from bhc.training.evaluation import Point, Probe, base_error, pooled, trade_off, try_thresholds
 from bhc.training.loop import Options, choose_threshold, train
 from bhc.training.pretraining import Pretraining, error_of, load_weights, pretrain, save_weights
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
@@ -38,11 +38,13 @@ __all__ = [
     "find_device",
     "load_run",
     "load_weights",
+    "pooled",
     "pretrain",
     "repeatable",
     "save_run",
     "save_weights",
     "trade_off",
     "train",
+    "try_thresholds",
     "two_stage_budget",
 ]

@@ -22,18 +22,20 @@ class ClassIndex:
                 f"the training set has no example of class {missing[0]}",
                 hint="every class of the network needs examples",
             )
-        self._device_counts = self.counts.to(self.images.device)
-        self._order = split.labels.cpu().argsort(stable=True)
+        self.counts = self.counts.to(device)
+        self._order = split.labels.cpu().argsort(stable=True).to(device)
         self._starts = self.counts.cumsum(0) - self.counts
 
     def draw(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Images (K * B, ...) and labels (K * B,), each context's classes at its rates, with replacement."""
+        """Images (K * B, ...) and labels (K * B,), each context's classes at its rates, with replacement.
+
+        Batch, generator and data are on one device, so that nothing is waited for.
+        """
         labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=generator)
-        places = torch.rand(labels.shape, generator=generator) * self.counts[labels]
+        places = torch.rand(labels.shape, generator=generator, device=generator.device) * self.counts[labels]
         index = self._order[self._starts[labels] + places.long()].flatten()
-        device = self.images.device
-        return self.images[index.to(device)], labels.flatten().to(device)
+        return self.images[index], labels.flatten()
 
     def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
         """``|D_t|``: how many training examples belong to each context."""
-        return ((batch.class_rates > 0) * self._device_counts).sum(1).float()
+        return ((batch.class_rates > 0) * self.counts).sum(1).float()

@@ -62,33 +62,47 @@ def trade_off(
     network: ConditionalNetwork, probes: Sequence[Probe], data: Split, thresholds: Sequence[float]
 ) -> list[Point]:
     """Error against ratio as the threshold moves."""
-    seen = [len(data.restricted_to(probe.classes)) for probe in probes]
-    trials = [_try_thresholds(network, probe, data, thresholds) for probe in probes]
-    points = []
-    for place, threshold in enumerate(thresholds):
-        ratios = [trial[place][0] for trial in trials]
-        wrong = [trial[place][1] for trial in trials]
-        points.append(
-            Point(
-                threshold=float(threshold),
-                ratio_mean=sum(ratios) / len(ratios),
-                ratio_harmonic=len(ratios) / sum(1 / ratio for ratio in ratios),
-                ratio_min=min(ratios),
-                error=100 * sum(wrong) / sum(seen),
-                error_max=100 * max(w / n for w, n in zip(wrong, seen, strict=True)),
-            )
-        )
-    return points
+    examples = [data.restricted_to(probe.classes) for probe in probes]
+    trials = [
+        try_thresholds(network, probe.context, own, thresholds) for probe, own in zip(probes, examples, strict=True)
+    ]
+    return pooled(thresholds, trials)
 
 
-def _try_thresholds(
-    network: ConditionalNetwork, probe: Probe, data: Split, thresholds: Sequence[float]
-) -> list[tuple[float, int]]:
-    """Ratio and wrong answers of one probe at each threshold; what does not depend on it is generated once."""
+@dataclass(frozen=True)
+class ThresholdTrial:
+    """One context at one threshold."""
+
+    ratio: float
+    wrong: int
+    images: int
+
+
+def pooled(thresholds: Sequence[float], trials: Sequence[Sequence[ThresholdTrial]]) -> list[Point]:
+    """A curve from every context's trials at the same thresholds."""
+    return [_point(threshold, at) for threshold, at in zip(thresholds, zip(*trials, strict=True), strict=True)]
+
+
+def _point(threshold: float, trials: Sequence[ThresholdTrial]) -> Point:
+    ratios = [trial.ratio for trial in trials]
+    return Point(
+        threshold=float(threshold),
+        ratio_mean=sum(ratios) / len(ratios),
+        ratio_harmonic=len(ratios) / sum(1 / ratio for ratio in ratios),
+        ratio_min=min(ratios),
+        error=100 * sum(trial.wrong for trial in trials) / sum(trial.images for trial in trials),
+        error_max=100 * max(trial.wrong / trial.images for trial in trials),
+    )
+
+
+@torch.no_grad()
+def try_thresholds(
+    network: ConditionalNetwork, context: Context, examples: Split, thresholds: Sequence[float]
+) -> list[ThresholdTrial]:
+    """Ratio and wrong answers of one context at each threshold; what does not depend on it is generated once."""
     device = network.device
-    examples = data.restricted_to(probe.classes)
     images, labels = examples.images.to(device), examples.labels.to(device)
-    batch = ContextBatch.of([probe.context], network.num_classes).to(device)
+    batch = ContextBatch.of([context], network.num_classes).to(device)
     encoding = network.space.encode(batch)
     dropouts, means = network.hypernet.dropouts(encoding), network.hypernet.means(encoding)
     trials = []
@@ -99,7 +113,8 @@ def _try_thresholds(
             restrict(network.bayesian.masked(x, means, masks), batch.outputs).argmax(1) for x in images.split(CHUNK)
         ]
         wrong = int((torch.cat(answers) != labels).sum())
-        trials.append((float(network.num_weights / count_weights(network, masks)), wrong))
+        ratio = float(network.num_weights / count_weights(network, masks))
+        trials.append(ThresholdTrial(ratio, wrong, len(labels)))
     return trials
 
 

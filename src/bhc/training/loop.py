@@ -27,8 +27,8 @@ from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
 from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
+from bhc.training.step import TrainingStep, make_step
 
-LOG_EVERY = 50
 MOST_SKIPPED = 50
 CURVE_POINTS = 13
 TOLERANCE = 0.75  # points of validation error that the default threshold may cost
@@ -43,6 +43,8 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     checkpoint_every: int = 500
+    log_every: int = 50
+    capture: bool = True  # on a GPU: the step as one CUDA graph
     progress: Progress = field(default_factory=Silent)
 
 
@@ -87,16 +89,16 @@ class _Trainer:
         self.validation = cap_per_class(validation_set)
         self.folder = None if options.run is None else RunFolder(options.run)
         self.position = Position(curves={})
-        self.generators = {"draw": Generator().manual_seed(options.seed)}
+        device = network.device
+        self.generators = {"draw": Generator(device).manual_seed(options.seed)}
         self.noise: PooledNoise | FreshNoise = PooledNoise(options.seed)
-        if network.device.type != "cpu":
-            self.generators["noise"] = Generator(network.device).manual_seed(options.seed)
+        if device.type != "cpu":
+            self.generators["noise"] = Generator(device).manual_seed(options.seed + 1)
             self.noise = FreshNoise(self.generators["noise"])
-        data = ClassIndex(train_set, network.num_classes, device=network.device)
-        self.draw = Draw(data, self.generators["draw"], self.noise)
+        data = ClassIndex(train_set, network.num_classes, device=device)
+        self.draw = Draw(data, self.generators["draw"], self.noise, self.generators.get("noise"))
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
-        self.skipped_in_a_row = 0
         self.began = time.monotonic()
 
     def go(self) -> None:
@@ -138,48 +140,41 @@ class _Trainer:
         )
 
     def _run_stage(self, stage: Stage, restored: dict[str, Any] | None) -> None:
-        optimizer = torch.optim.Adam(stage.parameter_groups(self.network), fused=True)
-        rates = [group["lr"] for group in optimizer.param_groups]
+        first, capture = self.position.stage_step, self.options.capture
+        take = make_step(stage, self.network, self.draw, first=first, capture=capture)
         if restored is not None:
-            restore_optimizer_(optimizer, restored)
+            restore_optimizer_(take.optimizer, restored)
+        skipped_before = self.position.skipped
         progress = self.options.progress
         progress.begin(stage.title, stage.steps, self.position.stage_step)
         try:
             while self.position.stage_step < stage.steps:
-                step = self.position.stage_step
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * stage.rate_factor(step)
-                terms = self._step(stage, optimizer, step)
+                if isinstance(self.noise, PooledNoise):
+                    self.noise.advance(self.position.step)
+                terms = take()
                 self.position.step += 1
                 self.position.stage_step += 1
-                if self.position.step % LOG_EVERY == 0 or self.position.stage_step == stage.steps:
+                last = self.position.stage_step == stage.steps
+                if self.position.step % self.options.log_every == 0 or last:
+                    self._check(take, skipped_before)
                     self._log(stage, {name: float(value) for name, value in terms.items()})
                 if self.folder and self.position.step % self.options.checkpoint_every == 0:
-                    self._save(optimizer)
+                    self._check(take, skipped_before)
+                    self._save(take.optimizer)
         finally:
             progress.end()
         if self.folder:
-            self._save(optimizer)
+            self._save(take.optimizer)
 
-    def _step(self, stage: Stage, optimizer: torch.optim.Optimizer, step: int) -> dict[str, torch.Tensor]:
-        if isinstance(self.noise, PooledNoise):
-            self.noise.advance(self.position.step)
-        loss = stage.loss(self.network, self.draw, step=step)
-        optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()
-        if gradients_finite(optimizer):
-            optimizer.step()
-            self.network.hypernet.clip_()
-            self.skipped_in_a_row = 0
-        else:
-            self.position.skipped += 1
-            self.skipped_in_a_row += 1
-            if self.skipped_in_a_row == MOST_SKIPPED:
-                raise BhcError(
-                    f"training has diverged: the last {MOST_SKIPPED} steps had gradients that are not finite",
-                    hint="lower the learning rates",
-                )
-        return {name: term.detach() for name, term in loss.terms.items()}
+    def _check(self, take: TrainingStep, skipped_before: int) -> None:
+        """Note how many steps were skipped, and stop where all are."""
+        skipped, in_a_row = take.skipped()
+        self.position.skipped = skipped_before + skipped
+        if in_a_row >= MOST_SKIPPED:
+            raise BhcError(
+                f"training has diverged: the last {in_a_row} steps had gradients that are not finite",
+                hint="lower the learning rates",
+            )
 
     def _log(self, stage: Stage, terms: dict[str, float]) -> None:
         if isinstance(stage, Learn):
@@ -250,10 +245,3 @@ def choose_threshold(points: list[Point], *, most_error: float) -> float:
 
 def _batch_of(network: ConditionalNetwork, probes: tuple[Probe, ...]) -> ContextBatch:
     return ContextBatch.of([probe.context for probe in probes], network.num_classes).to(network.device)
-
-
-def gradients_finite(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step may be taken."""
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients))
-    return bool(torch.isfinite(norms).all())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TypeVar
 
-from bhc.contexts import Budgets, ClassSubsets, Context, ContextSpace, InputDomains, Joint
+from bhc.contexts import Budgets, ClassSubsets, Context, ContextSpace, InputDomains, Joint, SingleContext
 from bhc.data import Split
 from bhc.errors import BhcError
 from bhc.training.evaluation import Probe
@@ -27,6 +27,8 @@ def _all_probes(space: ContextSpace, train: Split, num_classes: int) -> Sequence
             subsets = space.sampler.subsets(num_classes)
             means = [train.restricted_to(s).images.float().mean(0) for s in _spread(subsets, 64)]
             return [Probe(Context(domain=m), s) for m, s in zip(means, _spread(subsets, 64), strict=True)]
+        case SingleContext():
+            return [Probe(Context(classes=space.classes), space.classes or everything)]
         case Budgets():
             return [Probe(Context(budget=budget), everything) for budget in (0.0, 1.0)]
         case Joint():

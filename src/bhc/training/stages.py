@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import Noise, kl
+from bhc.posterior import Noise
 from bhc.training.batches import ClassIndex
 from bhc.training.objective import distillation, negative_elbo, restrict
 
@@ -22,8 +22,13 @@ class Draw:
     """Where a step's randomness and examples come from."""
 
     data: ClassIndex
-    generator: Generator
+    generator: Generator  # of contexts and examples, on the device of the data
     noise: Noise
+    noise_generator: Generator | None = None  # behind the noise, where it has one to be kept with the run
+
+    @property
+    def generators(self) -> tuple[Generator, ...]:
+        return tuple(generator for generator in (self.generator, self.noise_generator) if generator is not None)
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,12 @@ class Stage(ABC):
         """Parameters with their learning rates, as an optimiser takes them."""
 
     @abstractmethod
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
-        """The loss of one step on contexts and examples drawn anew."""
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
+        """The loss of one step on contexts and examples drawn anew; ``warmth`` is that of the step."""
+
+    def warmth(self, step: int) -> float:
+        """How far what is warmed up has come, 0 to 1."""
+        return 1.0
 
     def rate_factor(self, step: int) -> float:
         """Constant, then linearly to zero over the last part of the stage."""
@@ -109,15 +118,15 @@ class Learn(Stage):
                 by_rate.setdefault(rate if shared else rate / self.map_slowdown, []).append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
         logits, posteriors = network.noisy(x, batch, noise=draw.noise)
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
-        divergence = kl(posteriors)
+        divergence = network.hypernet.kl(posteriors)
         num_data = draw.data.context_sizes(batch)
         if self.num_data is not None:
             num_data = torch.full_like(num_data, self.num_data)
-        weight = _budget_weights(network.space, batch) * self.kl_weight * self.warmth(step)
+        weight = _budget_weights(network.space, batch) * self.kl_weight * warmth
         total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
         return Loss(total, {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()})
 
@@ -148,7 +157,7 @@ class FreezeOffsets(Stage):
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         return []
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         raise AssertionError("a stage without steps has no loss")
 
 
@@ -190,11 +199,11 @@ class Consolidate(Stage):
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         return [{"params": [p for p in network.hypernet.parameters() if p.requires_grad], "lr": self.rate}]
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, step: int) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
         low, high = self.thresholds
-        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator)
-        logits = network.masked(x, batch, threshold=threshold.to(x.device))
+        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
+        logits = network.masked(x, batch, threshold=threshold)
         with torch.no_grad():
             teacher = network.base_model(x)
         total = distillation(
@@ -234,12 +243,12 @@ def _check_budget(budget: float | None, space: ContextSpace) -> None:
 def _draw(
     network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
 ) -> tuple[ContextBatch, Tensor, Tensor]:
-    """Contexts, their examples (K * B, ...) and labels, on the network's device."""
+    """Contexts, their examples (K * B, ...) and labels, all on the network's device."""
     batch = network.space.sample(contexts, network.num_classes, generator=draw.generator)
     if budget is not None:
-        batch = replace(batch, budget=torch.full((contexts, 1), budget))
+        batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.generator.device))
     x, labels = draw.data.draw(batch, examples, generator=draw.generator)
-    batch = network.space.observe(batch.to(x.device), x.reshape(contexts, examples, *x.shape[1:]))
+    batch = network.space.observe(batch, x.reshape(contexts, examples, *x.shape[1:]))
     return batch, x, labels
 
 

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy
 import torch
+from torch import Tensor
 
 from bhc.data import Split
 from bhc.emission import Compressed
 from bhc.hypernet import ConditionalNetwork
+
+CHUNK = 2000
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,27 @@ class Outcome:
     """One context on test data: what was emitted, and how it does beside the full network."""
 
     small: Compressed
-    wrong: int
-    wrong_pruned: int  # of the same cut before its weights were rounded
-    wrong_before: int  # of the full network, its outputs restricted to the same classes
-    images: int
+    labels: Tensor  # (n,) what the images are
+    before: Tensor  # (n,) what the full network says, its outputs restricted to the same classes
+    pruned: Tensor  # (n,) what the same cut says before its weights are rounded
+    after: Tensor  # (n,)
     num_classes: int  # of the full network
+
+    @property
+    def images(self) -> int:
+        return len(self.labels)
+
+    @property
+    def wrong(self) -> int:
+        return int((self.after != self.labels).sum())
+
+    @property
+    def wrong_pruned(self) -> int:
+        return int((self.pruned != self.labels).sum())
+
+    @property
+    def wrong_before(self) -> int:
+        return int((self.before != self.labels).sum())
 
     @property
     def error(self) -> float:
@@ -53,6 +72,7 @@ class Outcome:
             "pruning_ratio_ten_outputs": self.ratio_with_all_outputs,
             "bits_ratio": report.bits_ratio,
             "file_bytes": report.file_bytes,
+            "file_ratio": report.file_ratio,
             "reference_bits_ratio": report.reference_bits_ratio,
             "pruning_error": self.pruning_error,
             "bits_error": self.error,
@@ -72,18 +92,16 @@ class Outcome:
 
 
 @torch.no_grad()
-def judge(small: Compressed, pruned: Compressed, network: ConditionalNetwork, test: Split) -> Outcome:
-    """Count wrong answers of the full, the pruned and the quantised network on test images of the context."""
-    examples = test.restricted_to(small.classes)
+def judge(small: Compressed, pruned: Compressed, network: ConditionalNetwork, examples: Split) -> Outcome:
+    """What the full, the pruned and the quantised network say to the labelled images of a context."""
     classes = torch.tensor(small.classes)
-    before = classes[network.base_model(examples.images)[:, classes].argmax(1)]
-    after = small.predict(examples.images).labels
+    answers = [network.base_model(images)[:, classes].argmax(1) for images in examples.images.split(CHUNK)]
     return Outcome(
         small=small,
-        wrong=int((after != examples.labels).sum()),
-        wrong_pruned=int((pruned.predict(examples.images).labels != examples.labels).sum()),
-        wrong_before=int((before != examples.labels).sum()),
-        images=len(examples),
+        labels=examples.labels,
+        before=classes[torch.cat(answers)],
+        pruned=pruned.predict(examples.images).labels,
+        after=small.predict(examples.images).labels,
         num_classes=network.num_classes,
     )
 
@@ -97,16 +115,17 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     images = sum(outcome.images for outcome in outcomes)
     pooled = 100 * sum(outcome.wrong for outcome in outcomes) / images
     return {
-        "pruning_ratio_mean": _mean(ratios),
-        "pruning_ratio_harmonic": _harmonic(ratios),
+        "pruning_ratio_mean": mean(ratios),
+        "pruning_ratio_harmonic": harmonic(ratios),
         "pruning_ratio_min": min(ratios),
+        "pruning_ratio_ten_outputs_mean": mean([outcome.ratio_with_all_outputs for outcome in outcomes]),
         "pruning_error": 100 * sum(outcome.wrong_pruned for outcome in outcomes) / images,
-        "bits_ratio_mean": _mean(bits),
-        "bits_ratio_harmonic": _harmonic(bits),
+        "bits_ratio_mean": mean(bits),
+        "bits_ratio_harmonic": harmonic(bits),
         "bits_error": pooled,
-        "file_bytes_mean": _mean(sizes),
+        "file_bytes_mean": mean(sizes),
         "file_bytes_max": max(sizes),
-        "file_ratio_mean": _mean(files),
+        "file_ratio_mean": mean(files),
         "file_error": pooled,
         "error_max": max(outcome.error for outcome in outcomes),
         "emit_ms_median": median(outcome.small.report.emit_ms or 0.0 for outcome in outcomes),
@@ -126,11 +145,13 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
     return sum(values) / len(values)
 
 
-def _harmonic(values: Sequence[float]) -> float:
+def harmonic(values: Sequence[float]) -> float:
+    """The harmonic mean: total before over total after."""
     return len(values) / sum(1 / value for value in values)
 
 

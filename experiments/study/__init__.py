@@ -1,0 +1,1 @@
+"""A study: one row of a table, trained and measured; ``experiments/run.py`` runs it."""

@@ -1,0 +1,112 @@
+"""Choosing a threshold and the steps of the weights, on validation data and nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import bhc
+from bhc.contexts import Context, ContextBatch
+from bhc.emission.precision import SCALES
+from bhc.training import Point, pooled, try_thresholds
+from study.config import Choice
+from study.methods import Case, Sample, request
+from study.training import Member
+
+CURVE_POINTS = 33
+CONTEXTS_ROUNDED = 10  # contexts that the steps are tried on; only random batches are more
+SINGLE_WEIGHTS = (-3.0, 5.0)  # thresholds tried where single weights go
+
+Asked = tuple[Member, Case]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was settled for one group of contexts."""
+
+    threshold: float
+    scale: float
+    validation_error: float
+    validation_error_bits: float
+
+
+def thresholds_of(asked: Sequence[Asked]) -> list[float]:
+    """Where a curve is drawn: the consolidated range, or from the first unit to the last where there was none."""
+    model = asked[0][0].model.model
+    ranges = [member.model.model.thresholds for member, _ in asked]
+    if model.network.hypernet.family.cuts_weights:
+        return np.linspace(*SINGLE_WEIGHTS, CURVE_POINTS).tolist()
+    if all(ranges) and not any("budget" in case.test.conditions for _, case in asked):
+        return np.linspace(*model.thresholds, CURVE_POINTS).tolist()
+    rates = torch.cat([_rates(member, case) for member, case in asked])
+    return sorted(set(torch.quantile(rates, torch.linspace(0.005, 0.995, CURVE_POINTS)).tolist()))
+
+
+def curve(asked: Sequence[Asked], thresholds: Sequence[float], *, on: str) -> list[Point]:
+    """Error against ratio over all contexts of a group, ``on`` validation or test images."""
+    trials = [
+        try_thresholds(member.model.network, _context(member, sample), sample.examples, thresholds)
+        for member, sample in ((member, getattr(case, on)) for member, case in asked)
+    ]
+    return pooled(thresholds, trials)
+
+
+def choose(asked: Sequence[Asked], points: Sequence[Point], choice: Choice, group: int) -> Chosen:
+    """Apply the study's rule to one group."""
+    if choice.threshold is not None:
+        threshold = choice.threshold
+        error = min(points, key=lambda point: abs(point.threshold - threshold)).error
+    else:
+        best = largest(points, choice.error[group])
+        threshold, error = best.threshold, best.error
+    by_scale = {scale: rounded_error(asked, threshold, scale) for scale in SCALES}
+    limit = choice.bits_error[group]
+    fitting = [scale for scale, wrong in by_scale.items() if wrong <= limit]
+    scale = max(fitting) if fitting else min(by_scale, key=lambda scale: by_scale[scale])
+    return Chosen(threshold, scale, error, by_scale[scale])
+
+
+def largest(points: Sequence[Point], most_error: float) -> Point:
+    """The point with the largest mean ratio within the error; failing that, the most accurate."""
+    fitting = [point for point in points if point.error <= most_error]
+    if fitting:
+        return max(fitting, key=lambda point: point.ratio_mean)
+    return min(points, key=lambda point: point.error)
+
+
+def rounded_error(asked: Sequence[Asked], threshold: float, scale: float) -> float:
+    """Validation error with weights in steps of this scale, pooled, percent."""
+    wrong = images = 0
+    for member, case in asked[:CONTEXTS_ROUNDED]:
+        examples = case.validation.examples
+        small = emit(member, case.validation, threshold, bhc.VarianceBits(scale))
+        wrong += int((small.predict(examples.images).labels != examples.labels).sum())
+        images += len(examples)
+    return 100 * wrong / images
+
+
+def emit(member: Member, sample: Sample, threshold: float, precision: bhc.VarianceBits | bhc.Float32) -> bhc.Compressed:
+    """The network for a sample's context."""
+    return member.model.compress(threshold=threshold, precision=precision, **request(member.model.space, sample))
+
+
+def _context(member: Member, sample: Sample) -> Context:
+    return member.model.space.resolve(request(member.model.space, sample))
+
+
+def _rates(member: Member, case: Case) -> torch.Tensor:
+    return torch.cat([rates for _, rates in log_dropout(member, case)])
+
+
+@torch.no_grad()
+def log_dropout(member: Member, case: Case) -> list[tuple[str, torch.Tensor]]:
+    """Log dropout rates of every group of more than one scale."""
+    network = member.model.network
+    encoding = network.space.encode(ContextBatch.of([_context(member, case.validation)], network.num_classes))
+    return [
+        (f"{layer.name} {side}", rates[0])
+        for layer, dropout in zip(network.layers, network.hypernet.dropouts(encoding), strict=True)
+        for side, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout))
+        if rates is not None and rates.shape[1] > 1
+    ]

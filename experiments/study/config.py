@@ -1,0 +1,105 @@
+"""A study as its configuration file describes it."""
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import bhc
+from bhc.hypernet import GeneratorSpec, generator_from_dict
+from bhc.training import Recipe
+from study.methods import METHODS, Method
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a threshold and the steps of the weights are chosen, on validation data alone.
+
+    ``error``: of the thresholds with at most this error (percent, pooled over contexts) the one with the largest mean
+    ratio; with several groups of contexts, one number for each. ``threshold`` instead fixes it. ``bits_error``: the
+    coarsest steps with at most this error.
+    """
+
+    error: tuple[float, ...] = ()
+    threshold: float | None = None
+    bits_error: tuple[float, ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """The rule in words."""
+        limits = " and ".join(f"{limit:g}" for limit in self.error)
+        cut = (
+            f"threshold {self.threshold:g}, as published"
+            if self.threshold is not None
+            else f"the largest mean ratio with at most {limits} % error on validation data"
+        )
+        steps = " and ".join(f"{limit:g}" for limit in self.bits_error)
+        return f"{cut}; the coarsest steps with at most {steps} % there"
+
+
+@dataclass(frozen=True)
+class Study:
+    """One method on one network: what is trained, with which seeds, and how its networks are chosen."""
+
+    name: str
+    experiment: str
+    model: str
+    data: str
+    method: Method
+    seeds: tuple[int, ...]
+    generator: GeneratorSpec
+    learn: dict[str, Any]
+    learn_high: dict[str, Any]  # the second stage of a budget
+    consolidate: dict[str, Any] | None
+    choice: Choice
+    settings: dict[str, Any] = field(repr=False)  # the file as it was read
+
+    @classmethod
+    def read(cls, path: Path) -> "Study":
+        """The study that a TOML file describes."""
+        try:
+            data = tomllib.loads(path.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise bhc.BhcError(f"{path} cannot be read as a study: {error}") from error
+        try:
+            choose = data["choose"]
+            return cls(
+                name=path.stem,
+                experiment=data["experiment"],
+                model=data["model"],
+                data=data["data"],
+                method=METHODS[data["method"]],
+                seeds=tuple(data["seeds"]),
+                generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
+                learn=data["learn"],
+                learn_high=data.get("learn_high", {}),
+                consolidate=data.get("consolidate"),
+                choice=Choice(_tuple(choose.get("error")), choose.get("threshold"), _tuple(choose["bits_error"])),
+                settings=data,
+            )
+        except KeyError as error:
+            raise bhc.BhcError(f"{path} lacks {error}, or names what does not exist") from error
+
+    @property
+    def recipe(self) -> Recipe:
+        """The stages of training."""
+        size = {"contexts": self.method.contexts, "examples": self.method.examples}
+        after = () if self.consolidate is None else self._consolidation(size)
+        if self.method.name != "bhc-cw":
+            return (bhc.Learn(**size, **self.learn), *after)
+        low, high = self.learn, self.learn | self.learn_high
+        return (*bhc.two_stage_budget(bhc.Learn(**size, **low), bhc.Learn(**size, **high)), *after)
+
+    def _consolidation(self, size: dict[str, int]) -> Recipe:
+        options = dict(self.consolidate or {})
+        if "thresholds" in options:
+            options["thresholds"] = tuple(options["thresholds"])
+        # The network of budget 0 is frozen by then.
+        budget = {"budget": 1.0} if self.method.name == "bhc-cw" else {}
+        return (bhc.Consolidate(**size, **options, **budget),)
+
+
+def _tuple(value: Any) -> tuple[float, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)

@@ -1,0 +1,115 @@
+"""Training a study's networks: once, resumed where it was interrupted, skipped where it is done."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import bhc
+from bhc.contexts import ContextSpace
+from bhc.data import DataSet
+from bhc.files import read_json, write_json
+from bhc.models import FIRST_LAYER_STD
+from bhc.training import Progress, RunFolder, error_of, load_weights, pretrain, save_weights
+from study.config import Study
+from study.methods import Case
+
+CHECKPOINT_EVERY = 4000
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained model and the cases it answers: all of them, or the one it was trained for."""
+
+    model: bhc.Compressor
+    cases: tuple[Case, ...]
+    seconds: float
+    device: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where networks are trained and kept."""
+
+    dataset: DataSet
+    runs: Path
+    device: str
+    progress: Progress
+
+    def weights(self, model: str) -> Path:
+        """The pretrained network that every study of a model starts from, made where there is none."""
+        path = self.runs / f"{model}-{self.dataset.name}.safetensors"
+        if not path.exists():
+            self.runs.mkdir(parents=True, exist_ok=True)
+            net = pretrain(model, self.dataset, progress=self.progress)
+            errors = {part: error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
+            save_weights(path, model, net, self.dataset, errors=errors)
+        return path
+
+    def train(self, study: Study, seed: int) -> list[Member]:
+        """The study's models with one seed."""
+        folder = self.runs / f"{study.name}-seed{seed}"
+        cases = study.method.cases(self.dataset)
+        if study.method.name != "per-context":
+            return [self._member(study, study.method.space(self.dataset), folder, seed, cases)]
+        return [
+            self._member(
+                study, bhc.SingleContext(case.test.conditions["classes"]), folder / f"pair{number}", seed, [case]
+            )
+            for number, case in enumerate(cases)
+        ]
+
+    def _member(self, study: Study, space: ContextSpace, folder: Path, seed: int, cases: Sequence[Case]) -> Member:
+        run, clock = RunFolder(folder), folder / "time.json"
+        if not run.description.exists():
+            resume = run.checkpoint.exists()
+            before = read_json(clock)["seconds"] if resume and clock.exists() else 0.0
+            began = time.perf_counter()
+            self._fit(study, space, folder, seed, resume=resume)
+            write_json(clock, {"seconds": before + time.perf_counter() - began, "device": device_name(self.device)})
+        made = read_json(clock)
+        return Member(bhc.load(folder), tuple(cases), made["seconds"], made["device"])
+
+    def _fit(self, study: Study, space: ContextSpace, folder: Path, seed: int, *, resume: bool) -> None:
+        net = load_weights(self.weights(study.model), study.model, self.dataset)
+        limits: tuple[float | None, ...] | None = None
+        if study.method.family != "sparse-vd":
+            layers = sum(parameter.dim() > 1 for parameter in net.parameters())
+            limits = (FIRST_LAYER_STD[study.model], *[None] * (layers - 1))
+        model = bhc.wrap(
+            net,
+            space,
+            example_input=self.dataset.train.images[:1],
+            generator=study.generator,
+            family=study.method.family,
+            std_limits=limits,
+            seed=seed,
+        )
+        bhc.fit(
+            model,
+            self.dataset.train,
+            self.dataset.validation,
+            recipe=study.recipe,
+            run=folder,
+            resume=resume,
+            seed=seed,
+            class_names=self.dataset.class_names,
+            checkpoint_every=CHECKPOINT_EVERY,
+            progress=self.progress,
+            device=self.device,
+        )
+
+
+def device_name(device: str) -> str:
+    """A device in words."""
+    if torch.device(device).type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name()}"
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+def tidy(settings: dict[str, object]) -> dict[str, object]:
+    """Plain data, as a result file holds it."""
+    return json.loads(json.dumps(settings))

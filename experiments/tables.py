@@ -1,0 +1,38 @@
+"""The tables and figures of the paper's MNIST experiments, from result files.
+
+    python experiments/tables.py [--results DIR] [--out DIR]
+
+Reads every RESULTS/EXPERIMENT/RUN.json and paper.toml; writes markdown and PNG files. A row without a result says
+"not run"; a target that was not reached says so.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from report import build, read_paper, read_results
+
+from bhc.errors import BhcError
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=HERE / "tables")
+    arguments = parser.parse_args()
+    try:
+        results = read_results(arguments.results)
+        written = build(results, read_paper(HERE / "paper.toml"), arguments.out)
+    except BhcError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for reason in results.set_aside:
+        print(f"set aside: {reason}", file=sys.stderr)
+    print("\n".join(map(str, written)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""No choice of context: Bayesian compression of one network for one purpose."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bhc.contexts.context import ContextBatch
+from bhc.contexts.space import ContextSpace
+from bhc.errors import BhcError
+
+
+@dataclass(frozen=True)
+class SingleContext(ContextSpace):
+    """One context, known beforehand: all classes, or the given ones. The hypernetwork is told nothing.
+
+    With it a model is what the Bayesian baselines are, free parameters without a hypernetwork: train with
+    ``contexts=1``.
+    """
+
+    classes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(sorted(set(_numbers(self.classes)))))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        return ()
+
+    def check_network(self, num_classes: int) -> None:
+        if self.classes is not None and not (self.classes and 0 <= self.classes[0] <= self.classes[-1] < num_classes):
+            raise BhcError(f"classes {list(self.classes)} of a network with outputs 0 to {num_classes - 1}")
+
+    def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {} if self.classes is None else {"classes": self.classes}
+
+    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+        if self.classes is None:
+            return batch
+        members = torch.zeros_like(batch.class_rates)
+        for label in self.classes:
+            members[:, label] = 1.0
+        return replace(batch, class_rates=members / len(self.classes), outputs=members > 0)
+
+    def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
+        return (batch.class_rates[:, :0],)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "single", "classes": None if self.classes is None else list(self.classes)}
+
+
+def _numbers(classes: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(int(label) for label in classes)
+    except (TypeError, ValueError):
+        raise BhcError(f"classes must be a list of numbers, given {classes!r}") from None

@@ -1,0 +1,155 @@
+"""One optimiser step: run as it is, or captured once as a CUDA graph and replayed from then on.
+
+Small networks on a GPU are bound by launching kernels, not by computing; a replay launches them all at once. For
+that a step must never wait for the device: contexts and examples are drawn there, rates and warmth are numbers that
+live there, and a step whose gradients are not finite is undone there.
+"""
+
+import warnings
+from collections.abc import Callable
+from threading import Lock
+
+import torch
+from torch import Tensor
+from torch.optim import Adam
+
+from bhc.hypernet import ConditionalNetwork
+from bhc.training.stages import Draw, Stage
+
+CAPTURING = Lock()
+WARM_UP = 3  # real steps before the capture: libraries set themselves up in them
+
+Terms = dict[str, Tensor]
+
+
+class CaptureWarning(UserWarning):
+    """A step could not be captured and runs kernel by kernel."""
+
+
+class Schedule:
+    """Warmth and rates of every step of a stage as a table on the device, and a counter that walks along it."""
+
+    def __init__(self, stage: Stage, rates: list[float], device: torch.device) -> None:
+        rows = [[stage.warmth(step), stage.rate_factor(step)] for step in range(stage.steps)]
+        self._table = torch.tensor(rows, dtype=torch.float32, device=device)
+        self._base = torch.tensor(rates, dtype=torch.float32, device=device)
+        self._next = torch.zeros(1, dtype=torch.long, device=device)
+
+    def go_to(self, step: int) -> None:
+        self._next.fill_(step)
+
+    def advance(self) -> tuple[Tensor, Tensor]:
+        """The warmth, (), and the rate of each group, (G,), of the next step."""
+        row = self._table.index_select(0, self._next)[0]
+        self._next.add_(1)
+        return row[0], self._base * row[1]
+
+
+class TrainingStep:
+    """Draw, loss, gradients, update. A step with gradients that are not finite changes nothing and is counted."""
+
+    def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0) -> None:
+        self.stage, self.network, self.draw = stage, network, draw
+        device = network.device
+        groups = stage.parameter_groups(network)
+        self._schedule = Schedule(stage, [group["lr"] for group in groups], device)
+        self._schedule.go_to(first)
+        # Rates as tensors, so that a captured step reads what they are by then.
+        self.optimizer = Adam(
+            [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups],
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+        self._skipped = torch.zeros((), device=device)
+        self._skipped_in_a_row = torch.zeros((), device=device)
+
+    def __call__(self) -> Terms:
+        """Take the next step of the stage; returns the terms of its loss."""
+        return self._run()
+
+    def skipped(self) -> tuple[int, int]:
+        """Steps skipped so far, and how many of them were the latest; waits for the device."""
+        return int(self._skipped), int(self._skipped_in_a_row)
+
+    def _run(self) -> Terms:
+        warmth, rates = self._schedule.advance()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"].copy_(rate)
+        loss = self.stage.loss(self.network, self.draw, warmth=warmth)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        bad = not_finite(self.optimizer)
+        # The fused optimiser leaves everything as it is where this is 1, as gradient scaling has it do.
+        self.optimizer.grad_scale, self.optimizer.found_inf = None, bad  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.network.hypernet.clip_()
+        self._skipped.add_(bad)
+        self._skipped_in_a_row.add_(bad).mul_(bad)
+        return {name: term.detach() for name, term in loss.terms.items()}
+
+
+class CapturedStep(TrainingStep):
+    """The same step as one CUDA graph; falls back to launching kernels where something in it cannot be captured."""
+
+    def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0) -> None:
+        super().__init__(stage, network, draw, first=first)
+        self._side = torch.cuda.Stream()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._terms: Terms = {}
+        self._taken = 0
+        self._take: Callable[[], Terms] = self._warm_up
+
+    def __call__(self) -> Terms:
+        return self._take()
+
+    def _warm_up(self) -> Terms:
+        self._taken += 1
+        if self._taken > WARM_UP:
+            return self._capture_and_take()
+        side = self._side
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            terms = self._run()
+        torch.cuda.current_stream().wait_stream(side)
+        return terms
+
+    def _capture_and_take(self) -> Terms:
+        generators = [generator for generator in self.draw.generators if generator.device.type == "cuda"]
+        untouched = [generator.clone_state() for generator in generators]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            for generator in generators:
+                graph.register_generator_state(generator)
+            # Other threads may train on the same GPU: one captures at a time, on a stream of its own.
+            with CAPTURING, torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
+                self._terms = self._run()
+        except RuntimeError as error:
+            for generator, state in zip(generators, untouched, strict=True):
+                generator.graphsafe_set_state(state)
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"training runs kernel by kernel: {reason}", CaptureWarning, stacklevel=2)
+            self._take = self._run
+            return self._run()
+        self._graph = graph
+        self._take = self._replay
+        return self._replay()
+
+    def _replay(self) -> Terms:
+        assert self._graph is not None
+        self._graph.replay()
+        return self._terms
+
+
+def make_step(
+    stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0, capture: bool = True
+) -> TrainingStep:
+    """The steps of a stage from number ``first`` on: captured where that is wanted and there is a GPU."""
+    kind = CapturedStep if capture and network.device.type == "cuda" else TrainingStep
+    return kind(stage, network, draw, first=first)
+
+
+def not_finite(optimizer: torch.optim.Optimizer) -> Tensor:
+    """1 if any gradient is infinite or no number, else 0; stays on the device."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients))
+    return 1.0 - torch.isfinite(norms).all().float()

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import torch
+
+from bhc import contexts
+from bhc.contexts import ContextBatch, SingleContext
+from bhc.errors import BhcError
+
+
+def test_nothing_is_asked_and_all_classes_stay():
+    space = SingleContext()
+    assert space.conditions == ()
+    context = space.resolve({})
+    assert context.classes is None
+    assert ContextBatch.of([context], 4).outputs.all()
+
+
+def test_the_given_classes_stay_whatever_their_order():
+    context = SingleContext([7, 2, 2]).resolve({})
+    assert context.classes == (2, 7)
+    assert ContextBatch.of([context], 10).outputs[0].nonzero().flatten().tolist() == [2, 7]
+
+
+@pytest.mark.parametrize("classes", [None, (2, 7)])
+@pytest.mark.parametrize("request_", [{"classes": [1]}, {"budget": 1}, {"domain": torch.zeros(1)}])
+def test_a_condition_is_refused_with_what_the_model_was_made_for(classes, request_):
+    (name,) = request_
+    with pytest.raises(BhcError, match=f"not trained for a condition on {name}") as caught:
+        SingleContext(classes).resolve(request_)
+    assert "it was made for one context" in caught.value.hint
+
+
+def test_training_draws_the_same_context_again_and_again():
+    generator = torch.Generator().manual_seed(0)
+    everything = SingleContext().sample(3, 4, generator=generator)
+    assert everything.outputs.all()
+    torch.testing.assert_close(everything.class_rates, torch.full((3, 4), 0.25))
+    some = SingleContext((1, 3)).sample(3, 4, generator=generator)
+    assert some.outputs.tolist() == [[False, True, False, True]] * 3
+    torch.testing.assert_close(some.class_rates, torch.tensor([[0.0, 0.5, 0.0, 0.5]]).expand(3, 4))
+
+
+def test_what_training_draws_is_what_a_request_gives():
+    for space in (SingleContext(), SingleContext((1, 3))):
+        drawn = space.sample(1, 4, generator=torch.Generator())
+        asked = ContextBatch.of([space.resolve({})], 4)
+        torch.testing.assert_close(drawn.class_rates, asked.class_rates)
+        assert torch.equal(drawn.outputs, asked.outputs)
+
+
+def test_the_encoding_has_a_row_for_each_context_and_no_numbers():
+    (encoded,) = SingleContext().encode(ContextBatch.unconditioned(3, 4))
+    assert encoded.shape == (3, 0)
+
+
+@pytest.mark.parametrize("space", [SingleContext(), SingleContext((4, 2))])
+def test_a_space_comes_back_from_plain_data(space):
+    assert contexts.from_dict(json.loads(json.dumps(space.to_dict()))) == space
+
+
+@pytest.mark.parametrize("classes", [(), (10,), (-1, 3)])
+def test_classes_that_the_network_lacks_are_refused(classes):
+    with pytest.raises(BhcError, match="outputs 0 to 9"):
+        SingleContext(classes).check_network(10)
+
+
+@pytest.mark.parametrize("classes", ["ab", [None], 3, [[1]]])
+def test_classes_that_are_no_numbers_are_refused(classes):
+    with pytest.raises(BhcError, match="must be a list of numbers"):
+        SingleContext(classes)

@@ -1,0 +1,170 @@
+"""Made-up result files in the form that the runner writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTHS = {"lenet-300-100": [20, 8, 4], "lenet-5-caffe": [4, 5, 30, 6]}
+BASELINES = ("sparsevd", "bc-gnj", "bc-ghs", "bc-io-gnj")
+CONDITIONAL = ("bhc-cx-domain", "bhc-cx-mixed", "bhc-cy", "bhc-cw", "per-context")
+
+
+def point(threshold: float, ratio: float, error: float) -> dict[str, float]:
+    return {
+        "threshold": threshold,
+        "ratio_mean": ratio,
+        "ratio_harmonic": 0.5 * ratio,
+        "ratio_min": 0.25 * ratio,
+        "error": error,
+        "error_max": 2 * error,
+    }
+
+
+def trade_off(name: str, points: list[dict[str, float]], validation: list[dict[str, float]] | None = None):
+    return {"name": name, "validation": points if validation is None else validation, "test": points}
+
+
+def curve(lowest: float, highest: float, error: float, seed: int = 0) -> list[dict[str, float]]:
+    """Ratios fall and errors fall as thresholds rise, steeply at the small end."""
+    rng = np.random.default_rng(seed)
+    steps = np.linspace(0, 1, 12)
+    ratios = highest ** (1 - steps) * lowest**steps
+    errors = error + 8 * (1 - steps) ** 6 + 0.05 * rng.random(12)
+    return [point(float(t), float(r), float(e)) for t, r, e in zip(steps * 8 - 4, ratios, errors, strict=True)]
+
+
+def context(label: str, model: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "context": {"classes": [0, 1]},
+        "label": label,
+        "threshold": -1.5,
+        "scale": 0.03,
+        "architecture": WIDTHS[model],
+        "bits": [4] * len(WIDTHS[model]),
+        "reference_bits": [9] * len(WIDTHS[model]),
+        "reference_bits_ratio": 4000.0,
+        "weights_after": 224,
+        "pruning_ratio": 1200.0,
+        "pruning_ratio_ten_outputs": 1000.0,
+        "bits_ratio": 9600.0,
+        "file_bytes": 251,
+        "file_ratio": 4200.0,
+        "original_error": 0.31,
+        "pruning_error": 0.81,
+        "bits_error": 0.82,
+        "file_error": 0.83,
+        "test_images": 2000,
+        "emit_ms": 2.0,
+    } | changes
+
+
+def run(model: str, method: str, *, seed: int = 0, summary: dict[str, Any] | None = None, **changes: Any):
+    return {
+        "experiment": "table1",
+        "model": model,
+        "method": method,
+        "trained_on": "nine consecutive pairs" if method in CONDITIONAL else "all ten classes",
+        "seed": seed,
+        "config": {},
+        "commit": "0" * 40,
+        "device": "cuda: NVIDIA H200",
+        "train_device": "cuda: NVIDIA H200",
+        "emit_device": "cpu, 2 threads",
+        "versions": {},
+        "seconds": 120.0,
+        "train_seconds": 90.0,
+        "original_error": 0.4,
+        "choice": {"rule": "the largest ratio within 0.1 points", "threshold": -1.5, "scale": 0.03},
+        "summary": {
+            "pruning_ratio_mean": 1400.0,
+            "pruning_ratio_harmonic": 800.0,
+            "pruning_ratio_min": 300.0,
+            "pruning_ratio_ten_outputs_mean": 1100.0,
+            "pruning_error": 0.9,
+            "bits_ratio_mean": 11000.0,
+            "bits_ratio_harmonic": 7000.0,
+            "bits_error": 0.95,
+            "file_bytes_mean": 260.0,
+            "file_bytes_max": 320,
+            "file_ratio_mean": 4100.0,
+            "file_error": 0.96,
+            "error_max": 1.9,
+            "emit_ms_median": 2.0,
+        }
+        | (summary or {}),
+        "contexts": [context("0, 1", model)],
+        "trade_offs": [],
+        "per_class": [],
+    } | changes
+
+
+def write(folder: Path, result: dict[str, Any], experiment: str = "table1") -> Path:
+    name = f"{result['model']}-{result['method']}-seed{result['seed']}.json"
+    path = folder / experiment / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result))
+    return path
+
+
+def write_everything(folder: Path) -> None:
+    """Every method of both networks, as a finished set of experiments would leave them."""
+    for model in WIDTHS:
+        for place, method in enumerate(BASELINES):
+            write(folder, _baseline(model, method, place))
+        for method in CONDITIONAL:
+            for seed in range(1 if method == "per-context" else 3):
+                write(folder, _conditional(model, method, seed), "budgets" if method == "bhc-cw" else "table1")
+
+
+def _baseline(model: str, method: str, place: int) -> dict[str, Any]:
+    far = 1 if model == "lenet-300-100" else 10
+    points = curve(1.2, far * (20 + 5 * place), 1.6 / (1 + far / 10), place)
+    extras: dict[str, Any] = {} if method == "sparsevd" else {"log_dropout": _rates(method)}
+    summary = {"pruning_ratio_mean": 9.0 * far, "pruning_ratio_harmonic": 9.0 * far, "pruning_error": 1.85}
+    return run(
+        model, method, summary=summary, trade_offs=[trade_off("all contexts", points)], per_class=_classes(), **extras
+    )
+
+
+def _conditional(model: str, method: str, seed: int) -> dict[str, Any]:
+    contexts = [
+        context(f"{first}, {first + 1}", model, architecture=[n + first for n in WIDTHS[model]], train_seconds=40.0)
+        for first in range(9)
+    ]
+    if method == "bhc-cw":
+        curves = [
+            trade_off("c_w = 0", curve(1.2, 40, 1.3, seed)),
+            trade_off("c_w = 1", curve(6, 300, 1.5, 10 + seed)),
+        ]
+    else:
+        curves = [trade_off("all contexts", curve(20, 3000, 0.4, seed))]
+    summary = {"pruning_ratio_mean": 1300.0 + 60 * seed, "pruning_error": 0.9 + 0.1 * seed}
+    return run(model, method, seed=seed, summary=summary, contexts=contexts, trade_offs=curves, per_class=_classes())
+
+
+def _classes() -> list[dict[str, Any]]:
+    return [
+        {
+            "class": label,
+            "images": 1000,
+            "original_error": 0.2 + 0.1 * label,
+            "pruning_error": 0.4 + 0.2 * label,
+            "file_error": 0.5 + 0.2 * label,
+        }
+        for label in range(10)
+    ]
+
+
+def _rates(method: str) -> dict[str, list[float]]:
+    rng = np.random.default_rng(7)
+    if method == "bc-ghs":
+        first = np.concatenate([rng.normal(-5, 0.6, 300), rng.normal(4, 0.8, 484)])
+    else:
+        first = rng.uniform(-6, 4, 784)
+    return {
+        "fc1 inputs": first.tolist(),
+        "fc2 inputs": rng.normal(2, 1.5, 300).tolist(),
+        "fc3 inputs": rng.normal(-3, 1, 100).tolist(),
+    }

@@ -1,0 +1,204 @@
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import FAMILIES, FreshNoise
+from bhc.training.batches import ClassIndex
+from bhc.training.stages import Draw, Learn, Loss, Stage
+from bhc.training.step import CapturedStep, Schedule, TrainingStep, make_step, not_finite
+
+LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)
+CPU = torch.device("cpu")
+
+
+def network_of(digits: DataSet, net: torch.nn.Module, **options: object) -> ConditionalNetwork:
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1], **options)  # type: ignore[arg-type]
+    return model.network
+
+
+def draw_of(digits: DataSet, *, device: torch.device = CPU, seed: int = 0) -> Draw:
+    generators = [torch.Generator(device).manual_seed(seed + offset) for offset in (0, 1)]
+    index = ClassIndex(digits.train, 10, device=device)
+    return Draw(index, generators[0], FreshNoise(generators[1]), generators[1])
+
+
+def copies(network: ConditionalNetwork) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+def state_of(take: TrainingStep) -> list[dict[str, torch.Tensor]]:
+    """What Adam remembers of each parameter."""
+    return [{name: value.clone() for name, value in state.items()} for state in take.optimizer.state.values()]
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("stage", [bhc.Learn(steps=25, warm_up=0.3), bhc.Learn(steps=7, warm_up=0), bhc.Consolidate(9)])
+def test_the_schedule_gives_warmth_and_rates_of_each_step(stage: Stage) -> None:
+    rates = [1e-3, 2.0]
+    schedule = Schedule(stage, rates, CPU)
+    for step in range(stage.steps):
+        warmth, given = schedule.advance()
+        assert warmth.shape == ()
+        assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
+        assert given.tolist() == pytest.approx([rate * stage.rate_factor(step) for rate in rates], rel=1e-6)
+
+
+def test_the_schedule_goes_on_from_any_step() -> None:
+    stage = bhc.Learn(steps=25, warm_up=0.5)
+    schedule = Schedule(stage, [1.0], CPU)
+    for first in (17, 3):
+        schedule.go_to(first)
+        for step in range(first, first + 5):
+            warmth, (rate,) = schedule.advance()
+            assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
+            assert rate.item() == pytest.approx(stage.rate_factor(step), rel=1e-6)
+
+
+def test_a_step_takes_the_warmth_and_the_rates_of_its_place(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    plain_loss = Learn.loss
+
+    def noted(self: Learn, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        seen.append(warmth.item())
+        return plain_loss(self, network, draw, warmth=warmth)
+
+    monkeypatch.setattr(Learn, "loss", noted)
+    network = network_of(digits, pretrained)
+    take = make_step(LEARN, network, draw_of(digits), first=5)
+    base = [group["lr"] for group in LEARN.parameter_groups(network)]
+    for step in range(5, 20):
+        take()
+        rates = [float(group["lr"]) for group in take.optimizer.param_groups]
+        assert rates == pytest.approx([rate * LEARN.rate_factor(step) for rate in base], rel=1e-5)
+    assert seen == pytest.approx([LEARN.warmth(step) for step in range(5, 20)], rel=1e-6)
+
+
+def test_a_step_is_that_of_a_plain_optimiser(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    first, second = (network_of(digits, pretrained) for _ in range(2))
+    take = make_step(LEARN, first, draw_of(digits))
+    groups, draw = LEARN.parameter_groups(second), draw_of(digits)
+    base = [group["lr"] for group in groups]
+    plain = torch.optim.Adam(groups)
+    for step in range(10):
+        take()
+        for group, rate in zip(plain.param_groups, base, strict=True):
+            group["lr"] = rate * LEARN.rate_factor(step)
+        plain.zero_grad()
+        LEARN.loss(second, draw, warmth=torch.tensor(LEARN.warmth(step))).total.backward()
+        plain.step()
+        second.hypernet.clip_()
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(tensor, second.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, family: str, value: float
+) -> None:
+    bad = False
+    plain_loss = Learn.loss
+
+    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        loss = plain_loss(self, network, draw, warmth=warmth)
+        return Loss(loss.total * value, loss.terms) if bad else loss
+
+    monkeypatch.setattr(Learn, "loss", sometimes_bad)
+    network = network_of(digits, pretrained, family=family)
+    take = make_step(LEARN, network, draw_of(digits))
+    for _ in range(3):
+        take()
+    before, adam = copies(network), state_of(take)
+    bad = True
+    for count in (1, 2):
+        take()
+        assert take.skipped() == (count, count)
+    assert same(copies(network), before)
+    assert all(same(*pair) for pair in zip(state_of(take), adam, strict=True))
+    bad = False
+    take()
+    assert take.skipped() == (2, 0)
+    assert not same(copies(network), before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_gradient_that_is_not_finite_is_enough(digits: DataSet, pretrained: torch.nn.Module, value: float) -> None:
+    network = network_of(digits, pretrained)
+    take = make_step(LEARN, network, draw_of(digits))
+    take()
+    before, adam = copies(network), state_of(take)
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        gradient.view(-1)[3] = value
+        return gradient
+
+    handle = network.hypernet.vectors.mean_map.offset.register_hook(spoil)
+    take()
+    handle.remove()
+    assert same(copies(network), before)
+    assert all(same(*pair) for pair in zip(state_of(take), adam, strict=True))
+    assert take.skipped() == (1, 1)
+    take()
+    assert take.skipped() == (1, 0)
+
+
+def test_the_very_first_step_may_be_bad(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_loss = Learn.loss
+
+    def nan(self: Learn, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+        loss = plain_loss(self, network, draw, warmth=warmth)
+        return Loss(loss.total * float("nan"), loss.terms)
+
+    network = network_of(digits, pretrained)
+    take = make_step(LEARN, network, draw_of(digits))
+    before = copies(network)
+    with monkeypatch.context() as patched:
+        patched.setattr(Learn, "loss", nan)
+        take()
+    assert same(copies(network), before)
+    take()
+    assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
+    assert not same(copies(network), before)
+
+
+def test_gradients_are_finite_or_not() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(count)) for count in (3, 2, 1)]
+    optimizer = torch.optim.Adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
+    parameters[0].grad, parameters[2].grad = torch.ones(3), torch.full((1,), 1e30)
+    assert not_finite(optimizer).item() == 0
+    parameters[2].grad = torch.full((1,), torch.nan)
+    assert not_finite(optimizer).item() == 1
+
+
+def test_without_a_gpu_a_step_is_not_captured(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    for capture in (True, False):
+        take = make_step(LEARN, network_of(digits, pretrained), draw_of(digits), capture=capture)
+        assert type(take) is TrainingStep
+        assert not isinstance(take, CapturedStep)
+
+
+def test_limits_on_standard_deviations_hold_after_every_step(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    limit = 0.0111  # a little over where the log-variances start
+    network = network_of(digits, pretrained, std_limits=(limit, None, None))
+    take = make_step(bhc.Learn(steps=20, logvar_rate=0.1, contexts=2, examples=4), network, draw_of(digits))
+    for _ in range(20):
+        take()
+    first, second, _ = ((0.5 * head.shared_logvar.offset).exp().max() for head in network.hypernet.weights)
+    assert first.item() == pytest.approx(limit, rel=1e-4)
+    assert second > 1.05 * limit
+
+
+def test_the_terms_of_a_step_are_detached(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    terms = make_step(LEARN, network_of(digits, pretrained), draw_of(digits))()
+    assert terms.keys() == {"cross_entropy", "kl"}
+    assert not any(term.requires_grad for term in terms.values())
