@@ -6,7 +6,7 @@ export BHC_CACHE ?= $(CURDIR)/.cache/bhc
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test bench clean
+.PHONY: demo test bench paper-mnist clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo --force
@@ -20,6 +20,12 @@ test: .venv/.installed-dev
 bench: .venv/.installed
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/emission.py
+
+# The paper's MNIST tables: long, and meant for a GPU. What has a result is left alone, so it can be run again.
+JOBS ?= 6
+paper-mnist: .venv/.installed
+	$(BIN)/python experiments/run.py experiments/configs/lenet-*.toml --jobs $(JOBS)
+	$(BIN)/python experiments/tables.py
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("bhc needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'

@@ -8,7 +8,11 @@ in ``--runs``; the pretrained networks that all start from are made there first.
 """
 
 import argparse
+import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -33,30 +37,71 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=HERE / "runs", help="folder of trained runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of result files")
     parser.add_argument("--data-dir", type=Path, help="folder with one folder a data set")
+    parser.add_argument("--jobs", type=int, default=1, help="studies at once, each a process; they share a GPU well")
     parser.add_argument("--force", action="store_true", help="measure again what has a result already")
     arguments = parser.parse_args()
     try:
-        for path in arguments.configs:
-            run(Study.read(path), arguments)
+        tasks = [task for path in arguments.configs for task in tasks_of(path, arguments)]
+        if arguments.jobs > 1 and len(tasks) > 1:
+            return run_apart(tasks, arguments)
+        for task in tasks:
+            run(task, arguments)
     except bhc.BhcError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def run(study: Study, arguments: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Task:
+    """One seed of a study."""
+
+    config: Path
+    study: Study
+    seed: int
+    target: Path
+
+
+def tasks_of(config: Path, arguments: argparse.Namespace) -> list[Task]:
     """Every seed of a study that has no result yet."""
-    for seed in study.seeds:
-        target = arguments.results / study.experiment / f"{study.name}-seed{seed}.json"
-        if (arguments.seeds is not None and seed not in arguments.seeds) or (target.exists() and not arguments.force):
-            continue
-        print(f"{study.name}, seed {seed}", file=sys.stderr, flush=True)
-        dataset = bhc.data.load(study.data, data_dir=arguments.data_dir)
-        bench = Bench(dataset, arguments.runs, arguments.device, default_progress())
-        result = measure(study, seed, bench.train(study, seed), device=arguments.device)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_json(target, result)
-        print(f"{target}: {described(result['summary'])}", flush=True)
+    study = Study.read(config)
+    folder = arguments.results / study.experiment
+    tasks = [Task(config, study, seed, folder / f"{study.name}-seed{seed}.json") for seed in study.seeds]
+    wanted = [task for task in tasks if arguments.seeds is None or task.seed in arguments.seeds]
+    return [task for task in wanted if arguments.force or not task.target.exists()]
+
+
+def run(task: Task, arguments: argparse.Namespace) -> None:
+    """Train and measure, and write the result in one step."""
+    study, seed = task.study, task.seed
+    print(f"{study.name}, seed {seed}", file=sys.stderr, flush=True)
+    dataset = bhc.data.load(study.data, data_dir=arguments.data_dir)
+    bench = Bench(dataset, arguments.runs, arguments.device, default_progress())
+    result = measure(study, seed, bench.train(study, seed))
+    task.target.parent.mkdir(parents=True, exist_ok=True)
+    write_json(task.target, result)
+    print(f"{task.target}: {described(result['summary'])}", flush=True)
+
+
+def run_apart(tasks: Sequence[Task], arguments: argparse.Namespace) -> int:
+    """Each task in a process of its own, some at a time; what they start from is made first."""
+    for model, data in sorted({(task.study.model, task.study.data) for task in tasks}):
+        dataset = bhc.data.load(data, data_dir=arguments.data_dir)
+        Bench(dataset, arguments.runs, arguments.device, default_progress()).weights(model)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        codes = list(pool.map(lambda task: subprocess.run(command(task, arguments), check=False).returncode, tasks))
+    return max(codes)
+
+
+def command(task: Task, arguments: argparse.Namespace) -> list[str]:
+    """This program for one task."""
+    options = {"--seeds": task.seed, "--device": arguments.device, "--runs": arguments.runs}
+    options |= {"--results": arguments.results}
+    if arguments.data_dir is not None:
+        options["--data-dir"] = arguments.data_dir
+    flags = ["--force"] if arguments.force else []
+    pairs = [part for name, value in options.items() for part in (name, str(value))]
+    return [sys.executable, __file__, str(task.config), *pairs, *flags]
 
 
 def described(summary: dict[str, float]) -> str:

@@ -8,15 +8,20 @@ import torch
 
 import bhc
 from bhc.contexts import Context, ContextBatch
+from bhc.emission.plan import Cutter, Plan
 from bhc.emission.precision import SCALES
-from bhc.training import Point, pooled, try_thresholds
+from bhc.emission.slim import Slimmer, assemble
+from bhc.formats import unrolled
+from bhc.training import Point, ThresholdTrial, pooled
 from study.config import Choice
 from study.methods import Case, Sample, request
 from study.training import Member
 
-CURVE_POINTS = 33
+CURVE_POINTS = 49
+UNITS = (-8.0, 4.0)  # thresholds tried where units go
 CONTEXTS_ROUNDED = 10  # contexts that the steps are tried on; only random batches are more
-SINGLE_WEIGHTS = (-3.0, 5.0)  # thresholds tried where single weights go
+SINGLE_WEIGHTS = (-3.0, 9.0)  # and where single weights do
+CHUNK = 1000
 
 Asked = tuple[Member, Case]
 
@@ -32,24 +37,38 @@ class Chosen:
 
 
 def thresholds_of(asked: Sequence[Asked]) -> list[float]:
-    """Where a curve is drawn: the consolidated range, or from the first unit to the last where there was none."""
-    model = asked[0][0].model.model
-    ranges = [member.model.model.thresholds for member, _ in asked]
-    if model.network.hypernet.family.cuts_weights:
-        return np.linspace(*SINGLE_WEIGHTS, CURVE_POINTS).tolist()
-    if all(ranges) and not any("budget" in case.test.conditions for _, case in asked):
-        return np.linspace(*model.thresholds, CURVE_POINTS).tolist()
-    rates = torch.cat([_rates(member, case) for member, case in asked])
-    return sorted(set(torch.quantile(rates, torch.linspace(0.005, 0.995, CURVE_POINTS)).tolist()))
+    """Where a curve is drawn: a log dropout rate means the same everywhere, so steps are equal and fine."""
+    cuts_weights = asked[0][0].model.network.hypernet.family.cuts_weights
+    return np.linspace(*(SINGLE_WEIGHTS if cuts_weights else UNITS), CURVE_POINTS).tolist()
 
 
 def curve(asked: Sequence[Asked], thresholds: Sequence[float], *, on: str) -> list[Point]:
     """Error against ratio over all contexts of a group, ``on`` validation or test images."""
-    trials = [
-        try_thresholds(member.model.network, _context(member, sample), sample.examples, thresholds)
-        for member, sample in ((member, getattr(case, on)) for member, case in asked)
-    ]
-    return pooled(thresholds, trials)
+    return pooled(thresholds, [_trials(member, getattr(case, on), thresholds) for member, case in asked])
+
+
+@torch.no_grad()
+def _trials(member: Member, sample: Sample, thresholds: Sequence[float]) -> list[ThresholdTrial]:
+    """One context at each threshold, by running what is emitted there; the same cut runs once."""
+    network = member.model.network
+    cutter = Cutter(network, _context(member, sample))
+    slimmer = Slimmer(cutter)
+    known: dict[tuple[int, ...], ThresholdTrial] = {}
+    trials = []
+    for threshold in thresholds:
+        plan = cutter.cut(threshold)
+        signature = (*plan.widths, *(int(kept.sum()) for kept in _kept_weights(plan)))
+        if signature not in known:  # a falling threshold only ever removes, so the counts tell
+            chain = unrolled(assemble(network, slimmer.layers(plan)))
+            places = torch.cat([chain(images).argmax(1) for images in sample.examples.images.split(CHUNK)])
+            wrong = int((torch.tensor(plan.classes)[places] != sample.examples.labels).sum())
+            known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, wrong, len(places))
+        trials.append(known[signature])
+    return trials
+
+
+def _kept_weights(plan: Plan) -> list[torch.Tensor]:
+    return [layer.kept_weights for layer in plan.layers if layer.kept_weights is not None]
 
 
 def choose(asked: Sequence[Asked], points: Sequence[Point], choice: Choice, group: int) -> Chosen:
@@ -93,10 +112,6 @@ def emit(member: Member, sample: Sample, threshold: float, precision: bhc.Varian
 
 def _context(member: Member, sample: Sample) -> Context:
     return member.model.space.resolve(request(member.model.space, sample))
-
-
-def _rates(member: Member, case: Case) -> torch.Tensor:
-    return torch.cat([rates for _, rates in log_dropout(member, case)])
 
 
 @torch.no_grad()

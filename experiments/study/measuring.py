@@ -24,8 +24,8 @@ from study.training import Member, device_name, tidy
 WITH_HISTOGRAM = ("bc-gnj", "bc-ghs", "bc-io-gnj")
 
 
-def measure(study: Study, seed: int, members: Sequence[Member], *, device: str = "cpu") -> dict[str, Any]:
-    """The content of one result file; curves, which run whole networks, are computed on ``device``."""
+def measure(study: Study, seed: int, members: Sequence[Member]) -> dict[str, Any]:
+    """The content of one result file."""
     began = time.perf_counter()
     asked = [(member, case) for member in members for case in member.cases]
     trade_offs, rows, outcomes, chosen = [], [], [], []
@@ -33,11 +33,9 @@ def measure(study: Study, seed: int, members: Sequence[Member], *, device: str =
         for number, (group, part) in enumerate(groupby(asked, key=lambda pair: pair[1].group)):
             own = list(part)
             thresholds = thresholds_of(own)
-            with _on(device, own):
-                seen = curve(own, thresholds, on="validation")
+            seen = curve(own, thresholds, on="validation")
             settled = choose(own, seen, study.choice, number)
-            with _on(device, own):
-                unseen = curve(own, thresholds, on="test")
+            unseen = curve(own, thresholds, on="test")
             trade_offs.append(
                 {"name": group, "validation": [p.to_dict() for p in seen], "test": [p.to_dict() for p in unseen]}
             )
@@ -128,19 +126,6 @@ def _histogram(study: Study, asked: Sequence[Asked]) -> dict[str, list[float]]:
     if study.method.name not in WITH_HISTOGRAM:
         return {}
     return {name: [round(rate, 3) for rate in rates.tolist()] for name, rates in log_dropout(*asked[0])}
-
-
-@contextmanager
-def _on(device: str, asked: Sequence[Asked]) -> Iterator[None]:
-    """The models on a device while inside; they are emitted from on a CPU."""
-    networks = [member.model.network for member, _ in asked]
-    for network in networks:
-        network.to(device)
-    try:
-        yield
-    finally:
-        for network in networks:
-            network.to("cpu")
 
 
 @contextmanager

@@ -66,20 +66,23 @@ class Bench:
         run, clock = RunFolder(folder), folder / "time.json"
         if not run.description.exists():
             resume = run.checkpoint.exists()
-            before = read_json(clock)["seconds"] if resume and clock.exists() else 0.0
+            before = _seconds_so_far(run, clock) if resume else 0.0
+            if resume:
+                write_json(clock, {"seconds": before, "device": device_name(self.device)})
             began = time.perf_counter()
             self._fit(study, space, folder, seed, resume=resume)
             write_json(clock, {"seconds": before + time.perf_counter() - began, "device": device_name(self.device)})
         made = read_json(clock)
         return Member(bhc.load(folder), tuple(cases), made["seconds"], made["device"])
 
-    def _fit(self, study: Study, space: ContextSpace, folder: Path, seed: int, *, resume: bool) -> None:
+    def untrained(self, study: Study, space: ContextSpace, seed: int) -> bhc.Compressor:
+        """A study's model before its first step."""
         net = load_weights(self.weights(study.model), study.model, self.dataset)
         limits: tuple[float | None, ...] | None = None
         if study.method.family != "sparse-vd":
             layers = sum(parameter.dim() > 1 for parameter in net.parameters())
             limits = (FIRST_LAYER_STD[study.model], *[None] * (layers - 1))
-        model = bhc.wrap(
+        return bhc.wrap(
             net,
             space,
             example_input=self.dataset.train.images[:1],
@@ -88,8 +91,10 @@ class Bench:
             std_limits=limits,
             seed=seed,
         )
+
+    def _fit(self, study: Study, space: ContextSpace, folder: Path, seed: int, *, resume: bool) -> None:
         bhc.fit(
-            model,
+            self.untrained(study, space, seed),
             self.dataset.train,
             self.dataset.validation,
             recipe=study.recipe,
@@ -101,6 +106,13 @@ class Bench:
             progress=self.progress,
             device=self.device,
         )
+
+
+def _seconds_so_far(run: RunFolder, clock: Path) -> float:
+    """What an interrupted training took: all parts but the last are on the clock, that one is in the diary."""
+    lines = run.metrics.path.read_text().splitlines() if run.metrics.path.exists() else []
+    before = read_json(clock)["seconds"] if clock.exists() else 0.0
+    return before + (json.loads(lines[-1])["seconds"] if lines else 0.0)
 
 
 def device_name(device: str) -> str:

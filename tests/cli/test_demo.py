@@ -5,9 +5,9 @@ import pytest
 
 import bhc
 from bhc.cli.demo import SIZES, choose_held_out
-from bhc.results import Outcome, judge, summarise
 from bhc.contexts import all_subsets
 from bhc.data import DataSet
+from bhc.results import Outcome, judge, summarise
 from tests.cli.test_commands import PNG, call
 
 
@@ -54,7 +54,10 @@ def test_held_out_subsets_leave_the_pairs_and_the_triple_in() -> None:
 def test_figures_are_those_of_the_definition(quick_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
     smalls = [quick_model.compress(classes=c).save(tmp_path / f"{c[0]}.bhc") for c in ([0, 1], [2, 3, 4])]
     pruned = [quick_model.compress(classes=c, precision=bhc.Float32()) for c in ([0, 1], [2, 3, 4])]
-    outcomes = [judge(*pair, quick_model.network, digits.test.restricted_to(pair[0].classes)) for pair in zip(smalls, pruned, strict=True)]
+    outcomes = [
+        judge(*pair, quick_model.network, digits.test.restricted_to(pair[0].classes))
+        for pair in zip(smalls, pruned, strict=True)
+    ]
     figures = summarise(outcomes)
     ratios = [small.report.pruning_ratio for small in smalls]
     assert figures["pruning_ratio_mean"] == pytest.approx(sum(ratios) / 2)

@@ -73,6 +73,7 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "conditions": list(model.space.conditions),
         "context": model.space.to_dict(),
         "generator": network.design.generator.to_dict(),
+        "family": network.design.family,
         "class_names": None if trained.class_names is None else list(trained.class_names),
         "thresholds": trained.thresholds,
         "default_threshold": trained.default_threshold,
@@ -87,8 +88,8 @@ def _run_text(model: Compressor, path: Path) -> str:
     lines = [
         f"run           {path}",
         f"network       {network.num_weights:,} weights: {layers}",
-        f"contexts      {', '.join(model.space.conditions)}: {_trained_on(model.space.to_dict())}",
-        f"generator     {network.design.generator.to_dict()['kind']}",
+        f"contexts      {', '.join(model.space.conditions) or 'one'}: {_trained_on(model.space.to_dict())}",
+        f"generator     {network.design.generator.to_dict()['kind']}, family {network.design.family}",
         f"threshold     {trained.default_threshold:g} by default"
         + (f", {trained.thresholds[0]:g} to {trained.thresholds[1]:g} covered" if trained.thresholds else ""),
     ]
@@ -97,10 +98,14 @@ def _run_text(model: Compressor, path: Path) -> str:
         lines += [
             *_pretrained_line(training["original_error"]),
             "",
-            f"trade-off over {len(training['curve_contexts'])} contexts, validation data",
+            f"trade-off over {_contexts(len(training['curve_contexts']))}, validation data",
             _curve_table(training["curves"]),
         ]
     return "\n".join(lines)
+
+
+def _contexts(count: int) -> str:
+    return "one context" if count == 1 else f"{count} contexts"
 
 
 def _pretrained_line(error: float | None) -> list[str]:
@@ -111,6 +116,9 @@ def _trained_on(space: dict[str, Any]) -> str:
     match space["kind"]:
         case "joint":
             return "; ".join(_trained_on(part) for part in space["spaces"])
+        case "single":
+            classes = space["classes"]
+            return "all classes" if classes is None else f"classes {', '.join(map(str, classes))}"
         case "budget":
             return f"divergence weighted {' or '.join(f'{w:g}' for w in space['kl_weights'])} times the stage's weight"
     sampler = space["sampler"]

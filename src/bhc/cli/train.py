@@ -19,11 +19,13 @@ from bhc.contexts import (
     InputDomains,
     Joint,
     RandomSubsets,
+    SingleContext,
     SubsetSampler,
 )
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import GENERATORS, GeneratorSpec, Initial, LowRank, generator_from_dict
+from bhc.posterior import FAMILIES
 from bhc.training import Consolidate, Learn, Recipe, RunFolder, default_progress, load_weights, two_stage_budget
 
 LEARN, CONSOLIDATE = Learn(), Consolidate()
@@ -36,7 +38,12 @@ def train_command(
     weights: Annotated[
         Path | None, typer.Option(help="Pretrained weights (bhc pretrain). Without: from scratch.")
     ] = None,
-    context: Annotated[str, typer.Option(help="classes, domain or budget, or several joined by +.")] = "classes",
+    context: Annotated[
+        str, typer.Option(help="classes, domain or budget, or several joined by +; none for one network for all.")
+    ] = "classes",
+    family: Annotated[
+        str, typer.Option(help=f"What goes, and under which prior; one of: {', '.join(FAMILIES)}.")
+    ] = "io-gnj",
     subsets: Annotated[
         str, typer.Option(help="Class subsets to train on: 'pairs' (consecutive) or sizes such as '2,3'.")
     ] = "2,3",
@@ -110,6 +117,7 @@ def train_command(
         example_input=dataset.train.images[:1],
         generator=spec,
         initial=Initial() if paper_init else Initial.exact(),
+        family=family,
         std_limits=_std_limits(model),
         pretrained=weights is not None,
         seed=seed,
@@ -139,7 +147,7 @@ def train_command(
     }
     show(result if json else describe_curve(training, compressor.model.default_threshold), as_json=json)
     say(f"wrote {out}")
-    say(f"next: {program()} compress {out} {example_request(space)} --out small.bhc")
+    say(" ".join(["next:", program(), "compress", str(out), *example_request(space), "--out small.bhc"]))
 
 
 def make_space(
@@ -151,10 +159,13 @@ def make_space(
         "domain": InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale),
         "budget": Budgets(),
     }
+    if context == "none":
+        return SingleContext()
     names = context.split("+")
     unknown = [name for name in names if name not in kinds]
     if unknown:
-        raise BhcError(f"unknown context {unknown[0]!r}", hint=f"join some of these with +: {', '.join(kinds)}")
+        hint = f"join some of these with +: {', '.join(kinds)}; or none by itself"
+        raise BhcError(f"unknown context {unknown[0]!r}", hint=hint)
     return kinds[names[0]] if len(names) == 1 else Joint(*(kinds[name] for name in names))
 
 
@@ -172,10 +183,10 @@ def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
     return "\n".join(lines)
 
 
-def example_request(space: ContextSpace) -> str:
+def example_request(space: ContextSpace) -> list[str]:
     """Options of a request this space accepts."""
     examples = {"classes": "--classes 3,4", "domain": "--domain sample.npy", "budget": "--budget 1"}
-    return " ".join(examples[name] for name in space.conditions)
+    return [examples[name] for name in space.conditions]
 
 
 def _sampler(text: str) -> SubsetSampler:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any
 
 import torch
@@ -54,6 +55,6 @@ class SingleContext(ContextSpace):
 
 def _numbers(classes: Iterable[int]) -> tuple[int, ...]:
     try:
-        return tuple(int(label) for label in classes)
-    except (TypeError, ValueError):
+        return tuple(index(label) for label in classes)
+    except TypeError:
         raise BhcError(f"classes must be a list of numbers, given {classes!r}") from None

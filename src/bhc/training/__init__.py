@@ -1,7 +1,7 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
 from bhc.training.device import find_device, repeatable
-from bhc.training.evaluation import Point, Probe, base_error, pooled, trade_off, try_thresholds
+from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off
 from bhc.training.loop import Options, choose_threshold, train
 from bhc.training.pretraining import Pretraining, error_of, load_weights, pretrain, save_weights
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
@@ -30,6 +30,7 @@ __all__ = [
     "RunFolder",
     "Silent",
     "Stage",
+    "ThresholdTrial",
     "TrainedModel",
     "base_error",
     "choose_threshold",
@@ -45,6 +46,5 @@ __all__ = [
     "save_weights",
     "trade_off",
     "train",
-    "try_thresholds",
     "two_stage_budget",
 ]
