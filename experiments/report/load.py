@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,11 @@ class Results:
 
     runs: tuple[Run, ...]
     set_aside: tuple[str, ...] = ()
+    timings: tuple[Mapping[str, Any], ...] = ()
+
+    def speeds(self, model: str) -> list[Mapping[str, Any]]:
+        """How long a new context of a model takes, one entry for each kind of machine it was timed on."""
+        return [timing for timing in self.timings if timing["model"] == model]
 
     def of(self, model: str, method: str) -> list[Run]:
         """The runs of one row, by seed."""
@@ -115,14 +120,16 @@ def read_paper(path: Path) -> Paper:
 
 def read_results(folder: Path) -> Results:
     """Every ``FOLDER/EXPERIMENT/RUN.json``."""
-    runs, set_aside = [], []
+    runs, set_aside, timings = [], [], []
     for path in sorted(folder.glob("*/*.json")):
         data = read_json(path, limit=256 << 20)
-        if isinstance(data, dict) and {"model", "method", "summary"} <= data.keys():
+        if isinstance(data, dict) and data.get("experiment") == "speed":
+            timings.append(data)
+        elif isinstance(data, dict) and {"model", "method", "summary"} <= data.keys():
             runs.append(Run(path, data))
         else:
             set_aside.append(f"{path}: not the result of a run")
-    return _choose(runs, set_aside)
+    return replace(_choose(runs, set_aside), timings=tuple(timings))
 
 
 def _choose(runs: list[Run], set_aside: list[str]) -> Results:

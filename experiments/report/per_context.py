@@ -1,14 +1,14 @@
 """What instant emission costs: one hypernetwork against a network trained for each context alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
-from statistics import fmean
+from typing import Any
 
 from .curves import ALL, pareto
 from .equal_error import AtError, quotients, quotients_text
 from .load import TITLES, Paper, Results, Run
 from .markdown import bullets, document, table
-from .numbers import NOT_RECORDED, NOT_RUN, error_text, measure, ratio_text, whole_text
+from .numbers import NOT_RUN, error_text, measure, ratio_text, whole_text
 from .table1 import over_seeds
 
 RATIOS = {"ratio_mean": "mean", "ratio_harmonic": "harmonic"}
@@ -29,8 +29,8 @@ RULES = (
     " them the logarithm of the ratio in proportion to the error. The same rule reads both curves. The grid holds the"
     " errors that lie on every curve, and our operating point where it does too.",
     "A quotient of 1 is the ratio of networks trained for their context alone; the smallest quotient counts.",
-    "Time for a new context: from the context to the bytes of the file, against training for that context alone."
-    " Training is counted without evaluation.",
+    "Time for a new context: from the context to the network, against training for that context alone. Training time is"
+    " the steps of the configuration times the median of what one takes, without evaluation (`experiments/speed.py`).",
 )
 
 
@@ -54,7 +54,7 @@ def _model(results: Results, paper: Paper, model: str) -> str:
         _table(rows) if any(rows.values()) else "",
         bullets(f"{RATIOS[ratio]} ratios: {_verdict(found, limit)}" for ratio, found in rows.items()),
         "Time:",
-        bullets(_times(ours, alone, paper.limit("time_factor"))),
+        bullets(_times(results.speeds(model), paper.limit("time_factor"))),
     ).rstrip()
 
 
@@ -95,26 +95,18 @@ def _verdict(rows: Sequence[AtError], limit: float) -> str:
     return f"{'reached' if reached else '**missed**'}: {quotients_text(rows)}; to reach: {limit:g}"
 
 
-def _times(ours: Sequence[Run], alone: Sequence[Run], factor: float) -> list[str]:
-    emission = measure(run.summary("emit_ms_median") for run in ours)
-    seconds = [context["train_seconds"] for run in alone for context in run.contexts if "train_seconds" in context]
-    training = measure(run.data.get("train_seconds") for run in ours)
-    if emission is None or not seconds or training is None:
-        return [f"emission or training time: {NOT_RECORDED}"]
-    each = fmean(seconds)
-    times = 1e3 * each / emission.mean
-    reached = "reached" if times >= factor else "**missed**"
-    learned, learned_alone = (_devices(runs, "train_device") for runs in (ours, alone))
-    lines = [
-        f"a new context: {reached}: {emission.mean:.2f} ms ({_devices(ours, 'emit_device')}) against {each:,.1f} s of"
-        f" training ({learned_alone}) is {whole_text(times)} times less; to reach: {factor:,}",
-        f"break-even: the hypernetwork's {training.mean:,.1f} s of training ({learned}) are those of"
-        f" {ceil(training.mean / each - 1e-9)} contexts trained alone",
+def _times(speeds: Sequence[Mapping[str, Any]], factor: float) -> list[str]:
+    """Emission against training, one line for each machine it was timed on."""
+    return [line for speed in speeds for line in _timed(speed, factor)] or [f"emission or training time: {NOT_RUN}"]
+
+
+def _timed(speed: Mapping[str, Any], factor: float) -> list[str]:
+    reached = "reached" if speed["times_less"] >= factor else "**missed**"
+    return [
+        f"a new context, trained on {speed['train_device']}: {reached}: {speed['emit_network_ms']:.1f} ms"
+        f" ({speed['emit_device']}) to the pruned network against {speed['context_train_seconds']:,.1f} s of training"
+        f" is {whole_text(speed['times_less'])} times less; to reach: {factor:,}. To the bytes of the packed file:"
+        f" {speed['emit_file_ms']:.1f} ms, {whole_text(speed['times_less_with_file'])} times less",
+        f"break-even there: the hypernetwork's {speed['bhc_train_seconds']:,.1f} s of training are those of"
+        f" {ceil(speed['break_even_contexts'] - 1e-9)} contexts trained alone",
     ]
-    if learned != learned_alone:
-        lines.append("the two were trained on different devices, so the break-even number compares those as well")
-    return lines
-
-
-def _devices(runs: Sequence[Run], key: str) -> str:
-    return " or ".join(sorted({run.data.get(key, NOT_RECORDED) for run in runs}))

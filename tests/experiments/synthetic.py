@@ -108,9 +108,30 @@ def write(folder: Path, result: dict[str, Any], experiment: str = "table1") -> P
     return path
 
 
+def write_speed(folder: Path, model: str, *, emit_ms: float, alone: float, together: float = 90.0) -> None:
+    """What timing a new context leaves."""
+    timing = {
+        "experiment": "speed",
+        "model": model,
+        "train_device": "cpu, 2 threads",
+        "emit_device": "cpu, 2 threads",
+        "emit_network_ms": emit_ms,
+        "emit_file_ms": 4 * emit_ms,
+        "context_train_seconds": alone,
+        "bhc_train_seconds": together,
+        "times_less": 1e3 * alone / emit_ms,
+        "times_less_with_file": 250 * alone / emit_ms,
+        "break_even_contexts": together / alone,
+    }
+    path = folder / "speed" / f"{model}-cpu.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(timing))
+
+
 def write_everything(folder: Path) -> None:
     """Every method of both networks, as a finished set of experiments would leave them."""
     for model in WIDTHS:
+        write_speed(folder, model, emit_ms=2.0, alone=40.0)
         for place, method in enumerate(BASELINES):
             write(folder, _baseline(model, method, place))
         for method in CONDITIONAL:
