@@ -25,6 +25,7 @@ bench: .venv/.installed
 JOBS ?= 6
 paper-mnist: .venv/.installed
 	$(BIN)/python experiments/run.py experiments/configs/lenet-*.toml --jobs $(JOBS)
+	$(BIN)/python experiments/speed.py lenet-300-100 lenet-5-caffe
 	$(BIN)/python experiments/tables.py
 
 .venv/.installed: pyproject.toml constraints.txt

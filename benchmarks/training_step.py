@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 import bhc
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import PooledNoise, kl
-from bhc.training.loop import gradients_finite
+from bhc.posterior import PooledNoise
 from bhc.training.objective import negative_elbo, restrict
+from bhc.training.step import not_finite
 
 CONTEXTS, EXAMPLES = 16, 16
 # As `bhc train` sets them.
@@ -52,10 +52,11 @@ class LearningStep:
         self.noise.advance(self.step)
         logits, posteriors = self.network.noisy(self.x, self.batch, noise=self.noise)
         cross_entropy = F.cross_entropy(restrict(logits, self.batch.outputs), self.labels)
-        loss = negative_elbo(cross_entropy, kl(posteriors), num_data=self.num_data, kl_weight=self.weight)
+        divergence = self.network.hypernet.kl(posteriors)
+        loss = negative_elbo(cross_entropy, divergence, num_data=self.num_data, kl_weight=self.weight)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        assert gradients_finite(self.optimizer)
+        self.optimizer.grad_scale, self.optimizer.found_inf = None, not_finite(self.optimizer)
         self.optimizer.step()
         self.network.hypernet.clip_()
         self.step += 1

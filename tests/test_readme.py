@@ -61,7 +61,7 @@ def test_the_commands_run_one_after_the_other(tmp_path: Path, monkeypatch: pytes
 
 def test_make_targets_named_in_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"make (\w+)", README)):
+    for target in set(re.findall(r"make ([\w-]+)", README)):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
     assert shutil.which("make")
 

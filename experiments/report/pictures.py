@@ -48,23 +48,26 @@ def _label(method: str, name: str) -> str:
 
 def _draw_accuracy(axes: Axes, results: Results, model: str) -> None:
     drawn = {key: _draw_curves(axes, results, model, *key) for key in LINES}
-    missing = [_label(*key) for key, accuracies in drawn.items() if not accuracies]
+    missing = [_label(*key) for key, points in drawn.items() if not points]
     if len(missing) == len(LINES):
         _say_nothing(axes)
         return
     if missing:
         axes.text(0.02, 0.02, f"{NOT_RUN}: {', '.join(missing)}", transform=axes.transAxes, fontsize=8)
-    _accuracy_scale(axes, [accuracy for some in drawn.values() for accuracy in some])
-    _rate_scale(axes)
+    points = [point for some in drawn.values() for point in some]
+    _accuracy_scale(axes, [accuracy for _, accuracy in points])
+    _rate_scale(axes, [rate for rate, accuracy in points if accuracy >= LOWEST])
     axes.minorticks_off()
     axes.grid(alpha=0.25, lw=0.6)
 
 
-def _rate_scale(axes: Axes) -> None:
+def _rate_scale(axes: Axes, rates: Sequence[float]) -> None:
+    """As far as any network is of use."""
+    low, high = min(rates, default=1.0) / 1.15, 1.3 * max(rates, default=10.0)
     axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    ticks = [mark * 10**power for power in range(6) for mark in (1, 2, 5)]
-    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
+    axes.set_xlim(low, high)
+    marks = (1, 2, 5) if high < 2000 * low else (1,)
+    axes.set_xticks([tick for power in range(6) for mark in marks if low <= (tick := mark * 10**power) <= high])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("compression rate (times fewer weights)")
 
@@ -88,15 +91,16 @@ def _unspaced(spaced: np.ndarray) -> np.ndarray:
     return 100.1 - np.exp(-spaced)
 
 
-def _draw_curves(axes: Axes, results: Results, model: str, method: str, name: str) -> list[float]:
-    """Each seed's test points, and the mean over seeds of what validation would choose; the accuracies drawn."""
+def _draw_curves(axes: Axes, results: Results, model: str, method: str, name: str) -> list[tuple[float, float]]:
+    """Each seed's test points, and the mean over seeds of what validation would choose; the points drawn."""
     colour, dashes, marker = LINES[method, name]
     found = [curves for run in results.of(model, method) if (curves := run.trade_off(name))]
     for curves in found:
         _draw_points(axes, curves["test"], colour, marker)
     rates, accuracies = mean_line(curves_of(results, model, method, name))
     axes.plot(rates, accuracies, dashes, color=colour, lw=1.8)
-    return [*accuracies, *(100 - point["error"] for curves in found for point in curves["test"])]
+    every = [(point["ratio_mean"], 100 - point["error"]) for curves in found for point in curves["test"]]
+    return [*zip(rates, accuracies, strict=True), *every]
 
 
 def _draw_points(axes: Axes, points: Sequence[Point], colour: str, marker: str) -> None:
@@ -128,18 +132,18 @@ def dropout_figure(results: Results, paper: Paper) -> Figure:
         figure = Figure(figsize=(10, 3.2 * len(paper.models)))
         panels = figure.subplots(len(paper.models), len(BASELINES), squeeze=False)
         found = {(model, method): rates_of(results, model, method) for model in paper.models for method in BASELINES}
-        bins = _common_bins([rate for rates in found.values() for group in rates.values() for rate in group])
         for axes, ((model, method), rates) in zip(panels.flat, found.items(), strict=True):
-            _draw_rates(axes, rates, bins)
+            # The two priors leave rates of different ranges: each method has its own axis, alike for both networks.
+            own = [some for key, some in found.items() if key[1] == method]
+            _draw_rates(axes, rates, _common_bins([rate for some in own for group in some.values() for rate in group]))
             axes.set_title(f"{paper.title(model)}, {TITLES[method]}")
         return figure
 
 
 def _common_bins(rates: Sequence[float]) -> list[float]:
-    """A third of a unit wide, over all rates but those far out."""
+    """Sixty of them, over all rates but those far out."""
     values = np.clip(rates, -EDGE, EDGE) if rates else np.zeros(1)
-    low, high = np.floor(values.min()), np.floor(values.max()) + 1
-    return np.linspace(low, high, 3 * int(high - low) + 1).tolist()
+    return np.linspace(np.floor(values.min()), np.floor(values.max()) + 1, 61).tolist()
 
 
 def _draw_rates(axes: Axes, rates: Rates, bins: list[float]) -> None:
@@ -152,9 +156,10 @@ def _draw_rates(axes: Axes, rates: Rates, bins: list[float]) -> None:
     axes.hist(values, bins=bins, histtype="stepfilled", stacked=True, color=colours, label=labels)
     beyond = any(abs(rate) > EDGE for group in rates.values() for rate in group)
     axes.set_xlabel(f"log dropout rate (beyond ±{EDGE:g}: drawn at the edge)" if beyond else "log dropout rate")
+    axes.set_yscale("symlog", linthresh=20)  # the units that go are many times those that stay
     axes.set_ylabel("number of scales")
     # Clusters stand left or right, so the room for names is above them.
-    axes.set_ylim(top=(1.15 + 0.1 * ((len(values) + 2) // 3)) * axes.get_ylim()[1])
+    axes.set_ylim(top=6 * axes.get_ylim()[1])
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2, handlelength=1.2)
 
 

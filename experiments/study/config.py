@@ -24,6 +24,18 @@ class Choice:
     threshold: float | None = None
     bits_error: tuple[float, ...] = ()
 
+    @classmethod
+    def of(cls, bits_error: Any, error: Any = None, threshold: float | None = None) -> "Choice":
+        """From one number or a list of them."""
+        return cls(_tuple(error), threshold, _tuple(bits_error))
+
+    def check(self, groups: int, path: Path) -> None:
+        """Raise unless every group of contexts has its limits."""
+        named = {"bits_error": self.bits_error} | ({"error": self.error} if self.threshold is None else {})
+        for name, limits in named.items():
+            if len(limits) != groups:
+                raise bhc.BhcError(f"{path} gives {len(limits)} limits for {name}, its method has {groups} groups")
+
     @property
     def rule(self) -> str:
         """The rule in words."""
@@ -62,8 +74,7 @@ class Study:
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise bhc.BhcError(f"{path} cannot be read as a study: {error}") from error
         try:
-            choose = data["choose"]
-            return cls(
+            study = cls(
                 name=path.stem,
                 experiment=data["experiment"],
                 model=data["model"],
@@ -74,11 +85,16 @@ class Study:
                 learn=data["learn"],
                 learn_high=data.get("learn_high", {}),
                 consolidate=data.get("consolidate"),
-                choice=Choice(_tuple(choose.get("error")), choose.get("threshold"), _tuple(choose["bits_error"])),
+                choice=Choice.of(**data["choose"]),
                 settings=data,
             )
+            assert study.recipe  # a stage that does not take what it is given says so here
         except KeyError as error:
             raise bhc.BhcError(f"{path} lacks {error}, or names what does not exist") from error
+        except TypeError as error:
+            raise bhc.BhcError(f"{path} has a setting that its stage does not know: {error}") from error
+        study.choice.check(study.method.groups, path)
+        return study
 
     @property
     def recipe(self) -> Recipe:

@@ -43,6 +43,7 @@ class Method:
     cases: Callable[[DataSet], Sequence[Case]]
     contexts: int = 1  # K and B of a training step
     examples: int = 256
+    groups: int = 1  # of contexts, each with a threshold of its own
 
 
 def pairs(dataset: DataSet) -> list[tuple[int, int]]:
@@ -128,7 +129,7 @@ METHODS = {
         Method("bhc-cx-domain", "domains of nine consecutive pairs", "io-gnj", _domains, pair_domains, 8, 32),
         Method("bhc-cx-mixed", "random batches of all classes", "io-gnj", _mixed, mixed_batches, 8, 32),
         Method("bhc-cy", "nine consecutive pairs", "io-gnj", _subsets, class_pairs, 16, 16),
-        Method("bhc-cw", "all classes, two budgets", "io-gnj", _budgets, budgets),
+        Method("bhc-cw", "all classes, two budgets", "io-gnj", _budgets, budgets, groups=2),
         Method("per-context", "each of nine consecutive pairs alone", "io-gnj", _single, class_pairs),
     )
 }

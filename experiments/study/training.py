@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,6 +65,7 @@ class Bench:
 
     def _member(self, study: Study, space: ContextSpace, folder: Path, seed: int, cases: Sequence[Case]) -> Member:
         run, clock = RunFolder(folder), folder / "time.json"
+        self.weights(study.model)  # not on this study's clock
         if not run.description.exists():
             resume = run.checkpoint.exists()
             before = _seconds_so_far(run, clock) if resume else 0.0
@@ -72,8 +74,13 @@ class Bench:
             began = time.perf_counter()
             self._fit(study, space, folder, seed, resume=resume)
             write_json(clock, {"seconds": before + time.perf_counter() - began, "device": device_name(self.device)})
-        made = read_json(clock)
-        return Member(bhc.load(folder), tuple(cases), made["seconds"], made["device"])
+        made, model = read_json(clock), bhc.load(folder)
+        if model.model.training["recipe"] != tidy([stage.to_dict() for stage in study.recipe]):
+            raise bhc.BhcError(
+                f"{folder} was trained with another recipe than {study.name} has now",
+                hint="remove that folder to train again, or give another --runs",
+            )
+        return Member(model, tuple(cases), made["seconds"], made["device"])
 
     def untrained(self, study: Study, space: ContextSpace, seed: int) -> bhc.Compressor:
         """A study's model before its first step."""
@@ -122,6 +129,6 @@ def device_name(device: str) -> str:
     return f"cpu, {torch.get_num_threads()} threads"
 
 
-def tidy(settings: dict[str, object]) -> dict[str, object]:
+def tidy(settings: Any) -> Any:
     """Plain data, as a result file holds it."""
     return json.loads(json.dumps(settings))

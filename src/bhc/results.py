@@ -156,11 +156,18 @@ def harmonic(values: Sequence[float]) -> float:
 
 
 def _commit() -> str:
-    """The commit of the checkout this runs from, or nothing when it was installed from a package."""
-    folder = Path(__file__).parent
+    """The commit of the checkout this runs from, or nothing when it was installed from a package.
+
+    With a ``+`` after it where files differ from that commit.
+    """
+    commit = _git("rev-parse", "HEAD")
+    return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*words: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=5, check=True
+            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""

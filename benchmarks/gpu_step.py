@@ -1,0 +1,65 @@
+"""A training step on a GPU: kernel by kernel against one captured graph, in one run.
+
+    python benchmarks/gpu_step.py [OUT.json]
+
+Whole steps of both stages: contexts and examples drawn on the device, noise, divergence, update. Needs CUDA.
+"""
+
+import sys
+
+import torch
+from timing import Results, environment, take_turns, write
+
+import bhc
+from bhc.data import Split
+from bhc.posterior import FreshNoise
+from bhc.training.batches import ClassIndex
+from bhc.training.stages import Draw, Stage
+from bhc.training.step import TrainingStep, make_step
+
+STAGES = (bhc.Learn(steps=100_000), bhc.Consolidate(steps=100_000))
+CALLS = 20
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("no GPU here", file=sys.stderr)
+        return 2
+    rows: list[Results] = []
+    for name, build in bhc.models.BUILDERS.items():
+        for stage in STAGES:
+            rivals = {kind: step_of(stage, build, capture=kind == "captured") for kind in ("eager", "captured")}
+            times = take_turns({kind: timed(step) for kind, step in rivals.items()}, rounds=15)
+            row = {"model": name, "stage": stage.kind, **{f"{k}_ms": t / CALLS for k, t in times.items()}}
+            row["ratio"] = row["eager_ms"] / row["captured_ms"]
+            rows.append(row)
+            print(
+                f"{name}, {stage.kind}: {row['eager_ms']:.2f} ms kernel by kernel, {row['captured_ms']:.2f} ms captured,"
+                f" {row['ratio']:.1f} x",
+                flush=True,
+            )
+    write({"benchmark": "gpu-step", "device": torch.cuda.get_device_name(), **environment(), "rows": rows})
+    return 0
+
+
+def step_of(stage: Stage, build: object, *, capture: bool) -> TrainingStep:
+    generators = [torch.Generator("cuda").manual_seed(seed) for seed in (0, 1)]
+    images = torch.randint(0, 256, (10_000, 1, 28, 28), dtype=torch.uint8)
+    data = ClassIndex(Split(images, torch.arange(10_000) % 10), 10, device=torch.device("cuda"))
+    model = bhc.wrap(build(), bhc.ClassSubsets(10), example_input=images[:1])  # type: ignore[operator]
+    stage.prepare_(model.network.to("cuda"))
+    draw = Draw(data, generators[0], FreshNoise(generators[1]), generators[1])
+    return make_step(stage, model.network, draw, capture=capture)
+
+
+def timed(step: TrainingStep) -> object:
+    def steps() -> None:
+        for _ in range(CALLS):
+            step()
+        torch.cuda.synchronize()
+
+    return steps
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
