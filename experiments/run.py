@@ -68,6 +68,8 @@ def tasks_of(config: Path, arguments: argparse.Namespace) -> list[Task]:
     folder = arguments.results / study.experiment
     tasks = [Task(config, study, seed, folder / f"{study.name}-seed{seed}.json") for seed in study.seeds]
     wanted = [task for task in tasks if arguments.seeds is None or task.seed in arguments.seeds]
+    if not wanted:
+        print(f"{config} has none of these seeds, its own are {list(study.seeds)}", file=sys.stderr)
     return [task for task in wanted if arguments.force or not task.target.exists()]
 
 
@@ -90,7 +92,10 @@ def run_apart(tasks: Sequence[Task], arguments: argparse.Namespace) -> int:
         Bench(dataset, arguments.runs, arguments.device, default_progress()).weights(model)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         codes = list(pool.map(lambda task: subprocess.run(command(task, arguments), check=False).returncode, tasks))
-    return max(codes)
+    failed = [task for task, code in zip(tasks, codes, strict=True) if code]
+    for task in failed:
+        print(f"failed: {task.study.name}, seed {task.seed}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def command(task: Task, arguments: argparse.Namespace) -> list[str]:

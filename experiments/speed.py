@@ -2,9 +2,9 @@
 
     python experiments/speed.py lenet-300-100 [lenet-5-caffe]
 
-Trains nothing to the end: a step of each stage of the two configurations (``bhc-cy`` and ``per-context``) is timed,
-and multiplied by the steps that the configuration takes. Emission is from the trained run of ``bhc-cy``, seed 0, over
-the nine pairs: to the pruned network, and to the bytes of the packed file. Run it on a machine that does nothing else.
+Trains nothing: a step of each stage of the two configurations (``bhc-cy`` and ``per-context``) is timed, and multiplied
+by the steps that the configuration takes. Emission is from the trained run of ``bhc-cy``, its first seed, over the nine
+pairs: to the pruned network, and to the bytes of the packed file. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -20,10 +20,8 @@ import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.files import write_json
-from bhc.posterior import FreshNoise, PooledNoise
 from bhc.results import environment
 from bhc.training import Silent
-from bhc.training.batches import ClassIndex
 from bhc.training.stages import Draw, Stage
 from bhc.training.step import make_step
 
@@ -39,7 +37,7 @@ BLOCKS = 5
 REPEATS = 5
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--device", default="cpu", help="where training is timed; emission is always on a CPU")
@@ -49,19 +47,27 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     arguments = parser.parse_args()
     for model in arguments.models:
-        result = measure(model, arguments)
+        try:
+            result = measure(model, arguments)
+        except bhc.BhcError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         kind = torch.device(arguments.device).type
         target = arguments.results / "speed" / f"{model}-{kind}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         write_json(target, result)
         print(f"{target}: {described(result)}", flush=True)
+    return 0
 
 
 def measure(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
     together, alone = (Study.read(HERE / "configs" / f"{model}-{kind}.toml") for kind in ("bhc-cy", "per-context"))
     dataset = bhc.data.load(together.data, data_dir=arguments.data_dir)
     bench = Bench(dataset, arguments.runs, arguments.device, Silent())
-    (member,) = bench.train(together, 0)
+    folder = bench.folder(together, together.seeds[0])
+    if not (folder / "run.json").exists():
+        raise bhc.BhcError(f"{folder} does not exist", hint=f"train it first: experiments/run.py {together.name}.toml")
+    (member,) = bench.train(together, together.seeds[0])
     emission = emission_ms(member)
     timed = {
         "bhc_train_seconds": training_seconds(bench, together, together.method.space(dataset), arguments.steps),
@@ -112,10 +118,7 @@ def training_seconds(bench: Bench, study: Study, space: ContextSpace, steps: int
 
 def step_seconds(stage: Stage, model: bhc.Compressor, dataset: DataSet, steps: int) -> float:
     device = model.network.device
-    generators = [torch.Generator(device).manual_seed(seed) for seed in (0, 1)]
-    noise = PooledNoise(0) if device.type == "cpu" else FreshNoise(generators[1])
-    data = ClassIndex(dataset.train, dataset.num_classes, device=device)
-    take = make_step(stage, model.network, Draw(data, generators[0], noise, generators[1]))
+    take = make_step(stage, model.network, Draw.of(dataset.train, dataset.num_classes, device=device, seed=0))
     blocks = [_timed(take, count, device) / count for count in (WARM_UP, *[steps] * BLOCKS)]
     return median(blocks[1:])
 
@@ -140,4 +143,4 @@ def described(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

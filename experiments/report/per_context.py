@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from .curves import ALL, pareto
+from .curves import ALL, pareto, read_on_test
 from .equal_error import AtError, quotients, quotients_text
 from .load import TITLES, Paper, Results, Run
 from .markdown import bullets, document, table
@@ -25,9 +25,9 @@ SUMMARY = {
 RULES = (
     "Both trained on the same contexts. Errors are test errors in percent pooled over all contexts, one threshold for"
     " all contexts at a time.",
-    "At equal error: of each curve of test points those that no other beats in both ratio and error, and between two of"
-    " them the logarithm of the ratio in proportion to the error. The same rule reads both curves. The grid holds the"
-    " errors that lie on every curve, and our operating point where it does too.",
+    "At equal error: of each curve the thresholds that no other beats on validation data, read on test data, and"
+    " between two of them the logarithm of the ratio in proportion to the error. The same rule reads both curves. The"
+    " grid holds the errors that lie on every curve, and our operating point where it does too.",
     "A quotient of 1 is the ratio of networks trained for their context alone; the smallest quotient counts.",
     "Time for a new context: from the context to the network, against training for that context alone. Training time is"
     " the steps of the configuration times the median of what one takes, without evaluation (`experiments/speed.py`).",
@@ -64,7 +64,8 @@ def _summary(method: str, runs: Sequence[Run]) -> list[str]:
 
 def equal_error_rows(ours: Sequence[Run], alone: Sequence[Run], ratio: str) -> list[AtError]:
     fronts = [
-        [pareto(curves["test"], ratio) for run in runs if (curves := run.trade_off(ALL))] for runs in (ours, alone)
+        [pareto(read_on_test(curves), ratio) for run in runs if (curves := run.trade_off(ALL))]
+        for runs in (ours, alone)
     ]
     point = measure(run.summary("pruning_error") for run in ours)
     return quotients(*fronts, ratio=ratio, extra=[] if point is None else [round(point.mean, 2)])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .curves import ALL, pareto
+from .curves import ALL, pareto, read_on_test
 from .equal_error import quotients, quotients_text
 from .load import TABLE_METHODS, TITLES, Paper, Results, Run
 from .markdown import bullets, document, table
@@ -158,7 +158,7 @@ def _input_output_line(results: Results, model: str) -> str:
     fronts = []
     for method in ("bc-io-gnj", "bc-gnj"):
         curves = [run.trade_off(ALL) for run in results.of(model, method)]
-        fronts.append([pareto(curve["test"]) for curve in curves if curve])
+        fronts.append([pareto(read_on_test(curve)) for curve in curves if curve])
     if not all(fronts):
         return f"{question}: {NOT_RUN}."
     return f"{question}: {quotients_text(quotients(*fronts, ratio='ratio_mean'))}."

@@ -19,7 +19,7 @@ from study.training import Member
 
 CURVE_POINTS = 49
 UNITS = (-8.0, 4.0)  # thresholds tried where units go
-CONTEXTS_ROUNDED = 10  # contexts that the steps are tried on; only random batches are more
+CONTEXTS_ROUNDED = 40  # contexts that the steps are tried on; only random batches are more
 SINGLE_WEIGHTS = (-3.0, 9.0)  # and where single weights do
 CHUNK = 1000
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import bhc
+from bhc import models
 from bhc.hypernet import GeneratorSpec, generator_from_dict
 from bhc.training import Recipe
 from study.methods import METHODS, Method
@@ -29,12 +30,14 @@ class Choice:
         """From one number or a list of them."""
         return cls(_tuple(error), threshold, _tuple(bits_error))
 
-    def check(self, groups: int, path: Path) -> None:
+    def check(self, groups: int) -> None:
         """Raise unless every group of contexts has its limits."""
+        if self.threshold is not None and self.error:
+            raise bhc.BhcError("threshold and error exclude each other")
         named = {"bits_error": self.bits_error} | ({"error": self.error} if self.threshold is None else {})
         for name, limits in named.items():
             if len(limits) != groups:
-                raise bhc.BhcError(f"{path} gives {len(limits)} limits for {name}, its method has {groups} groups")
+                raise bhc.BhcError(f"{len(limits)} limits for {name}, but the method has {groups} groups of contexts")
 
     @property
     def rule(self) -> str:
@@ -88,12 +91,13 @@ class Study:
                 choice=Choice.of(**data["choose"]),
                 settings=data,
             )
-            assert study.recipe  # a stage that does not take what it is given says so here
         except KeyError as error:
             raise bhc.BhcError(f"{path} lacks {error}, or names what does not exist") from error
-        except TypeError as error:
-            raise bhc.BhcError(f"{path} has a setting that its stage does not know: {error}") from error
-        study.choice.check(study.method.groups, path)
+            models.check(study.model)
+            study.choice.check(study.method.groups)
+            len(study.recipe)  # a stage that does not take what it is given says so here
+        except (TypeError, bhc.BhcError) as error:
+            raise bhc.BhcError(f"{path} has a setting that cannot be: {error}") from error
         return study
 
     @property

@@ -46,9 +46,9 @@ class Method:
     groups: int = 1  # of contexts, each with a threshold of its own
 
 
-def pairs(dataset: DataSet) -> list[tuple[int, int]]:
+def pairs(dataset: DataSet) -> tuple[tuple[int, ...], ...]:
     """The paper's contexts: (0, 1), (1, 2), ..."""
-    return [(first, first + 1) for first in range(dataset.num_classes - 1)]
+    return bhc.ConsecutivePairs().subsets(dataset.num_classes)
 
 
 def everything(dataset: DataSet) -> list[Case]:

@@ -13,7 +13,8 @@ import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.files import read_json, write_json
-from bhc.models import FIRST_LAYER_STD
+from bhc.models import std_limits
+from bhc.posterior import FAMILIES
 from bhc.training import Progress, RunFolder, error_of, load_weights, pretrain, save_weights
 from study.config import Study
 from study.methods import Case
@@ -50,9 +51,13 @@ class Bench:
             save_weights(path, model, net, self.dataset, errors=errors)
         return path
 
+    def folder(self, study: Study, seed: int) -> Path:
+        """Where a study's runs are kept."""
+        return self.runs / f"{study.name}-seed{seed}"
+
     def train(self, study: Study, seed: int) -> list[Member]:
         """The study's models with one seed."""
-        folder = self.runs / f"{study.name}-seed{seed}"
+        folder = self.folder(study, seed)
         cases = study.method.cases(self.dataset)
         if study.method.name != "per-context":
             return [self._member(study, study.method.space(self.dataset), folder, seed, cases)]
@@ -74,21 +79,28 @@ class Bench:
             began = time.perf_counter()
             self._fit(study, space, folder, seed, resume=resume)
             write_json(clock, {"seconds": before + time.perf_counter() - began, "device": device_name(self.device)})
-        made, model = read_json(clock), bhc.load(folder)
-        if model.model.training["recipe"] != tidy([stage.to_dict() for stage in study.recipe]):
+        return self.member(study, space, folder, seed, cases)
+
+    def member(self, study: Study, space: ContextSpace, folder: Path, seed: int, cases: Sequence[Case]) -> Member:
+        """What was trained before, if it is what the study asks for now."""
+        run, clock = RunFolder(folder), folder / "time.json"
+        model, wanted = bhc.load(folder), self.untrained(study, space, seed).network.to_dict()
+        found = model.network.to_dict() | {key: model.model.training[key] for key in ("recipe", "seed")}
+        wanted |= {"recipe": [stage.to_dict() for stage in study.recipe], "seed": seed}
+        different = [key for key, value in wanted.items() if tidy(value) != tidy(found[key])]
+        if different:
             raise bhc.BhcError(
-                f"{folder} was trained with another recipe than {study.name} has now",
+                f"{folder} was trained with another {', another '.join(different)} than {study.name} has now",
                 hint="remove that folder to train again, or give another --runs",
             )
+        # Killed in the moment between the two files: the diary knows all but the last seconds.
+        made = read_json(clock) if clock.exists() else {"seconds": _seconds_so_far(run, clock), "device": "unknown"}
         return Member(model, tuple(cases), made["seconds"], made["device"])
 
     def untrained(self, study: Study, space: ContextSpace, seed: int) -> bhc.Compressor:
         """A study's model before its first step."""
         net = load_weights(self.weights(study.model), study.model, self.dataset)
-        limits: tuple[float | None, ...] | None = None
-        if study.method.family != "sparse-vd":
-            layers = sum(parameter.dim() > 1 for parameter in net.parameters())
-            limits = (FIRST_LAYER_STD[study.model], *[None] * (layers - 1))
+        limits = None if FAMILIES[study.method.family].cuts_weights else std_limits(study.model)
         return bhc.wrap(
             net,
             space,
@@ -125,7 +137,7 @@ def _seconds_so_far(run: RunFolder, clock: Path) -> float:
 def device_name(device: str) -> str:
     """A device in words."""
     if torch.device(device).type == "cuda":
-        return f"cuda: {torch.cuda.get_device_name()}"
+        return f"cuda: {torch.cuda.get_device_name(torch.device(device))}"
     return f"cpu, {torch.get_num_threads()} threads"
 
 

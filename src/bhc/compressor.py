@@ -29,7 +29,7 @@ from bhc.training import (
 )
 
 DEFAULT_RECIPE: Recipe = (Learn(), Consolidate())
-LOG_EVERY = {False: 50, True: 500}  # steps; a GPU takes many a second, and each look makes it wait
+LOG_EVERY, LOG_EVERY_ON_GPU = 50, 500  # steps; a GPU takes many a second, and each look makes it wait
 
 
 class Compressor:
@@ -139,7 +139,7 @@ def fit(
         resume=resume,
         overwrite=overwrite,
         checkpoint_every=checkpoint_every,
-        log_every=LOG_EVERY[target.type == "cuda"],
+        log_every=LOG_EVERY_ON_GPU if target.type == "cuda" else LOG_EVERY,
         capture=capture and not deterministic,
         progress=progress or default_progress(),
     )

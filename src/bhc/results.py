@@ -158,10 +158,10 @@ def harmonic(values: Sequence[float]) -> float:
 def _commit() -> str:
     """The commit of the checkout this runs from, or nothing when it was installed from a package.
 
-    With a ``+`` after it where files differ from that commit.
+    With a ``+`` after it where files of the package differ from that commit.
     """
     commit = _git("rev-parse", "HEAD")
-    return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
+    return commit + ("+" if commit and _git("status", "--porcelain", "--", ".") else "")
 
 
 def _git(*words: str) -> str:

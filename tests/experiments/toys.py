@@ -26,7 +26,7 @@ def settings(of: str, **changes: Any) -> dict[str, Any]:
         "seeds": [0],
         "learn": LEARN,
         "consolidate": CONSOLIDATE,
-        "choose": {"error": [20.0, 20.0], "bits_error": [25.0, 25.0]},
+        "choose": {"error": 20.0, "bits_error": 25.0},
     } | changes
     return {key: value for key, value in wanted.items() if value is not None}
 

@@ -25,7 +25,7 @@ from bhc.contexts import (
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import GENERATORS, GeneratorSpec, Initial, LowRank, generator_from_dict
-from bhc.posterior import FAMILIES
+from bhc.posterior import FAMILIES, check_family
 from bhc.training import Consolidate, Learn, Recipe, RunFolder, default_progress, load_weights, two_stage_budget
 
 LEARN, CONSOLIDATE = Learn(), Consolidate()
@@ -80,6 +80,7 @@ def train_command(
 ) -> None:
     """Train one hypernetwork for all contexts of a kind."""
     models.check(model)
+    check_family(family)
     spec, sampler = _generator(generator, rank), _sampler(subsets)
     RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
@@ -95,6 +96,8 @@ def train_command(
         )
     else:
         net = load_weights(weights, model, dataset)
+    if context == "none":  # one context: all examples are its own
+        contexts, examples = 1, contexts * examples
     learn = Learn(
         steps=steps,
         kl_weight=kl_weight,
@@ -109,7 +112,13 @@ def train_command(
         budget = 1.0 if two_stage else None
         recipe = (
             *recipe,
-            Consolidate(steps=consolidation_steps, contexts=contexts, examples=examples, budget=budget),
+            Consolidate(
+                steps=consolidation_steps,
+                thresholds=FAMILIES[family].thresholds,
+                contexts=contexts,
+                examples=examples,
+                budget=budget,
+            ),
         )
     compressor = wrap(
         net,
@@ -118,7 +127,7 @@ def train_command(
         generator=spec,
         initial=Initial() if paper_init else Initial.exact(),
         family=family,
-        std_limits=_std_limits(model),
+        std_limits=None if FAMILIES[family].cuts_weights else models.std_limits(model),
         pretrained=weights is not None,
         seed=seed,
     )
@@ -200,8 +209,3 @@ def _sampler(text: str) -> SubsetSampler:
 
 def _generator(kind: str, rank: int) -> GeneratorSpec:
     return generator_from_dict({"kind": kind} | ({"rank": rank} if kind == LowRank.kind else {}))
-
-
-def _std_limits(model: str) -> tuple[float | None, ...]:
-    first = models.FIRST_LAYER_STD[model]
-    return (first, None, None) if model == "lenet-300-100" else (first, None, None, None)

@@ -24,6 +24,10 @@ class Joint(ContextSpace):
         spaces = tuple(space for group in nested for space in group)
         if len(spaces) < 2:
             raise BhcError("Joint takes two or more context spaces", hint="use the single space as it is")
+        if any(not space.conditions for space in spaces):
+            raise BhcError(
+                "a single context cannot be joined with others: there is nothing to ask", hint="leave it out"
+            )
         names = [name for space in spaces for name in space.conditions]
         if len(set(names)) < len(names):
             raise BhcError(f"Joint takes one space of each kind, given {', '.join(names)}")

@@ -33,7 +33,10 @@ class SingleContext(ContextSpace):
 
     def check_network(self, num_classes: int) -> None:
         if self.classes is not None and not (self.classes and 0 <= self.classes[0] <= self.classes[-1] < num_classes):
-            raise BhcError(f"classes {list(self.classes)} of a network with outputs 0 to {num_classes - 1}")
+            raise BhcError(
+                f"the single context has the classes {list(self.classes)}",
+                hint=f"name one or more of the network's, 0 to {num_classes - 1}",
+            )
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {} if self.classes is None else {"classes": self.classes}

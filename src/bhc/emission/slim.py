@@ -59,12 +59,12 @@ class Slimmer:
         return tuple(self._layer(cut, index) for index, cut in enumerate(plan.layers))
 
     def _layer(self, cut: LayerPlan, index: int) -> SlimLayer:
-        head, vectors, sure = self.network.hypernet.weight_heads[index], self.vectors[index], self.uncertainty[index]
+        head, vectors, belief = self.network.hypernet.weight_heads[index], self.vectors[index], self.uncertainty[index]
         rows, columns = cut.kept_outputs, cut.kept_inputs
         mean = head.mean_at(self.embedding, rows, columns)
         logvar = head.logvar_at(self.embedding, rows, columns)
-        in_scale, in_rate = _at(vectors.in_scale, sure.in_scale, columns)
-        out_scale, out_rate = _at(vectors.out_scale, sure.out_scale, rows)
+        in_scale, in_rate = _at(vectors.in_scale, belief.in_scale, columns)
+        out_scale, out_rate = _at(vectors.out_scale, belief.out_scale, rows)
         weight = mean * in_scale.reshape(1, -1, *[1] * (mean.dim() - 2))
         weight = weight * out_scale.reshape(-1, *[1] * (mean.dim() - 1))
         # A rate is that of the end of learning, as the masks are; consolidation has since moved the means.

@@ -19,6 +19,7 @@ from bhc.posterior import (
     BayesianChain,
     LayerPosterior,
     Noise,
+    check_family,
     find_masks,
 )
 
@@ -33,8 +34,7 @@ class Design:
     std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise BhcError(f"unknown family {self.family!r}", hint=f"choose one of: {', '.join(FAMILIES)}")
+        check_family(self.family)
         if any(limit is not None and not limit > 0 for limit in self.std_limits or ()):
             raise BhcError(f"limits on standard deviations must be positive, given {self.std_limits}")
 

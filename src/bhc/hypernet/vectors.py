@@ -43,7 +43,7 @@ class VectorHeads(nn.Module):
         self.scale_sizes = [family.num_numbers(count) for count in counts]
         biases = [layer.module.bias for layer in layers]
         self.bias_sizes = [0 if bias is None else len(bias) for bias in biases]
-        self.num_scales = sum(self.scale_sizes)
+        self.num_numbers = sum(self.scale_sizes)
         offset = torch.cat(
             [family.initial_means(count, initial.scale_std, generator=generator) for count in counts]
             + [bias.detach().cpu() for bias in biases if bias is not None]
@@ -51,27 +51,34 @@ class VectorHeads(nn.Module):
         self.mean_map = Map(offset, width, initial, generator=generator)
         with torch.no_grad():
             # The paper's noise is for weights and scales; a bias starts as it was.
-            self.mean_map.matrix[self.num_scales :] = 0
-        logvar = initial.log_variance(self.num_scales, generator=generator)
+            self.mean_map.matrix[self.num_numbers :] = 0
+        logvar = initial.log_variance(self.num_numbers, generator=generator)
         self.logvar_map = Map(logvar, width, initial, generator=generator)
 
     def means(self, embedding: Tensor) -> tuple[LayerVectors, ...]:
         """Means of the scales, and the biases."""
-        return tuple(
-            LayerVectors(scale_mean(in_scale), scale_mean(out_scale), bias)
-            for in_scale, out_scale, bias in self.beliefs(embedding)
-        )
+        if self.family.means_need_variances:
+            return tuple(
+                LayerVectors(scale_mean(in_scale), scale_mean(out_scale), bias)
+                for in_scale, out_scale, bias in self.beliefs(embedding)
+            )
+        parts = self.mean_map(embedding).split([*self.scale_sizes, *self.bias_sizes], dim=1)
+        vectors = [part if part.shape[1] else None for part in parts]
+        scales, biases = vectors[: len(self.scale_sizes)], vectors[len(self.scale_sizes) :]
+        return tuple(LayerVectors(*row) for row in zip(scales[::2], scales[1::2], biases, strict=True))
 
     def beliefs(self, embedding: Tensor) -> Iterator[tuple[Scales | None, Scales | None, Tensor | None]]:
         """Input scales, output scales and bias of each layer."""
         means = self.mean_map(embedding)
-        scales = self._scales(means[:, : self.num_scales], self.logvar_map(embedding))
-        biases = [part if part.shape[1] else None for part in means[:, self.num_scales :].split(self.bias_sizes, dim=1)]
+        scales = self._scales(means[:, : self.num_numbers], self.logvar_map(embedding))
+        biases = [
+            part if part.shape[1] else None for part in means[:, self.num_numbers :].split(self.bias_sizes, dim=1)
+        ]
         return zip(scales[::2], scales[1::2], biases, strict=True)
 
     def scales(self, embedding: Tensor) -> tuple[tuple[Scales | None, Scales | None], ...]:
         """Input and output scales of each layer."""
-        scales = self._scales(self.mean_map(embedding)[:, : self.num_scales], self.logvar_map(embedding))
+        scales = self._scales(self.mean_map(embedding)[:, : self.num_numbers], self.logvar_map(embedding))
         return tuple(zip(scales[::2], scales[1::2], strict=True))
 
     def _scales(self, means: Tensor, logvars: Tensor) -> list[Scales | None]:

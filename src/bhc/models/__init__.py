@@ -16,12 +16,18 @@ NAMES = tuple(BUILDERS)
 
 # The paper clips the first layer's standard deviation: these networks learn better so.
 FIRST_LAYER_STD = {"lenet-300-100": 0.2, "lenet-5-caffe": 0.5}
+NUM_LAYERS = {"lenet-300-100": 3, "lenet-5-caffe": 4}
 
 
 def check(name: str) -> None:
     """Raise if there is no model of that name."""
     if name not in BUILDERS:
         raise BhcError(f"unknown model {name!r}", hint=f"choose one of: {', '.join(NAMES)}")
+
+
+def std_limits(name: str) -> tuple[float | None, ...]:
+    """The largest standard deviation of each layer's weights that training usually allows."""
+    return (FIRST_LAYER_STD[name], *[None] * (NUM_LAYERS[name] - 1))
 
 
 def build(
@@ -49,4 +55,4 @@ def _initialise_(net: nn.Module, generator: Generator) -> None:
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
 
-__all__ = ["BUILDERS", "FIRST_LAYER_STD", "NAMES", "Normalise", "build", "check", "lenet_5_caffe", "lenet_300_100"]
+__all__ = ["BUILDERS", "NAMES", "Normalise", "build", "check", "lenet_5_caffe", "lenet_300_100", "std_limits"]

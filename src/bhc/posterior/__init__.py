@@ -8,6 +8,7 @@ from bhc.posterior.families import (
     GroupNormalJeffreys,
     InputOutputNormalJeffreys,
     SparseVariationalDropout,
+    check_family,
 )
 from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
 from bhc.posterior.masks import LayerMask, find_masks
@@ -38,6 +39,7 @@ __all__ = [
     "Scales",
     "SparseVariationalDropout",
     "WeightMean",
+    "check_family",
     "clip_variance",
     "find_masks",
     "kl_gamma",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.posterior.beliefs import LayerPosterior
 from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
@@ -18,7 +19,9 @@ from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
 class Family(ABC):
     """A way of grouping weights under common scales, and the prior of those scales."""
 
-    cuts_weights = False  # whether single weights go, not units
+    means_need_variances = False  # whether the mean of a scale depends on the variances behind it
+    cuts_weights = False  # whether single weights go too
+    thresholds = (-2.0, 1.0)  # where a threshold is usually of use
 
     @abstractmethod
     def num_scales(self, layer: Layer) -> tuple[int, int]:
@@ -90,6 +93,7 @@ class GroupHorseshoe(Family):
     """
 
     global_scale: float = 1.0
+    means_need_variances = True
 
     def num_scales(self, layer: Layer) -> tuple[int, int]:
         return GroupNormalJeffreys().num_scales(layer)
@@ -126,6 +130,7 @@ class SparseVariationalDropout(NormalJeffreys):
     """SparseVD: no groups; each weight is a scale of its own under the log-uniform prior, and goes by itself."""
 
     cuts_weights = True
+    thresholds = (0.0, 4.0)  # the published one is 3
 
     def num_scales(self, layer: Layer) -> tuple[int, int]:
         return (0, 0)
@@ -142,6 +147,12 @@ FAMILIES: dict[str, Family] = {
     "ghs": GroupHorseshoe(),
     "sparse-vd": SparseVariationalDropout(),
 }
+
+
+def check_family(name: str) -> None:
+    """Raise if there is no family of that name."""
+    if name not in FAMILIES:
+        raise BhcError(f"unknown family {name!r}", hint=f"choose one of: {', '.join(FAMILIES)}")
 
 
 def _scales_of(posteriors: Sequence[LayerPosterior]) -> list[Scales]:

@@ -41,7 +41,7 @@ def find_masks(
     keep_out: list[Tensor] = []
     for index, (layer, dropout) in enumerate(zip(layers, dropouts, strict=True)):
         units = layer.num_inputs // layer.positions
-        read = _or_kept(_of_readers(layer, dropout), contexts, layer.num_inputs, outputs)
+        read = _or_kept(_of_readers(layer, dropout, first=index == 0), contexts, layer.num_inputs, outputs)
         written = _or_kept(_of_writers(dropouts[index - 1]) if index else None, contexts, units, outputs)
         reads, alive, forced = _agree(read.reshape(contexts, units, layer.positions), written, threshold)
         keep_in.append(reads.flatten(1))
@@ -53,7 +53,9 @@ def find_masks(
     return tuple(LayerMask(*mask) for mask in zip(keep_in, keep_out, rescued, keep_weight, strict=True))
 
 
-def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, I)
+def _of_readers(layer: Layer, dropout: LayerDropout, *, first: bool) -> Tensor | None:  # (K, I)
+    if first and layer.is_convolution:
+        return None  # it reads images, and all of their channels arrive
     if dropout.weights is not None:
         return dropout.weights.flatten(3).amin((1, 3)) if layer.is_convolution else dropout.weights.amin(1)
     return None if layer.is_convolution else dropout.in_log_dropout

@@ -11,6 +11,8 @@ from torch import Generator, Tensor
 class Noise(Protocol):
     """A source of standard normal tensors."""
 
+    generator: Generator | None  # behind it, where its state has to be kept with a run
+
     def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """A tensor of ``shape`` with the dtype and device of ``like``; do not write into it."""
 
@@ -35,6 +37,7 @@ class PooledNoise:
     """
 
     SIZE = 1 << 22
+    generator: Generator | None = None  # each pool follows from the seed and the step
 
     def __init__(self, seed: int, *, size: int = SIZE, lifetime: int = 500) -> None:
         self.seed = seed

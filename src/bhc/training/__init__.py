@@ -14,9 +14,11 @@ from bhc.training.stages import (
     Stage,
     two_stage_budget,
 )
+from bhc.training.step import CaptureWarning
 
 __all__ = [
     "Bars",
+    "CaptureWarning",
     "Consolidate",
     "FreezeOffsets",
     "Learn",

@@ -65,7 +65,8 @@ def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dic
 def restore_network_(
     network: ConditionalNetwork, tensors: dict[str, Tensor], *, gates: bool, folder: RunFolder
 ) -> None:
-    load_network_(network, _part(tensors, "network."), gates=gates, source=folder.checkpoint)
+    hint = "use the model, generator and context it was made with"
+    load_network_(network, _part(tensors, "network."), gates=gates, source=folder.checkpoint, hint=hint)
 
 
 def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator
 
 from bhc.contexts import ContextBatch
 from bhc.data import Split
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import FreshNoise, PooledNoise
-from bhc.training.batches import ClassIndex
+from bhc.posterior import PooledNoise
 from bhc.training.checkpoint import (
     Position,
     read_checkpoint,
@@ -89,14 +87,7 @@ class _Trainer:
         self.validation = cap_per_class(validation_set)
         self.folder = None if options.run is None else RunFolder(options.run)
         self.position = Position(curves={})
-        device = network.device
-        self.generators = {"draw": Generator(device).manual_seed(options.seed)}
-        self.noise: PooledNoise | FreshNoise = PooledNoise(options.seed)
-        if device.type != "cpu":
-            self.generators["noise"] = Generator(device).manual_seed(options.seed + 1)
-            self.noise = FreshNoise(self.generators["noise"])
-        data = ClassIndex(train_set, network.num_classes, device=device)
-        self.draw = Draw(data, self.generators["draw"], self.noise, self.generators.get("noise"))
+        self.draw = Draw.of(train_set, network.num_classes, device=network.device, seed=options.seed)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
         self.began = time.monotonic()
@@ -149,8 +140,8 @@ class _Trainer:
         progress.begin(stage.title, stage.steps, self.position.stage_step)
         try:
             while self.position.stage_step < stage.steps:
-                if isinstance(self.noise, PooledNoise):
-                    self.noise.advance(self.position.step)
+                if isinstance(self.draw.noise, PooledNoise):
+                    self.draw.noise.advance(self.position.step)
                 terms = take()
                 self.position.step += 1
                 self.position.stage_step += 1
@@ -203,7 +194,7 @@ class _Trainer:
 
     def _threshold_range(self) -> tuple[float, float]:
         ranges = [stage.thresholds for stage in self.recipe if isinstance(stage, Consolidate)]
-        return ranges[-1] if ranges else Consolidate().thresholds
+        return ranges[-1] if ranges else self.network.hypernet.family.thresholds
 
     def _open_folder(self) -> dict[str, Any] | None:
         """Start the folder, or go back to its checkpoint; returns the tensors of a resumed run."""
@@ -219,12 +210,14 @@ class _Trainer:
         for finished in self.recipe[: self.position.stage]:
             finished.prepare_(self.network)  # what it froze is not in a checkpoint
         restore_network_(self.network, tensors, gates=gates, folder=self.folder)
-        restore_generators_(self.generators, tensors)
+        restore_generators_(self.draw.generators, tensors)
         return tensors
 
     def _save(self, optimizer: torch.optim.Optimizer) -> None:
         assert self.folder is not None
-        save_checkpoint(self.folder, self.network, optimizer, self.generators, self.position, settings=self.settings)
+        save_checkpoint(
+            self.folder, self.network, optimizer, self.draw.generators, self.position, settings=self.settings
+        )
 
     def _settings(self, train_set: Split) -> dict[str, Any]:
         return {
@@ -232,6 +225,7 @@ class _Trainer:
             "recipe": [stage.to_dict() for stage in self.recipe],
             "seed": self.options.seed,
             "data": int(train_set.images.long().sum()),
+            "device": self.network.device.type,  # its generators' states fit no other
         }
 
 

@@ -29,6 +29,7 @@ from bhc.training.metrics import MetricsFile
 VERSION = 1
 VALIDATION_PER_CLASS = 500
 CHUNK = 1024
+OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def load_run(path: Path) -> TrainedModel:
     if data.get("version") != VERSION:
         raise BhcError(
             f"{path} is a run of version {data.get('version')}, this program reads version {VERSION}",
-            hint="use the release of bhc that wrote it, or train again",
+            hint=OTHER_RELEASE,
         )
     try:
         return _parse(folder, data)
@@ -149,7 +150,7 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
     names, limits = data["class_names"], data["thresholds"]
     files = {kind: folder.path / Path(name).name for kind, name in data["files"].items()}
     tensors, header = read_tensors(files["model"])
-    load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"])
+    load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"], hint=OTHER_RELEASE)
     model = TrainedModel(
         network,
         class_names=None if names is None else tuple(names),
@@ -170,7 +171,9 @@ def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:
     return dict(network.state_dict())
 
 
-def load_network_(network: ConditionalNetwork, tensors: dict[str, Tensor], *, gates: bool, source: Path) -> None:
+def load_network_(
+    network: ConditionalNetwork, tensors: dict[str, Tensor], *, gates: bool, source: Path, hint: str
+) -> None:
     """Fill ``network`` in place, or say how the file differs from it."""
     network.hypernet.gates = None
     if gates:
@@ -181,7 +184,7 @@ def load_network_(network: ConditionalNetwork, tensors: dict[str, Tensor], *, ga
             given = tuple(tensors[name].shape) if name in tensors else "nothing"
             raise BhcError(
                 f"{source} belongs to another model: {name} is {given} there, {tuple(tensor.shape)} here",
-                hint="use the model, generator and context it was made with",
+                hint=hint,
             )
     network.load_state_dict({name: tensors[name] for name in expected})
 

@@ -10,9 +10,10 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
+from bhc.data import Split
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import Noise
+from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training.batches import ClassIndex
 from bhc.training.objective import distillation, negative_elbo, restrict
 
@@ -24,11 +25,19 @@ class Draw:
     data: ClassIndex
     generator: Generator  # of contexts and examples, on the device of the data
     noise: Noise
-    noise_generator: Generator | None = None  # behind the noise, where it has one to be kept with the run
+
+    @classmethod
+    def of(cls, split: Split, num_classes: int, *, device: torch.device, seed: int) -> "Draw":
+        """Everything on one device, and following from the seed."""
+        generator = Generator(device).manual_seed(seed)
+        noise = PooledNoise(seed) if device.type == "cpu" else FreshNoise(Generator(device).manual_seed(seed + 1))
+        return cls(ClassIndex(split, num_classes, device=device), generator, noise)
 
     @property
-    def generators(self) -> tuple[Generator, ...]:
-        return tuple(generator for generator in (self.generator, self.noise_generator) if generator is not None)
+    def generators(self) -> dict[str, Generator]:
+        """Those whose states are kept with a run, by name."""
+        named = {"draw": self.generator, "noise": self.noise.generator}
+        return {name: generator for name, generator in named.items() if generator is not None}
 
 
 @dataclass(frozen=True)

@@ -93,14 +93,16 @@ class CapturedStep(TrainingStep):
 
     def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0) -> None:
         super().__init__(stage, network, draw, first=first)
-        self._side = torch.cuda.Stream()
+        self._device = network.device
+        self._side = torch.cuda.Stream(network.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._terms: Terms = {}
-        self._taken = 0
+        self._first, self._taken = first, 0
         self._take: Callable[[], Terms] = self._warm_up
 
     def __call__(self) -> Terms:
-        return self._take()
+        with torch.cuda.device(self._device):
+            return self._take()
 
     def _warm_up(self) -> Terms:
         self._taken += 1
@@ -114,7 +116,7 @@ class CapturedStep(TrainingStep):
         return terms
 
     def _capture_and_take(self) -> Terms:
-        generators = [generator for generator in self.draw.generators if generator.device.type == "cuda"]
+        generators = [generator for generator in self.draw.generators.values() if generator.device.type == "cuda"]
         untouched = [generator.clone_state() for generator in generators]
         graph = torch.cuda.CUDAGraph()
         try:
@@ -126,6 +128,7 @@ class CapturedStep(TrainingStep):
         except RuntimeError as error:
             for generator, state in zip(generators, untouched, strict=True):
                 generator.graphsafe_set_state(state)
+            self._schedule.go_to(self._first + WARM_UP)
             reason = str(error).splitlines()[0]
             warnings.warn(f"training runs kernel by kernel: {reason}", CaptureWarning, stacklevel=2)
             self._take = self._run

@@ -1,0 +1,416 @@
+"""The runner from configuration files to result files and tables, on the small digits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run
+import torch
+from study import choosing, training
+from study.config import Study
+from study.methods import class_pairs
+
+import bhc
+from bhc.data import DataSet
+from bhc.training import RunFolder, Silent, error_of, load_run, load_weights
+from tests.experiments.test_tables import run_script
+from tests.experiments.toys import EXPERIMENTS, write_study
+
+NAMES = ("bhc-cy", "sparsevd", "per-context")
+ONE_WEIGHT_FILE = "lenet-300-100-digits.safetensors"
+PASSING = ("seconds", "train_seconds", "emit_ms", "emit_ms_median", "commit")  # what two runs may differ in
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one call finds and leaves its files."""
+
+    folder: Path
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def options(self) -> list[str]:
+        return ["--device", "cpu", "--runs", str(self.runs), "--results", str(self.folder / "results")]
+
+    def call(self, *arguments: str | Path) -> int:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", ["run.py", *map(str, arguments), *self.options])
+            return run.main()
+
+    def target(self, name: str, seed: int = 0) -> Path:
+        return self.folder / "results" / "table1" / f"{name}-seed{seed}.json"
+
+    def result(self, name: str, seed: int = 0) -> dict[str, Any]:
+        return json.loads(self.target(name, seed).read_text())
+
+    def start_from(self, other: "Place") -> "Place":
+        """With the pretrained network of another place, so that it is not made again."""
+        self.runs.mkdir(parents=True)
+        (self.runs / ONE_WEIGHT_FILE).write_bytes((other.runs / ONE_WEIGHT_FILE).read_bytes())
+        return self
+
+
+def study_file(folder: Path, method: str, **changes: Any) -> Path:
+    """A few steps; SparseVD at its published threshold, as in the paper's table."""
+    if method == "sparsevd":
+        changes = {"consolidate": None, "choose": {"threshold": 3.0, "bits_error": 25.0}} | changes
+    return write_study(folder, method, **changes)
+
+
+def lasting(value: Any) -> Any:
+    """A result without what says when it was made."""
+    if isinstance(value, dict):
+        return {key: lasting(inner) for key, inner in value.items() if key not in PASSING}
+    return [lasting(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_tries() -> Iterator[None]:
+    """Most of the time of such small studies is in the many thresholds and steps that are tried."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "CURVE_POINTS", 13)
+        patch.setattr(choosing, "SCALES", choosing.SCALES[::4])
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Three studies, run in one call."""
+    place = Place(tmp_path_factory.mktemp("place"))
+    configs = [study_file(place.folder, method) for method in NAMES]
+    assert place.call(*configs) == 0
+    return place
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr(bhc, "fit", refuse)
+    monkeypatch.setattr(training, "pretrain", refuse)
+
+
+# Results
+
+
+def test_each_study_gives_one_result_of_its_method(place: Place) -> None:
+    assert sorted(path.name for path in place.target("bhc-cy").parent.iterdir()) == [
+        f"{name}-seed0.json" for name in sorted(NAMES)
+    ]
+    for name in NAMES:
+        result = place.result(name)
+        assert (result["method"], result["model"], result["seed"]) == (name, "lenet-300-100", 0)
+        assert len(result["contexts"]) == (1 if name == "sparsevd" else 9)
+        assert result["train_device"] == result["emit_device"] == f"cpu, {torch.get_num_threads()} threads"
+        assert 0 < result["train_seconds"] < result["seconds"]
+
+
+def test_all_studies_start_from_one_pretrained_network(place: Place, digits: DataSet) -> None:
+    assert [path.name for path in place.runs.glob("*.safetensors")] == [ONE_WEIGHT_FILE]
+    net = load_weights(place.runs / ONE_WEIGHT_FILE, "lenet-300-100", digits)
+    assert error_of(net, digits.test) < 15
+    assert place.result("sparsevd")["original_error"] == pytest.approx(error_of(net, digits.test))
+    for folder in (place.runs / "bhc-cy-seed0", place.runs / "per-context-seed0" / "pair4"):
+        base = load_run(folder).network.base_model.state_dict()
+        assert all(torch.equal(tensor, base[name]) for name, tensor in net.state_dict().items())
+
+
+def test_a_network_is_trained_for_each_context_alone(place: Place, digits: DataSet) -> None:
+    folder = place.runs / "per-context-seed0"
+    assert sorted(path.name for path in folder.iterdir()) == [f"pair{number}" for number in range(9)]
+    rows = place.result("per-context")["contexts"]
+    for number, (row, case) in enumerate(zip(rows, class_pairs(digits), strict=True)):
+        space = load_run(folder / f"pair{number}").network.space
+        assert space == bhc.SingleContext((number, number + 1))
+        assert row["label"] == case.label
+        assert row["context"] == {"classes": [number, number + 1]}
+        clock = json.loads((folder / f"pair{number}" / "time.json").read_text())
+        assert row["train_seconds"] == clock["seconds"]
+    total = sum(row["train_seconds"] for row in rows)
+    assert place.result("per-context")["train_seconds"] == pytest.approx(total)
+
+
+def test_training_follows_the_study(place: Place) -> None:
+    learned, consolidated = load_run(place.runs / "bhc-cy-seed0").training["recipe"]
+    assert (learned["kind"], learned["steps"], learned["contexts"], learned["examples"]) == ("learn", 20, 16, 16)
+    assert (consolidated["kind"], consolidated["thresholds"]) == ("consolidate", [-7.0, -4.0])
+    sparse = load_run(place.runs / "sparsevd-seed0")
+    assert sparse.network.design.family == "sparse-vd"
+    assert sparse.network.design.std_limits is None
+    assert [stage["kind"] for stage in sparse.training["recipe"]] == ["learn"]
+    first, *others = load_run(place.runs / "bhc-cy-seed0").network.design.std_limits or ()
+    assert (first, others) == (bhc.models.FIRST_LAYER_STD["lenet-300-100"], [None, None])
+
+
+def test_the_tables_are_built_from_the_results(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, out = place.folder / "results", tmp_path / "tables"
+    assert run_script(monkeypatch, "--results", results, "--out", out) == 0
+    rows = [line.strip("| ").split(" | ") for line in (out / "table1.md").read_text().splitlines()]
+    for title, name in (("BHC c_y", "bhc-cy"), ("SparseVD", "sparsevd")):
+        row = next(row for row in rows if row[0] == title)
+        assert row[1] == "1"
+        assert f"({place.result(name)['summary']['pruning_error']:.2f})" in row[4]
+    contexts = (out / "contexts.md").read_text()
+    assert contexts.count("| 3, 4 |") == 2
+    assert "LeNet-300-100, per context" in contexts
+
+
+# What is there already
+
+
+def stamps(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_second_call_leaves_everything_as_it_is(place: Place) -> None:
+    before = stamps(place.folder)
+    assert place.call(*(place.folder / f"{name}.toml" for name in NAMES)) == 0
+    assert stamps(place.folder) == before
+
+
+@pytest.mark.usefixtures("no_training")
+def test_force_measures_again_and_trains_nothing(place: Place) -> None:
+    for name in ("bhc-cy", "sparsevd"):
+        before, trained = place.result(name), stamps(place.runs)
+        place.target(name).write_text("{}")
+        assert place.call(place.folder / f"{name}.toml", "--force") == 0
+        again = place.result(name)
+        assert lasting(again) == lasting(before)
+        assert again["train_seconds"] == before["train_seconds"]
+        assert stamps(place.runs) == trained
+
+
+def test_only_the_seeds_that_were_asked_for_are_run(place: Place, tmp_path: Path) -> None:
+    fresh = Place(tmp_path).start_from(place)
+    config = study_file(tmp_path, "sparsevd", seeds=[0, 1, 2])
+    assert fresh.call(config, "--seeds", "1", "5") == 0
+    assert [path.name for path in fresh.target("sparsevd").parent.iterdir()] == ["sparsevd-seed1.json"]
+    assert fresh.result("sparsevd", 1)["seed"] == 1
+    assert lasting(fresh.result("sparsevd", 1)["contexts"]) != lasting(place.result("sparsevd")["contexts"])
+
+
+def test_a_seed_is_that_of_the_first_weights_and_of_every_draw(place: Place, digits: DataSet) -> None:
+    bench = training.Bench(digits, place.runs, "cpu", Silent())
+    study = Study.read(place.folder / "bhc-cy.toml")
+    one, again, other = (
+        bench.untrained(study, study.method.space(digits), seed).network.hypernet.state_dict() for seed in (3, 3, 4)
+    )
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+    assert load_run(place.runs / "bhc-cy-seed0").training["seed"] == 0
+
+
+def test_the_same_study_gives_the_same_result_elsewhere(place: Place, tmp_path: Path) -> None:
+    fresh = Place(tmp_path)  # with a pretrained network of its own
+    assert fresh.call(study_file(tmp_path, "sparsevd")) == 0
+    assert (fresh.runs / ONE_WEIGHT_FILE).read_bytes() == (place.runs / ONE_WEIGHT_FILE).read_bytes()
+    assert lasting(fresh.result("sparsevd")) == lasting(place.result("sparsevd"))
+
+
+def test_a_run_of_another_recipe_is_refused(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_training: None
+) -> None:
+    before = place.target("sparsevd").read_bytes()
+    other = study_file(tmp_path, "sparsevd", learn={"steps": 21})
+    assert place.call(other, "--force") == 2
+    assert "sparsevd-seed0 was trained with another recipe" in capsys.readouterr().err
+    assert place.target("sparsevd").read_bytes() == before
+
+
+# Interrupted
+
+
+def test_a_study_killed_in_training_goes_on_from_its_checkpoint_to_the_same_result(
+    place: Place, tmp_path: Path
+) -> None:
+    """The first stage leaves a checkpoint; the second is long enough to be killed in."""
+    changes = {"consolidate": {"steps": 120, "thresholds": [-7.0, -4.0]}}
+    cut, whole = (Place(tmp_path / name).start_from(place) for name in ("cut", "whole"))
+    config = study_file(tmp_path, "bc-gnj", **changes)
+    folder = RunFolder(cut.runs / "bc-gnj-seed0")
+    victim = subprocess.Popen(
+        [sys.executable, str(EXPERIMENTS / "run.py"), str(config), *cut.options],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not folder.checkpoint.exists():
+        assert victim.poll() is None, "the study ended before it could be killed"
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.01)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert not folder.description.exists()
+    assert not cut.target("bc-gnj").exists()
+    assert [record["step"] for record in folder.metrics.read()] == [20]
+
+    assert cut.call(config) == 0
+    assert whole.call(config) == 0
+    assert lasting(cut.result("bc-gnj")) == lasting(whole.result("bc-gnj"))
+    assert not folder.checkpoint.exists()
+
+
+class Impatient(Silent):
+    """Leaves in the middle of the named piece of work, the n-th time it begins."""
+
+    def __init__(self, title: str, times: int) -> None:
+        self.title, self.left = title, times
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.left -= title == self.title
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Every training that begins from here on: its folder's name, and whether it was resumed."""
+    seen, fit = [], bhc.fit
+
+    def noted(*arguments: Any, **options: Any) -> bhc.Compressor:
+        seen.append((options["run"].name, options["resume"]))
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(bhc, "fit", noted)
+    return seen
+
+
+def test_what_was_trained_before_an_interrupt_is_kept(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[tuple[str, bool]]
+) -> None:
+    """Of nine trainings two are done, the third has a checkpoint of its first stage and the others nothing."""
+    cut, config = Place(tmp_path).start_from(place), study_file(tmp_path, "per-context")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "default_progress", lambda: Impatient("consolidating", 3))
+        with pytest.raises(KeyboardInterrupt):
+            cut.call(config)
+    folder = cut.runs / "per-context-seed0"
+    done = stamps(folder / "pair0") | stamps(folder / "pair1")
+    assert begun == [("pair0", False), ("pair1", False), ("pair2", False)]
+    assert RunFolder(folder / "pair2").checkpoint.exists()
+    assert not cut.target("per-context").exists()
+
+    begun.clear()
+    assert cut.call(config) == 0
+    assert begun == [("pair2", True), *((f"pair{number}", False) for number in range(3, 9))]
+    assert stamps(folder / "pair0") | stamps(folder / "pair1") == done
+    assert lasting(cut.result("per-context")) == lasting(place.result("per-context"))
+
+
+def test_the_time_of_an_interrupted_training_counts_what_came_before(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut, config = Place(tmp_path).start_from(place), study_file(tmp_path, "bc-gnj")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "default_progress", lambda: Impatient("consolidating", 1))
+        with pytest.raises(KeyboardInterrupt):
+            cut.call(config)
+    diary = RunFolder(cut.runs / "bc-gnj-seed0").metrics
+    (record,) = diary.read()
+    diary.path.write_text(json.dumps(record | {"seconds": 1000.0}) + "\n")
+    assert cut.call(config) == 0
+    assert 1000 < cut.result("bc-gnj")["train_seconds"] < 1060
+
+
+# Wrong use
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seeds = [0", "bad.toml cannot be read as a study"),
+        ('experiment = "table1"', "bad.toml lacks 'model'"),
+        (None, "bad.toml cannot be read as a study"),
+    ],
+    ids=["no TOML", "half", "missing"],
+)
+def test_a_bad_configuration_ends_with_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    if text is not None:
+        (tmp_path / "bad.toml").write_text(text)
+    assert Place(tmp_path).call(tmp_path / "bad.toml") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_bad_configuration_stops_the_call_before_anything_is_trained(tmp_path: Path, no_training: None) -> None:
+    good = study_file(tmp_path, "sparsevd")
+    assert Place(tmp_path).call(good, tmp_path / "missing.toml") == 2
+
+
+def test_a_data_set_that_does_not_exist_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Place(tmp_path).call(study_file(tmp_path, "sparsevd", data="stars")) == 2
+    assert "stars" in capsys.readouterr().err
+
+
+# Several at once
+
+
+@dataclass
+class Ended:
+    returncode: int
+
+
+def test_jobs_run_each_seed_as_a_call_of_its_own(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, commands = Place(tmp_path).start_from(place), []
+
+    def note(command: list[str], **options: object) -> Ended:
+        commands.append(command)
+        return Ended(0)
+
+    config = study_file(tmp_path, "sparsevd", seeds=[0, 1, 2])
+    fresh.target("sparsevd", 1).parent.mkdir(parents=True)
+    fresh.target("sparsevd", 1).write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", note)
+        assert fresh.call(config, "--jobs", "2") == 0
+    assert [command[:2] for command in commands] == [[sys.executable, str(EXPERIMENTS / "run.py")]] * 2
+    assert sorted(command[command.index("--seeds") + 1] for command in commands) == ["0", "2"]
+    for command in commands:
+        monkeypatch.setattr("sys.argv", command[1:])
+        assert run.main() == 0
+    assert lasting(fresh.result("sparsevd"))["contexts"] == lasting(place.result("sparsevd"))["contexts"]
+    assert fresh.target("sparsevd", 1).read_text() == "{}"
+    assert fresh.result("sparsevd", 2)["seed"] == 2
+
+
+def test_jobs_measure_again_where_they_are_told_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def note(command: list[str], **options: object) -> Ended:
+        commands.append(command)
+        return Ended(0)
+
+    monkeypatch.setattr(subprocess, "run", note)
+    configs = [place.folder / f"{name}.toml" for name in NAMES]
+    assert place.call(*configs, "--jobs", "2") == 0
+    assert not commands
+    assert place.call(*configs, "--jobs", "2", "--force", "--data-dir", place.folder) == 0
+    assert sorted(command[2] for command in commands) == sorted(map(str, configs))
+    assert all({"--force", "--data-dir"} <= set(command) for command in commands)
+
+
+def test_one_failed_job_is_the_status_of_all(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = iter([0, 2, 0])
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: Ended(next(codes)))
+    config = study_file(tmp_path, "sparsevd", seeds=[0, 1, 2])
+    assert Place(tmp_path).start_from(place).call(config, "--jobs", "2") == 2
