@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.training import RunFolder, Silent, error_of, load_run, load_weights
 from tests.experiments.test_tables import run_script
-from tests.experiments.toys import EXPERIMENTS, write_study
+from tests.experiments.toys import CONSOLIDATE, EXPERIMENTS, write_study
 
 NAMES = ("bhc-cy", "sparsevd", "per-context")
 ONE_WEIGHT_FILE = "lenet-300-100-digits.safetensors"
@@ -62,9 +63,12 @@ class Place:
 
 
 def study_file(folder: Path, method: str, **changes: Any) -> Path:
-    """A few steps; SparseVD at its published threshold, as in the paper's table."""
+    """A few steps, fewer where nine networks are trained; SparseVD at its published threshold."""
     if method == "sparsevd":
         changes = {"consolidate": None, "choose": {"threshold": 3.0, "bits_error": 25.0}} | changes
+    if method == "per-context":
+        brief = {"steps": 8, "kl_weight": 0.3, "logvar_rate": 0.5}
+        changes = {"learn": brief, "consolidate": CONSOLIDATE | {"steps": 4}} | changes
     return write_study(folder, method, **changes)
 
 
@@ -150,8 +154,7 @@ def test_training_follows_the_study(place: Place) -> None:
     assert sparse.network.design.family == "sparse-vd"
     assert sparse.network.design.std_limits is None
     assert [stage["kind"] for stage in sparse.training["recipe"]] == ["learn"]
-    first, *others = load_run(place.runs / "bhc-cy-seed0").network.design.std_limits or ()
-    assert (first, others) == (bhc.models.FIRST_LAYER_STD["lenet-300-100"], [None, None])
+    assert load_run(place.runs / "bhc-cy-seed0").network.design.std_limits == (0.2, None, None)
 
 
 def test_the_tables_are_built_from_the_results(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +196,13 @@ def test_force_measures_again_and_trains_nothing(place: Place) -> None:
         assert stamps(place.runs) == trained
 
 
-def test_only_the_seeds_that_were_asked_for_are_run(place: Place, tmp_path: Path) -> None:
+def test_only_the_seeds_that_were_asked_for_are_run(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fresh = Place(tmp_path).start_from(place)
     config = study_file(tmp_path, "sparsevd", seeds=[0, 1, 2])
+    assert fresh.call(config, "--seeds", "5") == 0
+    assert "has none of these seeds, its own are [0, 1, 2]" in capsys.readouterr().err
     assert fresh.call(config, "--seeds", "1", "5") == 0
     assert [path.name for path in fresh.target("sparsevd").parent.iterdir()] == ["sparsevd-seed1.json"]
     assert fresh.result("sparsevd", 1)["seed"] == 1
@@ -220,13 +227,21 @@ def test_the_same_study_gives_the_same_result_elsewhere(place: Place, tmp_path: 
     assert lasting(fresh.result("sparsevd")) == lasting(place.result("sparsevd"))
 
 
-def test_a_run_of_another_recipe_is_refused(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_training: None
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"learn": {"steps": 21}}, "recipe"), ({"generator": {"kind": "low-rank", "rank": 2}}, "generator")],
+)
+def test_a_run_that_is_not_the_study_s_is_refused(
+    place: Place,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    no_training: None,
+    changes: dict[str, Any],
+    words: str,
 ) -> None:
     before = place.target("sparsevd").read_bytes()
-    other = study_file(tmp_path, "sparsevd", learn={"steps": 21})
-    assert place.call(other, "--force") == 2
-    assert "sparsevd-seed0 was trained with another recipe" in capsys.readouterr().err
+    assert place.call(study_file(tmp_path, "sparsevd", **changes), "--force") == 2
+    assert f"sparsevd-seed0 was trained with another {words} than sparsevd has now" in capsys.readouterr().err
     assert place.target("sparsevd").read_bytes() == before
 
 
@@ -237,7 +252,7 @@ def test_a_study_killed_in_training_goes_on_from_its_checkpoint_to_the_same_resu
     place: Place, tmp_path: Path
 ) -> None:
     """The first stage leaves a checkpoint; the second is long enough to be killed in."""
-    changes = {"consolidate": {"steps": 120, "thresholds": [-7.0, -4.0]}}
+    changes = {"consolidate": CONSOLIDATE | {"steps": 80}}
     cut, whole = (Place(tmp_path / name).start_from(place) for name in ("cut", "whole"))
     config = study_file(tmp_path, "bc-gnj", **changes)
     folder = RunFolder(cut.runs / "bc-gnj-seed0")
@@ -326,6 +341,20 @@ def test_the_time_of_an_interrupted_training_counts_what_came_before(
     assert 1000 < cut.result("bc-gnj")["train_seconds"] < 1060
 
 
+def test_a_study_stopped_between_its_model_and_its_clock_needs_no_new_training(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_training: None
+) -> None:
+    """The diary still knows how long it took."""
+    cut, config = Place(tmp_path), study_file(tmp_path, "sparsevd")
+    shutil.copytree(place.runs, cut.runs)
+    folder = cut.runs / "sparsevd-seed0"
+    (folder / "time.json").unlink()
+    (*_, last) = RunFolder(folder).metrics.read()
+    assert cut.call(config) == 0
+    assert lasting(cut.result("sparsevd")["contexts"]) == lasting(place.result("sparsevd")["contexts"])
+    assert cut.result("sparsevd")["train_seconds"] == last["seconds"] > 0
+
+
 # Wrong use
 
 
@@ -409,8 +438,14 @@ def test_jobs_measure_again_where_they_are_told_to(place: Place, monkeypatch: py
     assert all({"--force", "--data-dir"} <= set(command) for command in commands)
 
 
-def test_one_failed_job_is_the_status_of_all(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = iter([0, 2, 0])
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: Ended(next(codes)))
+@pytest.mark.parametrize("code", [1, 2, -signal.SIGKILL])
+def test_a_job_that_failed_or_was_killed_is_named_and_no_success(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    def end(command: list[str], **options: object) -> Ended:
+        return Ended(code if command[command.index("--seeds") + 1] == "1" else 0)
+
+    monkeypatch.setattr(subprocess, "run", end)
     config = study_file(tmp_path, "sparsevd", seeds=[0, 1, 2])
-    assert Place(tmp_path).start_from(place).call(config, "--jobs", "2") == 2
+    assert Place(tmp_path).start_from(place).call(config, "--jobs", "2") == 1
+    assert capsys.readouterr().err.splitlines() == ["failed: sparsevd, seed 1"]

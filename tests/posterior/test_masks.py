@@ -272,7 +272,10 @@ def slow_weight_masks(layers, kept):
         positions, alive = [], []
         for unit in range(units):
             places = range(unit * layer.positions, (unit + 1) * layer.positions)
-            readers = [any(kept[index][out, place].any() for out in range(layer.num_outputs)) for place in places]
+            images = index == 0 and layer.is_convolution  # all of their channels arrive
+            readers = [
+                images or any(kept[index][out, place].any() for out in range(layer.num_outputs)) for place in places
+            ]
             written = index == 0 or bool(kept[index - 1][unit].any())
             alive.append(written and any(readers))
             positions += [alive[-1] and reader for reader in readers]

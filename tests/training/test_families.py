@@ -9,6 +9,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
+from bhc.tensors import read_tensors, write_tensors
 from bhc.training import Silent
 
 RECIPE = (
@@ -71,7 +72,7 @@ def test_a_model_of_one_context_refuses_a_condition(
 
 
 def test_classes_that_the_network_lacks_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    with pytest.raises(BhcError, match="outputs 0 to 9"):
+    with pytest.raises(BhcError, match="0 to 9"):
         bhc.wrap(pretrained, bhc.SingleContext((3, 10)), example_input=digits.train.images[:1])
 
 
@@ -116,3 +117,39 @@ def test_a_run_of_every_family_resumes_to_the_same_bits(
     resumed = fit(digits, pretrained, "single", family, run=tmp_path, checkpoint_every=7, resume=True)
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(tensor, resumed.network.state_dict()[name]), name
+
+
+def test_single_weights_may_go_from_every_channel_of_an_image() -> None:
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 10)
+    )
+    images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
+    model = bhc.wrap(net, bhc.SingleContext(), example_input=images[:1].float(), family="sparse-vd")
+    with torch.no_grad():
+        # All weights of one colour are noise: they go, the colour itself still arrives.
+        model.network.hypernet.weight_heads[0].shared_logvar.offset[:, 1] = 9.0  # type: ignore[union-attr,operator]
+    small = model.compress(threshold=3.0, precision=bhc.Float32())
+    first = small.network.layers[0].module.weight
+    assert first.shape[1] == 3
+    assert (first[:, 1] == 0).all()
+    assert (first[:, 0] != 0).any()
+    assert small.module(images.float()).shape == (6, 10)
+
+
+def test_a_checkpoint_of_another_device_is_refused_with_its_name(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.images[:1])
+    monkeypatch.setattr("bhc.training.loop._Trainer.finished", _stop)
+    with pytest.raises(KeyboardInterrupt):
+        bhc.fit(model, digits.train, digits.validation, recipe=ALONE, run=tmp_path, progress=Silent())
+    monkeypatch.undo()
+    tensors, header = read_tensors(tmp_path / "checkpoint.safetensors")
+    header["settings"]["device"] = "cuda"
+    write_tensors(tmp_path / "checkpoint.safetensors", tensors, header)
+    with pytest.raises(BhcError, match="another device"):
+        bhc.fit(model, digits.train, digits.validation, recipe=ALONE, run=tmp_path, resume=True, progress=Silent())
+
+
+def _stop(*arguments: object) -> None:
+    raise KeyboardInterrupt

@@ -21,7 +21,7 @@ def network_of(digits: DataSet, net: torch.nn.Module, **options: object) -> Cond
 def draw_of(digits: DataSet, *, device: torch.device = CPU, seed: int = 0) -> Draw:
     generators = [torch.Generator(device).manual_seed(seed + offset) for offset in (0, 1)]
     index = ClassIndex(digits.train, 10, device=device)
-    return Draw(index, generators[0], FreshNoise(generators[1]), generators[1])
+    return Draw(index, generators[0], FreshNoise(generators[1]))
 
 
 def copies(network: ConditionalNetwork) -> dict[str, torch.Tensor]:
