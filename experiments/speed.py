@@ -21,7 +21,7 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.files import write_json
 from bhc.results import environment
-from bhc.training import Silent
+from bhc.training import Silent, describe_device
 from bhc.training.stages import Draw, Stage
 from bhc.training.step import make_step
 
@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE))
 
 from study.choosing import emit  # noqa: E402
 from study.config import Study  # noqa: E402
-from study.training import Bench, Member, device_name  # noqa: E402
+from study.training import Bench, Member  # noqa: E402
 
 WARM_UP = 10
 BLOCKS = 5
@@ -77,8 +77,8 @@ def measure(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "experiment": "speed",
         "model": model,
         **environment(),
-        "train_device": device_name(arguments.device),
-        "emit_device": device_name("cpu"),
+        "train_device": describe_device(torch.device(arguments.device)),
+        "emit_device": describe_device(torch.device("cpu")),
         **timed,
         **emission,
         "times_less": 1e3 * timed["context_train_seconds"] / emission["emit_network_ms"],

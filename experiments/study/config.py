@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Choice:
     @classmethod
     def of(cls, bits_error: Any, error: Any = None, threshold: float | None = None) -> "Choice":
         """From one number or a list of them."""
-        return cls(_tuple(error), threshold, _tuple(bits_error))
+        return cls(_tuple(error), None if threshold is None else float(threshold), _tuple(bits_error))
 
     def check(self, groups: int) -> None:
         """Raise unless every group of contexts has its limits."""
@@ -74,31 +75,42 @@ class Study:
         """The study that a TOML file describes."""
         try:
             data = tomllib.loads(path.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise bhc.BhcError(f"{path} cannot be read as a study: {error}") from error
         try:
-            study = cls(
-                name=path.stem,
-                experiment=data["experiment"],
-                model=data["model"],
-                data=data["data"],
-                method=METHODS[data["method"]],
-                seeds=tuple(data["seeds"]),
-                generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
-                learn=data["learn"],
-                learn_high=data.get("learn_high", {}),
-                consolidate=data.get("consolidate"),
-                choice=Choice.of(**data["choose"]),
-                settings=data,
-            )
+            study = cls._of(path.stem, data)
+            study.check()
         except KeyError as error:
             raise bhc.BhcError(f"{path} lacks {error}, or names what does not exist") from error
-            models.check(study.model)
-            study.choice.check(study.method.groups)
-            len(study.recipe)  # a stage that does not take what it is given says so here
-        except (TypeError, bhc.BhcError) as error:
+        except (TypeError, ValueError, bhc.BhcError) as error:
             raise bhc.BhcError(f"{path} has a setting that cannot be: {error}") from error
         return study
+
+    @classmethod
+    def _of(cls, name: str, data: dict[str, Any]) -> "Study":
+        return cls(
+            name=name,
+            experiment=data["experiment"],
+            model=data["model"],
+            data=data["data"],
+            method=METHODS[data["method"]],
+            seeds=tuple(index(seed) for seed in data["seeds"]),
+            generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
+            learn=data["learn"],
+            learn_high=data.get("learn_high", {}),
+            consolidate=data.get("consolidate"),
+            choice=Choice.of(**data["choose"]),
+            settings=data,
+        )
+
+    def check(self) -> None:
+        """Raise if something in it cannot be."""
+        models.check(self.model)
+        self.choice.check(self.method.groups)
+        if not self.seeds:
+            raise bhc.BhcError("there are no seeds")
+        if not self.recipe:  # a stage that does not take what it is given says so
+            raise bhc.BhcError("there is nothing to train")
 
     @property
     def recipe(self) -> Recipe:
@@ -122,4 +134,4 @@ class Study:
 def _tuple(value: Any) -> tuple[float, ...]:
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+    return tuple(float(number) for number in (value if isinstance(value, list) else [value]))

@@ -15,11 +15,12 @@ import torch
 import bhc
 from bhc.emission.emit import ThresholdWarning
 from bhc.results import Outcome, environment, harmonic, judge, mean, summarise
+from bhc.training import describe_device
 from study import sparse
 from study.choosing import Asked, Chosen, choose, curve, emit, log_dropout, thresholds_of
 from study.config import Study
 from study.methods import Case
-from study.training import Member, device_name, tidy
+from study.training import Member, tidy
 
 WITH_HISTOGRAM = ("bc-gnj", "bc-ghs", "bc-io-gnj")
 
@@ -54,7 +55,7 @@ def measure(study: Study, seed: int, members: Sequence[Member]) -> dict[str, Any
         "config": tidy(study.settings),
         **environment(),
         "train_device": members[0].device,
-        "emit_device": device_name("cpu"),
+        "emit_device": describe_device(torch.device("cpu")),
         "seconds": train_seconds + time.perf_counter() - began,
         "train_seconds": train_seconds,
         "original_error": 100 * sum(o.wrong_before for o in outcomes) / sum(o.images for o in outcomes),

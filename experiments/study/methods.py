@@ -73,12 +73,13 @@ def mixed_batches(dataset: DataSet) -> list[Case]:
     draws = torch.Generator().manual_seed(MIXED_SEED)
 
     def batches(split: Split) -> list[Sample]:
-        order = torch.randperm(len(split), generator=draws)[: MIXED_BATCHES * size]
+        count = min(MIXED_BATCHES, len(split) // size)
+        order = torch.randperm(len(split), generator=draws)[: count * size]
         parts = [Split(split.images[index], split.labels[index]) for index in order.split(size)]
         return [Sample({"domain": part.images}, part) for part in parts]
 
     seen, unseen = batches(dataset.validation), batches(dataset.test)
-    return [Case(f"batch {number}", *pair) for number, pair in enumerate(zip(seen, unseen, strict=True))]
+    return [Case(f"batch {number}", *pair) for number, pair in enumerate(zip(seen, unseen, strict=False))]
 
 
 def budgets(dataset: DataSet) -> list[Case]:

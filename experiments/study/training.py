@@ -1,18 +1,14 @@
 """Training a study's networks: once, resumed where it was interrupted, skipped where it is done."""
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
-from bhc.files import read_json, write_json
 from bhc.models import std_limits
 from bhc.posterior import FAMILIES
 from bhc.training import Progress, RunFolder, error_of, load_weights, pretrain, save_weights
@@ -28,8 +24,15 @@ class Member:
 
     model: bhc.Compressor
     cases: tuple[Case, ...]
-    seconds: float
-    device: str
+
+    @property
+    def seconds(self) -> float:
+        """What its training took."""
+        return self.model.model.training["seconds"]
+
+    @property
+    def device(self) -> str:
+        return self.model.model.training["device"]
 
 
 @dataclass(frozen=True)
@@ -69,33 +72,13 @@ class Bench:
         ]
 
     def _member(self, study: Study, space: ContextSpace, folder: Path, seed: int, cases: Sequence[Case]) -> Member:
-        run, clock = RunFolder(folder), folder / "time.json"
-        self.weights(study.model)  # not on this study's clock
+        run = RunFolder(folder)
+        untrained = self.untrained(study, space, seed)
         if not run.description.exists():
-            resume = run.checkpoint.exists()
-            before = _seconds_so_far(run, clock) if resume else 0.0
-            if resume:
-                write_json(clock, {"seconds": before, "device": device_name(self.device)})
-            began = time.perf_counter()
-            self._fit(study, space, folder, seed, resume=resume)
-            write_json(clock, {"seconds": before + time.perf_counter() - began, "device": device_name(self.device)})
-        return self.member(study, space, folder, seed, cases)
-
-    def member(self, study: Study, space: ContextSpace, folder: Path, seed: int, cases: Sequence[Case]) -> Member:
-        """What was trained before, if it is what the study asks for now."""
-        run, clock = RunFolder(folder), folder / "time.json"
-        model, wanted = bhc.load(folder), self.untrained(study, space, seed).network.to_dict()
-        found = model.network.to_dict() | {key: model.model.training[key] for key in ("recipe", "seed")}
-        wanted |= {"recipe": [stage.to_dict() for stage in study.recipe], "seed": seed}
-        different = [key for key, value in wanted.items() if tidy(value) != tidy(found[key])]
-        if different:
-            raise bhc.BhcError(
-                f"{folder} was trained with another {', another '.join(different)} than {study.name} has now",
-                hint="remove that folder to train again, or give another --runs",
-            )
-        # Killed in the moment between the two files: the diary knows all but the last seconds.
-        made = read_json(clock) if clock.exists() else {"seconds": _seconds_so_far(run, clock), "device": "unknown"}
-        return Member(model, tuple(cases), made["seconds"], made["device"])
+            self._fit(study, untrained, folder, seed, resume=run.checkpoint.exists())
+        model = bhc.load(folder)
+        _check(study, model, wanted=untrained.network.to_dict(), seed=seed, folder=folder)
+        return Member(model, tuple(cases))
 
     def untrained(self, study: Study, space: ContextSpace, seed: int) -> bhc.Compressor:
         """A study's model before its first step."""
@@ -111,9 +94,9 @@ class Bench:
             seed=seed,
         )
 
-    def _fit(self, study: Study, space: ContextSpace, folder: Path, seed: int, *, resume: bool) -> None:
+    def _fit(self, study: Study, model: bhc.Compressor, folder: Path, seed: int, *, resume: bool) -> None:
         bhc.fit(
-            self.untrained(study, space, seed),
+            model,
             self.dataset.train,
             self.dataset.validation,
             recipe=study.recipe,
@@ -127,18 +110,16 @@ class Bench:
         )
 
 
-def _seconds_so_far(run: RunFolder, clock: Path) -> float:
-    """What an interrupted training took: all parts but the last are on the clock, that one is in the diary."""
-    lines = run.metrics.path.read_text().splitlines() if run.metrics.path.exists() else []
-    before = read_json(clock)["seconds"] if clock.exists() else 0.0
-    return before + (json.loads(lines[-1])["seconds"] if lines else 0.0)
-
-
-def device_name(device: str) -> str:
-    """A device in words."""
-    if torch.device(device).type == "cuda":
-        return f"cuda: {torch.cuda.get_device_name(torch.device(device))}"
-    return f"cpu, {torch.get_num_threads()} threads"
+def _check(study: Study, model: bhc.Compressor, *, wanted: dict[str, Any], seed: int, folder: Path) -> None:
+    """Raise unless what was trained is what the study asks for now."""
+    wanted = wanted | {"recipe": [stage.to_dict() for stage in study.recipe], "seed": seed}
+    found = model.network.to_dict() | model.model.training
+    different = [key for key, value in wanted.items() if tidy(value) != tidy(found[key])]
+    if different:
+        raise bhc.BhcError(
+            f"{folder} was trained with another {', another '.join(different)} than {study.name} has now",
+            hint="remove that folder to train again, or give another --runs",
+        )
 
 
 def tidy(settings: Any) -> Any:

@@ -55,7 +55,8 @@ def asked_of(member: Member) -> list[tuple[Member, Case]]:
 
 
 def member_of(model: bhc.Compressor, cases: Sequence[Case]) -> Member:
-    return Member(model, tuple(cases), 12.5, "cpu, 1 threads")
+    model.model.training |= {"seconds": 12.5, "device": "cpu, 1 threads"}
+    return Member(model, tuple(cases))
 
 
 @pytest.fixture(scope="module")

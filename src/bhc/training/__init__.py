@@ -1,6 +1,6 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
-from bhc.training.device import find_device, repeatable
+from bhc.training.device import describe_device, find_device, repeatable
 from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off
 from bhc.training.loop import Options, choose_threshold, train
 from bhc.training.pretraining import Pretraining, error_of, load_weights, pretrain, save_weights
@@ -37,6 +37,7 @@ __all__ = [
     "base_error",
     "choose_threshold",
     "default_progress",
+    "describe_device",
     "error_of",
     "find_device",
     "load_run",

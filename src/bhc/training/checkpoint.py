@@ -16,13 +16,14 @@ from bhc.training.run import RunFolder, load_network_, network_tensors
 
 @dataclass
 class Position:
-    """Where a run is: steps done in all, the stage at work and its steps done, steps skipped, curves so far."""
+    """Where a run is: steps in all, the stage at work and its steps, steps skipped, curves and seconds so far."""
 
     step: int = 0
     stage: int = 0
     stage_step: int = 0
     skipped: int = 0
     curves: dict[str, Any] | None = None
+    seconds: float = 0.0
 
 
 def save_checkpoint(

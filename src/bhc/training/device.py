@@ -22,6 +22,13 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
+def describe_device(device: torch.device) -> str:
+    """A device in words: what a time was measured on."""
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)}"
+    return f"{device.type}, {torch.get_num_threads()} threads"
+
+
 @contextmanager
 def repeatable(wanted: bool) -> Iterator[None]:
     """Make CUDA give the same bits again while inside; a CPU does anyway."""

@@ -20,6 +20,7 @@ from bhc.training.checkpoint import (
     restore_optimizer_,
     save_checkpoint,
 )
+from bhc.training.device import describe_device
 from bhc.training.evaluation import Point, Probe, base_error, pruning_ratios, trade_off
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
@@ -90,7 +91,7 @@ class _Trainer:
         self.draw = Draw.of(train_set, network.num_classes, device=network.device, seed=options.seed)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
-        self.began = time.monotonic()
+        self.seconds_before, self.began = 0.0, time.monotonic()
 
     def go(self) -> None:
         """All stages, from wherever the run is."""
@@ -124,6 +125,8 @@ class _Trainer:
                 "seed": self.options.seed,
                 "steps": self.position.step,
                 "skipped_steps": self.position.skipped,
+                "seconds": self._seconds(),
+                "device": describe_device(self.network.device),
                 "original_error": original,
                 "curves": curves,
                 "curve_contexts": [probe.context.to_dict() for probe in self.probes],
@@ -175,8 +178,12 @@ class _Trainer:
             terms["skipped"] = float(self.position.skipped)
         self.options.progress.update(self.position.stage_step, terms)
         if self.folder:
-            seconds = round(time.monotonic() - self.began, 2)
+            seconds = round(self._seconds(), 2)
             self.folder.metrics.append({"step": self.position.step, "stage": stage.kind, **terms, "seconds": seconds})
+
+    def _seconds(self) -> float:
+        """What the run has taken, the parts before an interruption included."""
+        return self.seconds_before + time.monotonic() - self.began
 
     def _sparsity(self) -> float:
         """Harmonic pruning ratio over the probes at the middle of the thresholds in use."""
@@ -206,6 +213,7 @@ class _Trainer:
                 left_over.unlink(missing_ok=True)
             return None
         tensors, self.position, gates = read_checkpoint(self.folder, settings=self.settings)
+        self.seconds_before = self.position.seconds
         self.folder.metrics.cut_back_(self.position.step)
         for finished in self.recipe[: self.position.stage]:
             finished.prepare_(self.network)  # what it froze is not in a checkpoint
@@ -215,6 +223,7 @@ class _Trainer:
 
     def _save(self, optimizer: torch.optim.Optimizer) -> None:
         assert self.folder is not None
+        self.position.seconds = self._seconds()
         save_checkpoint(
             self.folder, self.network, optimizer, self.draw.generators, self.position, settings=self.settings
         )
