@@ -87,6 +87,8 @@ def test_a_run_broken_off_in_either_stage_resumes_to_the_same_bits(
     assert_same_bits(whole, bhc.load(tmp_path / "cut"))
     steps = [record["step"] for record in RunFolder(tmp_path / "cut").metrics.read()]
     assert steps == [record["step"] for record in RunFolder(tmp_path / "whole").metrics.read()]
+    clocks = [model.model.training.pop("seconds") for model in (whole, resumed)]
+    assert all(0 < seconds < 600 for seconds in clocks)
     assert whole.model.training == resumed.model.training
 
 
