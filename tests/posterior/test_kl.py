@@ -103,11 +103,10 @@ def column(value):
     return torch.tensor([[value]], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("scale", [1e-2, 1.0, 7.0])
 @pytest.mark.parametrize(("mean", "variance"), LOG_NORMALS)
-def test_divergence_from_a_gamma_variable_is_the_integral(mean, variance, scale):
-    given = kl_gamma(column(mean), column(np.log(variance)), scale=scale)
-    expected = quadrature_of_log_normal_kl(mean, variance, gamma(0.5, scale=scale))
+def test_divergence_from_a_gamma_variable_is_the_integral(mean, variance):
+    given = kl_gamma(column(mean), column(np.log(variance)))
+    expected = quadrature_of_log_normal_kl(mean, variance, gamma(0.5))
     assert given.item() == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 

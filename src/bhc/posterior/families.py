@@ -88,11 +88,9 @@ class GroupHorseshoe(Family):
     """BC-GHS: the groups of BC-GNJ under half-Cauchy scales, local ones times a global one a layer.
 
     A half-Cauchy variable is the root of a gamma times an inverse gamma variable; each of the four factors of a
-    squared scale has a log-normal posterior: ``a_i ~ Gamma(1/2, 1)``, ``b_i ~ InvGamma(1/2, 1)``,
-    ``s_a ~ Gamma(1/2, global_scale^2)``, ``s_b ~ InvGamma(1/2, 1)``.
+    squared scale has a log-normal posterior: ``a_i, s_a ~ Gamma(1/2, 1)``, ``b_i, s_b ~ InvGamma(1/2, 1)``.
     """
 
-    global_scale: float = 1.0
     means_need_variances = True
 
     def num_scales(self, layer: Layer) -> tuple[int, int]:
@@ -117,12 +115,8 @@ class GroupHorseshoe(Family):
         local_a, local_b, global_a, global_b = zip(
             scale.part_means.split(sizes, dim=1), scale.part_logvars.split(sizes, dim=1), strict=True
         )
-        return (
-            kl_gamma(*local_a)
-            + kl_inverse_gamma(*local_b)
-            + kl_gamma(*global_a, scale=self.global_scale**2)
-            + kl_inverse_gamma(*global_b)
-        )
+        gammas = kl_gamma(*local_a) + kl_gamma(*global_a)
+        return gammas + kl_inverse_gamma(*local_b) + kl_inverse_gamma(*global_b)
 
 
 @dataclass(frozen=True)

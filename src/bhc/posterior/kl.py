@@ -40,14 +40,13 @@ def kl_scales(log_dropout: Tensor) -> Tensor:  # (K, n) -> (K,)
     return (K1 + 0.5 * F.softplus(-x) - K1 * torch.sigmoid(K2 + K3 * x)).sum(-1)
 
 
-def kl_gamma(log_mean: Tensor, log_logvar: Tensor, *, scale: float = 1.0) -> Tensor:  # (K, n) -> (K,)
-    """KL(LogNormal(m, v) || Gamma(1/2, scale)) summed over n variables.
+def kl_gamma(log_mean: Tensor, log_logvar: Tensor) -> Tensor:  # (K, n) -> (K,)
+    """KL(LogNormal(m, v) || Gamma(1/2, 1)) summed over n variables.
 
-    ``exp(m + v / 2) / scale - (m + log v + 1 + log 2 - log scale) / 2``
+    ``exp(m + v / 2) - (m + log v + 1 + log 2) / 2``
     """
-    variance = log_logvar.exp()
-    mean = (log_mean + 0.5 * variance).clamp(max=LARGEST_EXPONENT).exp()
-    return (mean / scale - 0.5 * (log_mean + log_logvar + 1 + LOG_2 - log(scale))).sum(-1)
+    mean = (log_mean + 0.5 * log_logvar.exp()).clamp(max=LARGEST_EXPONENT).exp()
+    return (mean - 0.5 * (log_mean + log_logvar + 1 + LOG_2)).sum(-1)
 
 
 def kl_inverse_gamma(log_mean: Tensor, log_logvar: Tensor) -> Tensor:  # (K, n) -> (K,)
