@@ -221,6 +221,33 @@ def test_from_scratch_with_unequal_appearances(
     assert "pretrained" not in captured.out
 
 
+@pytest.mark.parametrize("family", ["ghs", "sparse-vd"])
+def test_a_network_for_all_contexts_trains_and_is_inspected(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, family: str
+) -> None:
+    out = tmp_path / "run"
+    words = ("--model", "lenet-300-100", "--data", "digits", "--out", out, "--context", "none", "--family", family)
+    assert call(monkeypatch, "train", *words, "--steps", "10", "--consolidation-steps", "5") == 0
+    assert "compress" in (told := capsys.readouterr().err)
+    assert "--classes" not in told.split("next:")[1]
+    assert call(monkeypatch, "inspect", out, "--plot", tmp_path / "x.png") == 0
+    facts = capsys.readouterr().out
+    assert "contexts      one: all classes" in facts
+    assert f"family {family}" in facts
+    assert call(monkeypatch, "compress", out, "--out", tmp_path / "a.bhc") == 0
+    assert call(monkeypatch, "compress", out, "--classes", "3,4", "--out", tmp_path / "b.bhc") == 2
+    assert "leave the conditions out" in capsys.readouterr().err
+
+
+def test_an_unknown_family_is_refused_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("--model", "lenet-300-100", "--data", "digits", "--out", tmp_path / "run", "--family", "gaussian")
+    assert call(monkeypatch, "train", *words) == 2
+    assert "sparse-vd" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("context", ["domain", "budget", "classes+budget"])
 def test_other_contexts_train_and_are_inspected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, context: str

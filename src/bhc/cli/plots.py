@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,9 @@ def run_figure(
     with matplotlib.rc_context(STYLE):
         scales = _scale_groups(network, context)
         columns = max(3, (len(scales) + 1) // 2)
-        figure = Figure(figsize=(4 * columns, 9))
-        grid = figure.add_gridspec(3, columns)
+        rows = 1 + ceil(len(scales) / columns)
+        figure = Figure(figsize=(4 * columns, 3 * rows))
+        grid = figure.add_gridspec(rows, columns)
         draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
         plan = make_plan(network, context, threshold)
         before = [layer.width for layer in network.layers]
@@ -206,7 +208,7 @@ def draw_histogram(axes: Axes, title: str, rates: np.ndarray, threshold: float) 
 
 @torch.no_grad()
 def _scale_groups(network: ConditionalNetwork, context: Context) -> list[tuple[str, np.ndarray]]:
-    """Every group of more than one scale, with its rates in this context."""
+    """Every group of more than one scale, or single weights where those go, with its rates in this context."""
     batch = ContextBatch.of([context], network.num_classes)
     dropouts = network.hypernet.dropouts(network.space.encode(batch))
     groups = []
@@ -214,4 +216,6 @@ def _scale_groups(network: ConditionalNetwork, context: Context) -> list[tuple[s
         for kind, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout)):
             if rates is not None and rates.shape[1] > 1:
                 groups.append((f"{layer.name} {kind}", rates[0].numpy()))
+        if dropout.weights is not None:
+            groups.append((f"{layer.name} weights", dropout.weights[0].flatten().numpy()))
     return groups

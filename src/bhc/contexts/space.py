@@ -50,12 +50,12 @@ class ContextSpace(ABC):
     def resolve(self, request: Mapping[str, Any]) -> Context:
         """The context a user asks for, or an error that says what may be asked."""
         given = {name: value for name, value in request.items() if value is not None}
-        allowed = ", ".join(self.conditions) or "no conditions, it was made for one context"
+        allowed = ", ".join(self.conditions)
         unknown = [name for name in given if name not in self.conditions]
         if unknown:
             raise BhcError(
                 f"this model was not trained for a condition on {', '.join(unknown)}",
-                hint=f"it takes: {allowed}",
+                hint=f"it takes: {allowed}" if allowed else "it was made for one context: leave the conditions out",
             )
         missing = [name for name in self.conditions if name not in given]
         if missing:
