@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments.report import read_results
+from experiments.report.load import Results
 
+PNG = b"\x89PNG\r\n\x1a\n"
+LENET, CAFFE = "lenet-300-100", "lenet-5-caffe"
 WIDTHS = {"lenet-300-100": [20, 8, 4], "lenet-5-caffe": [4, 5, 30, 6]}
 BASELINES = ("sparsevd", "bc-gnj", "bc-ghs", "bc-io-gnj")
 CONDITIONAL = ("bhc-cx-domain", "bhc-cx-mixed", "bhc-cy", "bhc-cw", "per-context")
@@ -189,3 +193,20 @@ def _rates(method: str) -> dict[str, list[float]]:
         "fc2 inputs": rng.normal(2, 1.5, 300).tolist(),
         "fc3 inputs": rng.normal(-3, 1, 100).tolist(),
     }
+
+
+def results_of(folder: Path, *runs: dict[str, Any]) -> Results:
+    for result in runs:
+        write(folder, result)
+    return read_results(folder)
+
+
+def section(text: str, title: str) -> str:
+    """The part under a heading, without the parts after it."""
+    return text.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+def rows_of(text: str, first: str) -> list[list[str]]:
+    """The cells of every table row whose first cell is ``first``."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if row[0] == first]

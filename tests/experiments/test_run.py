@@ -1,12 +1,8 @@
 """The runner from configuration files to result files and tables, on the small digits."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,96 +10,17 @@ from typing import Any
 import pytest
 import run
 import torch
-from study import choosing, training
+from study import training
 from study.config import Study
 from study.methods import class_pairs
 
 import bhc
 from bhc.data import DataSet
-from bhc.tensors import read_tensors, write_tensors
-from bhc.training import RunFolder, Silent, error_of, load_run, load_weights
-from tests.experiments.test_tables import run_script
-from tests.experiments.toys import CONSOLIDATE, EXPERIMENTS, write_study
+from bhc.training import Silent, error_of, load_run, load_weights
+from tests.experiments.runner import NAMES, ONE_WEIGHT_FILE, Place, lasting, stamps, study_file
+from tests.experiments.toys import EXPERIMENTS, run_script
 
-NAMES = ("bhc-cy", "sparsevd", "per-context")
-ONE_WEIGHT_FILE = "lenet-300-100-digits.safetensors"
-PASSING = ("seconds", "train_seconds", "emit_ms", "emit_ms_median", "commit")  # what two runs may differ in
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one call finds and leaves its files."""
-
-    folder: Path
-
-    @property
-    def runs(self) -> Path:
-        return self.folder / "runs"
-
-    @property
-    def options(self) -> list[str]:
-        return ["--device", "cpu", "--runs", str(self.runs), "--results", str(self.folder / "results")]
-
-    def call(self, *arguments: str | Path) -> int:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.argv", ["run.py", *map(str, arguments), *self.options])
-            return run.main()
-
-    def target(self, name: str, seed: int = 0) -> Path:
-        return self.folder / "results" / "table1" / f"{name}-seed{seed}.json"
-
-    def result(self, name: str, seed: int = 0) -> dict[str, Any]:
-        return json.loads(self.target(name, seed).read_text())
-
-    def start_from(self, other: "Place") -> "Place":
-        """With the pretrained network of another place, so that it is not made again."""
-        self.runs.mkdir(parents=True)
-        (self.runs / ONE_WEIGHT_FILE).write_bytes((other.runs / ONE_WEIGHT_FILE).read_bytes())
-        return self
-
-
-def study_file(folder: Path, method: str, **changes: Any) -> Path:
-    """A few steps, fewer where nine networks are trained; SparseVD at its published threshold."""
-    if method == "sparsevd":
-        changes = {"consolidate": None, "choose": {"threshold": 3.0, "bits_error": 25.0}} | changes
-    if method == "per-context":
-        brief = {"steps": 8, "kl_weight": 0.3, "logvar_rate": 0.5}
-        changes = {"learn": brief, "consolidate": CONSOLIDATE | {"steps": 4}} | changes
-    return write_study(folder, method, **changes)
-
-
-def lasting(value: Any) -> Any:
-    """A result without what says when it was made."""
-    if isinstance(value, dict):
-        return {key: lasting(inner) for key, inner in value.items() if key not in PASSING}
-    return [lasting(inner) for inner in value] if isinstance(value, list) else value
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_tries() -> Iterator[None]:
-    """Most of the time of such small studies is in the many thresholds and steps that are tried."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "CURVE_POINTS", 13)
-        patch.setattr(choosing, "SCALES", choosing.SCALES[::4])
-        yield
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Three studies, run in one call."""
-    place = Place(tmp_path_factory.mktemp("place"))
-    configs = [study_file(place.folder, method) for method in NAMES]
-    assert place.call(*configs) == 0
-    return place
-
-
-@pytest.fixture
-def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("something was trained")
-
-    monkeypatch.setattr(bhc, "fit", refuse)
-    monkeypatch.setattr(training, "pretrain", refuse)
+pytestmark = pytest.mark.usefixtures("few_tries")
 
 
 # Results
@@ -172,10 +89,6 @@ def test_the_tables_are_built_from_the_results(place: Place, tmp_path: Path, mon
 # What is there already
 
 
-def stamps(folder: Path) -> dict[Path, tuple[int, bytes]]:
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.usefixtures("no_training")
 def test_a_second_call_leaves_everything_as_it_is(place: Place) -> None:
     before = stamps(place.folder)
@@ -242,104 +155,6 @@ def test_a_run_that_is_not_the_study_s_is_refused(
     assert place.call(study_file(tmp_path, "sparsevd", **changes), "--force") == 2
     assert f"sparsevd-seed0 was trained with another {words} than sparsevd has now" in capsys.readouterr().err
     assert place.target("sparsevd").read_bytes() == before
-
-
-# Interrupted
-
-
-def test_a_study_killed_in_training_goes_on_from_its_checkpoint_to_the_same_result(
-    place: Place, tmp_path: Path
-) -> None:
-    """The first stage leaves a checkpoint; the second is long enough to be killed in."""
-    changes = {"consolidate": CONSOLIDATE | {"steps": 80}}
-    cut, whole = (Place(tmp_path / name).start_from(place) for name in ("cut", "whole"))
-    config = study_file(tmp_path, "bc-gnj", **changes)
-    folder = RunFolder(cut.runs / "bc-gnj-seed0")
-    victim = subprocess.Popen(
-        [sys.executable, str(EXPERIMENTS / "run.py"), str(config), *cut.options],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while not folder.checkpoint.exists():
-        assert victim.poll() is None, "the study ended before it could be killed"
-        assert time.monotonic() < deadline, "no checkpoint appeared"
-        time.sleep(0.01)
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
-    assert not folder.description.exists()
-    assert not cut.target("bc-gnj").exists()
-    assert [record["step"] for record in folder.metrics.read()] == [20]
-
-    assert cut.call(config) == 0
-    assert whole.call(config) == 0
-    assert lasting(cut.result("bc-gnj")) == lasting(whole.result("bc-gnj"))
-    assert not folder.checkpoint.exists()
-
-
-class Impatient(Silent):
-    """Leaves in the middle of the named piece of work, the n-th time it begins."""
-
-    def __init__(self, title: str, times: int) -> None:
-        self.title, self.left = title, times
-
-    def begin(self, title: str, total: int, done: int = 0) -> None:
-        self.left -= title == self.title
-        if not self.left:
-            raise KeyboardInterrupt
-
-
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """Every training that begins from here on: its folder's name, and whether it was resumed."""
-    seen, fit = [], bhc.fit
-
-    def noted(*arguments: Any, **options: Any) -> bhc.Compressor:
-        seen.append((options["run"].name, options["resume"]))
-        return fit(*arguments, **options)
-
-    monkeypatch.setattr(bhc, "fit", noted)
-    return seen
-
-
-def test_what_was_trained_before_an_interrupt_is_kept(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[tuple[str, bool]]
-) -> None:
-    """Of nine trainings two are done, the third has a checkpoint of its first stage and the others nothing."""
-    cut, config = Place(tmp_path).start_from(place), study_file(tmp_path, "per-context")
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "default_progress", lambda: Impatient("consolidating", 3))
-        with pytest.raises(KeyboardInterrupt):
-            cut.call(config)
-    folder = cut.runs / "per-context-seed0"
-    done = stamps(folder / "pair0") | stamps(folder / "pair1")
-    assert begun == [("pair0", False), ("pair1", False), ("pair2", False)]
-    assert RunFolder(folder / "pair2").checkpoint.exists()
-    assert not cut.target("per-context").exists()
-
-    begun.clear()
-    assert cut.call(config) == 0
-    assert begun == [("pair2", True), *((f"pair{number}", False) for number in range(3, 9))]
-    assert stamps(folder / "pair0") | stamps(folder / "pair1") == done
-    assert lasting(cut.result("per-context")) == lasting(place.result("per-context"))
-
-
-def test_the_time_of_an_interrupted_training_counts_what_came_before(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut, config = Place(tmp_path).start_from(place), study_file(tmp_path, "bc-gnj")
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "default_progress", lambda: Impatient("consolidating", 1))
-        with pytest.raises(KeyboardInterrupt):
-            cut.call(config)
-    path = RunFolder(cut.runs / "bc-gnj-seed0").checkpoint
-    tensors, header = read_tensors(path)
-    assert 0 < header["position"]["seconds"] < 60
-    header["position"]["seconds"] = 1000.0
-    write_tensors(path, tensors, header)
-    assert cut.call(config) == 0
-    assert 1000 < cut.result("bc-gnj")["train_seconds"] < 1060
 
 
 # Wrong use

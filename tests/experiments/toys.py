@@ -1,11 +1,17 @@
 """Studies of the small digits that take a moment, and models for them."""
 
 import json
-from collections.abc import Mapping
+import runpy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from study.config import Study
+from study.methods import Case
+from study.training import Member
 
 import bhc
 from bhc.data import DataSet, Split
@@ -13,6 +19,8 @@ from bhc.training import Silent
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LEARN = {"steps": 20, "kl_weight": 0.3, "logvar_rate": 0.2}
+ALONE = (bhc.Learn(steps=40, kl_weight=1.0, contexts=1, examples=32),)
+NINE = [(first, first + 1) for first in range(9)]
 CONSOLIDATE = {"steps": 10, "thresholds": [-7.0, -4.0]}
 
 
@@ -76,3 +84,28 @@ def garbage(split: Split, seed: int = 0) -> Split:
     draws = torch.Generator().manual_seed(seed)
     noise = torch.randint(0, 17, split.images.shape, generator=draws, dtype=torch.uint8)
     return Split(noise, (split.labels + 1) % 10)
+
+
+def read(folder: Path, method: str, **changes: Any) -> Study:
+    return Study.read(write_study(folder, method, **changes))
+
+
+def few(member: Member, count: int = 3) -> Member:
+    return replace(member, cases=member.cases[:count])
+
+
+def asked_of(member: Member) -> list[tuple[Member, Case]]:
+    return [(member, case) for case in member.cases]
+
+
+def member_of(model: bhc.Compressor, cases: Sequence[Case]) -> Member:
+    model.model.training |= {"seconds": 12.5, "device": "cpu, 1 threads"}
+    return Member(model, tuple(cases))
+
+
+def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.syspath_prepend(EXPERIMENTS)
+    monkeypatch.setattr("sys.argv", ["tables.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXPERIMENTS / "tables.py"), run_name="__main__")
+    return ended.value.code
