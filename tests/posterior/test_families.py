@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -143,9 +144,30 @@ def test_divergence_of_the_horseshoe_is_the_sum_over_its_parts(weights):
         units = scales.mean.shape[1]
         for place in range(2 * units + 2):
             part = scales.part_means[:, place : place + 1], scales.part_logvars[:, place : place + 1]
+            if place == 2 * units:  # Gamma(1/2, 0.09): over 0.09 it is Gamma(1/2, 1)
+                part = part[0] - math.log(0.09), part[1]
             divergence = kl_gamma if place < units or place == 2 * units else kl_inverse_gamma
             expected += divergence(*part)
-    torch.testing.assert_close(GroupHorseshoe().kl(layers), expected)
+    torch.testing.assert_close(GroupHorseshoe(global_scale=0.3).kl(layers), expected)
+
+
+def test_a_small_global_scale_makes_living_groups_dear_and_dead_ones_free():
+    """At scale one each group pays for a b_i of 1 / tau^2, half its logarithm; at the prior's own scale nothing."""
+    families = [GroupHorseshoe(tau) for tau in (1e-3, 1e-5)]
+    larger, smaller = (family.kl([started(family)]) for family in families)
+    torch.testing.assert_close(smaller - larger, torch.full_like(larger, 12 * math.log(100)), rtol=1e-4, atol=0)
+    larger, smaller = (family.kl([started(family, awake=False)]) for family in families)
+    torch.testing.assert_close(smaller, larger)
+
+
+def started(family, *, awake=True):
+    """A linear layer of twelve inputs with its scales as they begin, or with local scales of one."""
+    means = family.initial_means(12, 0.0, generator=None)[None].double()
+    if not awake:
+        means[:, :24] = 0.0
+    plain = random_posterior((5, 12), weights="own", seed=0)
+    scales = LogNormalScales(means, torch.full_like(means, -4.0))
+    return posterior_of(plain.mean.weight, plain.mean.bias, plain.weight_logvar, scales, None)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -166,7 +188,7 @@ def test_gradient_of_the_horseshoe_s_divergence_is_numerically_right(weights):
 
     def divergence(base, left, right, weight_logvar, *parts):
         layer = posterior_of(WeightMean(base, left, right), None, weight_logvar, LogNormalScales(*parts), None)
-        return HORSESHOE.kl([layer])
+        return GroupHorseshoe(global_scale=0.3).kl([layer])
 
     assert gradcheck(divergence, free)
 

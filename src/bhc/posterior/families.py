@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 import torch
 from torch import Generator, Tensor
@@ -88,8 +89,12 @@ class GroupHorseshoe(Family):
     """BC-GHS: the groups of BC-GNJ under half-Cauchy scales, local ones times a global one a layer.
 
     A half-Cauchy variable is the root of a gamma times an inverse gamma variable; each of the four factors of a
-    squared scale has a log-normal posterior: ``a_i, s_a ~ Gamma(1/2, 1)``, ``b_i, s_b ~ InvGamma(1/2, 1)``.
+    squared scale has a log-normal posterior: ``a_i ~ Gamma(1/2, 1)``, ``s_a ~ Gamma(1/2, tau^2)``,
+    ``b_i, s_b ~ InvGamma(1/2, 1)``. A small ``tau`` says that most groups are next to nothing: each that is not
+    must pay for a large ``b_i``.
     """
+
+    global_scale: float = 1e-5  # tau, as published
 
     means_need_variances = True
 
@@ -100,7 +105,11 @@ class GroupHorseshoe(Family):
         return 2 * scales + 2 if scales else 0
 
     def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
-        return std * torch.randn(self.num_numbers(scales), generator=generator)
+        means = std * torch.randn(self.num_numbers(scales), generator=generator)
+        # The global scale starts where its prior has it, and the heavy-tailed b_i make up for that.
+        means[scales : 2 * scales] -= self._log_global
+        means[2 * scales : 2 * scales + 1] += self._log_global
+        return means
 
     def scales(self, means: Tensor, logvars: Tensor) -> LogNormalScales:
         return LogNormalScales(means, logvars)
@@ -115,8 +124,13 @@ class GroupHorseshoe(Family):
         local_a, local_b, global_a, global_b = zip(
             scale.part_means.split(sizes, dim=1), scale.part_logvars.split(sizes, dim=1), strict=True
         )
-        gammas = kl_gamma(*local_a) + kl_gamma(*global_a)
+        gammas = kl_gamma(*local_a) + kl_gamma(global_a[0] - self._log_global, global_a[1])
         return gammas + kl_inverse_gamma(*local_b) + kl_inverse_gamma(*global_b)
+
+    @property
+    def _log_global(self) -> float:
+        """``log tau^2``: s_a over this is Gamma(1/2, 1)."""
+        return 2 * log(self.global_scale)
 
 
 @dataclass(frozen=True)
