@@ -9,9 +9,10 @@ import torch
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission.plan import Cutter, Plan
-from bhc.emission.precision import SCALES
+from bhc.emission.precision import scales_for
 from bhc.emission.slim import Slimmer, assemble
 from bhc.formats import unrolled
+from bhc.posterior import Family
 from bhc.training import Point, ThresholdTrial, pooled
 from study.config import Choice
 from study.methods import Case, Sample, request
@@ -38,8 +39,7 @@ class Chosen:
 
 def thresholds_of(asked: Sequence[Asked]) -> list[float]:
     """Where a curve is drawn: a log dropout rate means the same everywhere, so steps are equal and fine."""
-    cuts_weights = asked[0][0].model.network.hypernet.family.cuts_weights
-    return np.linspace(*(SINGLE_WEIGHTS if cuts_weights else UNITS), CURVE_POINTS).tolist()
+    return np.linspace(*(SINGLE_WEIGHTS if _family(asked).cuts_weights else UNITS), CURVE_POINTS).tolist()
 
 
 def curve(asked: Sequence[Asked], thresholds: Sequence[float], *, on: str) -> list[Point]:
@@ -79,7 +79,7 @@ def choose(asked: Sequence[Asked], points: Sequence[Point], choice: Choice, grou
     else:
         best = largest(points, choice.error[group])
         threshold, error = best.threshold, best.error
-    by_scale = {scale: rounded_error(asked, threshold, scale) for scale in SCALES}
+    by_scale = {scale: rounded_error(asked, threshold, scale) for scale in scales_for(_family(asked))}
     limit = choice.bits_error[group]
     fitting = [scale for scale, wrong in by_scale.items() if wrong <= limit]
     scale = max(fitting) if fitting else min(by_scale, key=lambda scale: by_scale[scale])
@@ -108,6 +108,10 @@ def rounded_error(asked: Sequence[Asked], threshold: float, scale: float) -> flo
 def emit(member: Member, sample: Sample, threshold: float, precision: bhc.VarianceBits | bhc.Float32) -> bhc.Compressed:
     """The network for a sample's context."""
     return member.model.compress(threshold=threshold, precision=precision, **request(member.model.space, sample))
+
+
+def _family(asked: Sequence[Asked]) -> Family:
+    return asked[0][0].model.network.hypernet.family
 
 
 def _context(member: Member, sample: Sample) -> Context:

@@ -3,10 +3,19 @@
 from dataclasses import dataclass
 
 from bhc.errors import BhcError
+from bhc.posterior import Family
 
 # Powers of two: a step 1.4 times as coarse each, and two bytes in a file. Finer ones cost bytes and gained nothing on
 # validation data.
 SCALES = tuple(2.0**power for power in range(-6, 4))
+
+# Where weights go one by one, those that stay may be far more uncertain than they are large.
+FINE_SCALES = (*(2.0**power for power in range(-12, -6)), *SCALES)
+
+
+def scales_for(family: Family) -> tuple[float, ...]:
+    """The scales to try on networks of a family, finest first."""
+    return FINE_SCALES if family.cuts_weights else SCALES
 
 
 @dataclass(frozen=True)

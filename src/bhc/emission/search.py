@@ -13,16 +13,17 @@ from math import inf
 import numpy as np
 
 from bhc.emission.limits import Limits
-from bhc.emission.precision import SCALES, Float32, Precision
+from bhc.emission.precision import Float32, Precision, scales_for
 from bhc.emission.trial import Stock, Trial, Workshop
 from bhc.errors import BhcError
+from bhc.posterior import Family
 
 THRESHOLDS = 13  # tried across the consolidated range
 UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
-USUAL = slice(0, 6)  # six scales, from 2^-6 to 2^-1: three looks find the right one
+COARSEST_USUAL = 2.0**-1  # most often six scales from 2^-6: three looks find the right one
 UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
 LATENCY_MARGIN = 1.5  # times vary: what is named as reachable has to be reached again
 
@@ -34,7 +35,7 @@ class Search:
 
     def __init__(self, workshop: Workshop, limits: Limits, precision: Precision) -> None:
         self.workshop, self.limits = workshop, limits
-        self.scales = _scales(precision)
+        self.scales = _scales(precision, workshop.cutter.network.hypernet.family)
         if limits.max_error is not None and workshop.judge is None:
             raise BhcError(
                 "max_error needs labelled validation data for this context, and the run has none",
@@ -190,7 +191,7 @@ class Search:
         """The coarsest step, of those that are usual, that costs next to nothing against floats."""
         if len(trials) == 1:
             return trials[0]
-        trials = trials[USUAL]
+        trials = [trial for trial in trials if (trial.scale or 0.0) <= COARSEST_USUAL]
         if self.workshop.judge is None:
             return trials[0]  # without labelled data nothing is known to be harmless: the finest
         allowed = stock.trial(None).wrong_on_hard + self._slack
@@ -230,10 +231,10 @@ class Search:
         )
 
 
-def _scales(precision: Precision) -> tuple[Scale, ...]:
+def _scales(precision: Precision, family: Family) -> tuple[Scale, ...]:
     if isinstance(precision, Float32):
         return (None,)
-    return SCALES if precision.scale is None else (precision.scale,)
+    return scales_for(family) if precision.scale is None else (precision.scale,)
 
 
 def _first(trials: Sequence[Trial], good: Callable[[Trial], bool], *, likely: int) -> int | None:
