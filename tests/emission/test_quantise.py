@@ -9,11 +9,12 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import Cutter
-from bhc.emission.precision import SCALES
+from bhc.emission.precision import SCALES, scales_for
 from bhc.emission.quantise import quantise, step_of
 from bhc.emission.slim import SlimLayer, Slimmer
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.formats.quantised import round_step
+from bhc.posterior import FAMILIES
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +118,11 @@ def test_the_saved_network_gives_the_same_logits_bit_for_bit(
     again = bhc.read(tmp_path / "small.bhc")
     assert torch.equal(again.module(digits.test.images), small.module(digits.test.images))
     assert torch.equal(again.predict(digits.test.images).probabilities, small.predict(digits.test.images).probabilities)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_single_weights_are_tried_with_finer_steps_than_groups(family: str) -> None:
+    finest, coarsest = scales_for(FAMILIES[family])[0], scales_for(FAMILIES[family])[-1]
+    assert finest == (2.0**-12 if family == "sparse-vd" else 2.0**-6)
+    assert coarsest == SCALES[-1]
+    assert list(scales_for(FAMILIES[family])) == sorted(scales_for(FAMILIES[family]))

@@ -52,7 +52,7 @@ def measured(study: Study, seed: int, members: Sequence[Member]) -> dict[str, An
     """``measure`` with fewer thresholds and steps to try: they take most of its time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choosing, "CURVE_POINTS", 25)
-        patch.setattr(choosing, "SCALES", SCALES[::3])
+        patch.setattr(choosing, "scales_for", lambda family: SCALES[::3])
         return measure(study, seed, members)
 
 
