@@ -1,7 +1,9 @@
 import gzip
+from dataclasses import replace
 
 import pytest
 
+from bhc.data.packed import Plain
 from bhc.errors import BhcError
 
 from .tiny import packed_file
@@ -13,6 +15,15 @@ FILE = packed_file("file.gz", CONTENT)
 def test_round_trip_whoever_compressed():
     assert FILE.unpack(FILE.pack(CONTENT), where="here") == CONTENT
     assert FILE.unpack(gzip.compress(CONTENT, 9), where="here") == CONTENT
+
+
+def test_a_file_may_stand_as_it_is():
+    plain = replace(FILE, packing=Plain())
+    assert plain.pack(CONTENT) == CONTENT
+    assert plain.unpack(CONTENT, where="here") == CONTENT
+    assert plain.packed_limit == len(CONTENT)
+    with pytest.raises(BhcError, match="here is damaged: it goes on after 1,300 bytes"):
+        plain.unpack(CONTENT * 2, where="here")
 
 
 def test_packing_is_repeatable():

@@ -1,20 +1,26 @@
 """The data sets the library knows: their files, where they come from and how they are read."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bhc.data.archive import Archive, ArchiveSource
 from bhc.data.folder import FolderSource, PackageSource
 from bhc.data.layout import (
     DIGITS_TABLE,
     TEST_IMAGES,
     TEST_LABELS,
+    TEST_ROWS,
     TRAIN_IMAGES,
     TRAIN_LABELS,
+    TRAIN_ROWS,
     IdxLayout,
     Layout,
+    RowsLayout,
     TableLayout,
 )
-from bhc.data.packed import PackedFile
+from bhc.data.packed import PackedFile, Plain
+from bhc.data.pickled import PickledRows
 from bhc.data.source import Source
 from bhc.data.web import WebSource
 from bhc.data.wheel import WheelSource, WheelTable
@@ -29,6 +35,7 @@ class Recipe:
     files: tuple[PackedFile, ...]
     layout: Layout
     sources: tuple[Source, ...]  # in the order they are tried, after the user's folder and the cache
+    forms: tuple[Callable[[Path], Source], ...] = (FolderSource,)  # in which a folder of the user's may have it
 
 
 def _idx_files(*, train_images: str, train_labels: str, test_images: str, test_labels: str) -> tuple[PackedFile, ...]:
@@ -38,6 +45,14 @@ def _idx_files(*, train_images: str, train_labels: str, test_images: str, test_l
         PackedFile(TRAIN_LABELS, 60_008, train_labels),
         PackedFile(TEST_IMAGES, 7_840_016, test_images),
         PackedFile(TEST_LABELS, 10_008, test_labels),
+    )
+
+
+def _forms_of(archive: Archive) -> tuple[Callable[[Path], Source], ...]:
+    """What a folder may have of an archive: what was unpacked from it, or itself."""
+    return (
+        lambda folder: FolderSource(folder / archive.folder, archive.form),
+        lambda folder: ArchiveSource(FolderSource(folder), archive),
     )
 
 
@@ -96,6 +111,41 @@ _FASHION_MNIST = Recipe(
     ),
 )
 
+# Both versions hold the same rows in the same order, so both are checked against the binary one.
+_CIFAR10_BINARY = Archive("cifar-10-binary.tar.gz", folder="cifar-10-batches-bin")
+_CIFAR10_PYTHON = Archive("cifar-10-python.tar.gz", folder="cifar-10-batches-py", form=PickledRows())
+_CIFAR10_SITE = WebSource("https://www.cs.toronto.edu/~kriz/")
+
+_CIFAR10 = Recipe(
+    name="cifar10",
+    class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    files=tuple(
+        PackedFile(name, 30_730_000, sha256, Plain())
+        for name, sha256 in zip(
+            (*TRAIN_ROWS, TEST_ROWS),
+            (
+                "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+                "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+            ),
+            strict=True,
+        )
+    ),
+    layout=RowsLayout(validation=5_000),
+    sources=(
+        ArchiveSource(_CIFAR10_SITE, _CIFAR10_BINARY),
+        ArchiveSource(_CIFAR10_SITE, _CIFAR10_PYTHON),
+    ),
+    forms=(
+        FolderSource,
+        *_forms_of(_CIFAR10_BINARY),
+        *_forms_of(_CIFAR10_PYTHON),
+    ),
+)
+
 _DIGITS = Recipe(
     name="digits",
     class_names=_FIGURES,
@@ -107,5 +157,5 @@ _DIGITS = Recipe(
     ),
 )
 
-RECIPES = {recipe.name: recipe for recipe in (_MNIST, _FASHION_MNIST, _DIGITS)}
+RECIPES = {recipe.name: recipe for recipe in (_MNIST, _FASHION_MNIST, _CIFAR10, _DIGITS)}
 NAMES = tuple(RECIPES)

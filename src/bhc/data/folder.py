@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bhc.data.form import OWN_FORM, Form
 from bhc.data.packed import PackedFile
 from bhc.data.source import Unavailable
 from bhc.files import read_bytes
@@ -12,24 +13,38 @@ from bhc.files import read_bytes
 
 @dataclass(frozen=True)
 class FolderSource:
-    """A folder with the files under their public names."""
+    """A folder with the files under the names they have in one form."""
 
     folder: Path
+    form: Form = OWN_FORM
 
     @property
     def title(self) -> str:
         return f"folder {self.folder}"
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
-        # os.path and not pathlib: a folder that may not be searched has no files, which is no error here.
-        missing = [file.name for file in files if not os.path.isfile(self.folder / file.name)]
+        stored = {file: self.form.stored_name(file) for file in files}
+        missing = [name for name in stored.values() if not self._has(name)]
         if missing:
             raise Unavailable(f"it lacks {', '.join(missing)}")
-        return {file.name: self._content(file) for file in files}
+        return {
+            file.name: self.form.content(
+                self.read(name, limit=self.form.limit(file)), file, where=self.address_of(name)
+            )
+            for file, name in stored.items()
+        }
 
-    def _content(self, file: PackedFile) -> bytes:
-        path = self.folder / file.name
-        return file.unpack(read_bytes(path, limit=file.packed_limit), where=str(path))
+    def address_of(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        if not self._has(name):
+            raise Unavailable(f"it lacks {name}")
+        return read_bytes(self.folder / name, limit=limit)
+
+    def _has(self, name: str) -> bool:
+        # os.path and not pathlib: a folder that may not be searched has no files, which is no error here.
+        return os.path.isfile(self.folder / name)
 
 
 @dataclass(frozen=True)

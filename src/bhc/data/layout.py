@@ -1,6 +1,6 @@
 """How the files of a data set become its splits. A layout always gives train, validation, test."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bhc.data.dataset import Split
 from bhc.data.idx import parse_idx
+from bhc.data.rows import parse_rows
 from bhc.data.table import parse_table
 from bhc.errors import BhcError
 
@@ -18,6 +19,8 @@ TRAIN_LABELS = "train-labels-idx1-ubyte.gz"
 TEST_IMAGES = "t10k-images-idx3-ubyte.gz"
 TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
 DIGITS_TABLE = "digits.csv.gz"
+TRAIN_ROWS = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST_ROWS = "test_batch.bin"
 
 
 class Layout(Protocol):
@@ -35,11 +38,20 @@ class IdxLayout:
 
     def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
         known = _idx_split(contents, TRAIN_IMAGES, TRAIN_LABELS)
-        train = len(known) - self.validation
-        if train < 1:
-            raise BhcError(f"{TRAIN_IMAGES} has {len(known):,} images; over {self.validation:,} are needed")
-        test = _idx_split(contents, TEST_IMAGES, TEST_LABELS)
-        return _part(known, 0, train), _part(known, train, len(known)), test
+        train, validation = _end_held_back(known, self.validation, where=TRAIN_IMAGES)
+        return train, validation, _idx_split(contents, TEST_IMAGES, TEST_LABELS)
+
+
+@dataclass(frozen=True)
+class RowsLayout:
+    """The six files of CIFAR-10: the last ``validation`` images of the fifth are held back."""
+
+    validation: int
+
+    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+        known = _rows_split(contents, TRAIN_ROWS)
+        train, validation = _end_held_back(known, self.validation, where=", ".join(TRAIN_ROWS))
+        return train, validation, _rows_split(contents, (TEST_ROWS,))
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,21 @@ def _idx_split(contents: Mapping[str, bytes], images: str, labels: str) -> Split
         parse_idx(contents[images], dimensions=3, where=images),
         parse_idx(contents[labels], dimensions=1, where=labels),
     )
+
+
+def _rows_split(contents: Mapping[str, bytes], names: Sequence[str]) -> Split:
+    images, labels = zip(*(parse_rows(contents[name], where=name) for name in names), strict=True)
+    return Split(
+        torch.from_numpy(np.concatenate(images)),
+        torch.from_numpy(np.concatenate(labels).astype(np.int64)),
+    )
+
+
+def _end_held_back(known: Split, validation: int, *, where: str) -> tuple[Split, Split]:
+    train = len(known) - validation
+    if train < 1:
+        raise BhcError(f"{where} has {len(known):,} images; over {validation:,} are needed")
+    return _part(known, 0, train), _part(known, train, len(known))
 
 
 def _split(

@@ -6,8 +6,7 @@ from pathlib import Path
 from bhc.data.cache import Cache, Kept, cache_dir
 from bhc.data.catalogue import NAMES, RECIPES, Recipe
 from bhc.data.dataset import DataSet
-from bhc.data.folder import FolderSource
-from bhc.data.source import Source, Tolerant, obtain
+from bhc.data.source import FirstOf, Source, Tolerant, obtain
 from bhc.errors import BhcError
 
 
@@ -23,6 +22,8 @@ def load(name: str, *, data_dir: Path | str | None = None) -> DataSet:
 
     The splits are fixed. ``mnist`` and ``fashion-mnist``: the last 5,000 images of the training file are
     the validation split, the 55,000 before them the train split, and the test file is the test split.
+    ``cifar10``: likewise the last 5,000 and the 45,000 before them. Its folder may have either official
+    version, binary or python, as the archive or unpacked; nothing that a pickle names is run.
     ``digits`` (1,797 images of 8 x 8, values 0..16): in file order, 1,197 train, 300 validation, 300 test.
     """
     if name not in RECIPES:
@@ -37,7 +38,7 @@ def load_recipe(recipe: Recipe, *, data_dir: Path | str | None = None) -> DataSe
     """Load the data set that ``recipe`` describes."""
     cache = Cache(cache_dir() / recipe.name)
     sources: tuple[Source, ...] = (
-        *_users_folder(recipe.name, data_dir),
+        *_users_folder(recipe, data_dir),
         Tolerant(cache),
         *(Kept(Tolerant(source), cache) for source in recipe.sources),
     )
@@ -46,9 +47,14 @@ def load_recipe(recipe: Recipe, *, data_dir: Path | str | None = None) -> DataSe
     return DataSet(recipe.name, recipe.class_names, train=train, validation=validation, test=test)
 
 
-def _users_folder(name: str, data_dir: Path | str | None) -> tuple[Source, ...]:
+def _users_folder(recipe: Recipe, data_dir: Path | str | None) -> tuple[Source, ...]:
     if data_dir is not None:
-        return (FolderSource(Path(data_dir).expanduser() / name),)
+        return (_any_form(recipe, Path(data_dir)),)
     if everywhere := os.environ.get("BHC_DATA"):
-        return (Tolerant(FolderSource(Path(everywhere).expanduser() / name)),)
+        return (Tolerant(_any_form(recipe, Path(everywhere))),)
     return ()
+
+
+def _any_form(recipe: Recipe, parent: Path) -> Source:
+    folder = parent.expanduser() / recipe.name
+    return FirstOf(f"folder {folder}", tuple(form(folder) for form in recipe.forms))

@@ -30,6 +30,37 @@ class Source(Protocol):
         """
 
 
+class Place(Protocol):
+    """Where whole files can be read by their names."""
+
+    @property
+    def title(self) -> str:
+        """The place, as a message names it."""
+
+    def address_of(self, name: str) -> str:
+        """The file, as a message names it."""
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """Read a file of at most ``limit`` bytes; raise ``Unavailable`` where it is not there."""
+
+
+@dataclass(frozen=True)
+class FirstOf:
+    """A place that may have the files in several forms; the first one that is there is taken."""
+
+    title: str
+    forms: tuple[Source, ...]
+
+    def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
+        problems = []
+        for form in self.forms:
+            try:
+                return form.fetch(files)
+            except Unavailable as error:
+                problems.append(error.problem)
+        raise Unavailable("; ".join(dict.fromkeys(problems)))
+
+
 @dataclass(frozen=True)
 class Tolerant:
     """A source whose damaged files are passed over with a warning."""

@@ -27,20 +27,24 @@ class WebSource:
         return self.address
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
-        return {file.name: self._content(file) for file in files}
+        return {
+            file.name: file.unpack(self.read(file.name, limit=file.packed_limit), where=self.address_of(file.name))
+            for file in files
+        }
 
-    def _content(self, file: PackedFile) -> bytes:
-        address = self.address + file.name
+    def address_of(self, name: str) -> str:
+        return self.address + name
+
+    def read(self, name: str, *, limit: int) -> bytes:
         try:
-            packed = _download(address, limit=file.packed_limit)
+            return _download(self.address_of(name), limit=limit)
         except urllib.error.HTTPError as error:
             error.close()
-            raise Unavailable(f"{file.name}: the server answers {error.code} {error.reason}") from error
+            raise Unavailable(f"{name}: the server answers {error.code} {error.reason}") from error
         except urllib.error.URLError as error:
-            raise Unavailable(f"{file.name}: {error.reason}") from error
+            raise Unavailable(f"{name}: {error.reason}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{file.name}: {str(error) or type(error).__name__}") from error
-        return file.unpack(packed, where=address)
+            raise Unavailable(f"{name}: {str(error) or type(error).__name__}") from error
 
 
 def _download(address: str, *, limit: int) -> bytes:

@@ -1,22 +1,37 @@
 """Networks to start from: small, well known, plain ``nn.Module``s."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Generator, nn
 
 from bhc.errors import BhcError
+from bhc.models import cifar_vgg
+from bhc.models.checkpoints import load_public_resnet_
+from bhc.models.cifar_resnet import resnet, resnet_20, resnet_32, resnet_44, resnet_56
+from bhc.models.cifar_vgg import vgg
+from bhc.models.initial import initialise_
 from bhc.models.lenet import lenet_5_caffe, lenet_300_100
 from bhc.models.normalise import Normalise
+from bhc.models.shortcut import SubsampleAndPad
 
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "lenet-300-100": lenet_300_100,
     "lenet-5-caffe": lenet_5_caffe,
+    "vgg": vgg,
+    "resnet-20": resnet_20,
+    "resnet-32": resnet_32,
+    "resnet-44": resnet_44,
+    "resnet-56": resnet_56,
 }
 NAMES = tuple(BUILDERS)
 
-# The paper clips the first layer's standard deviation: these networks learn better so.
-FIRST_LAYER_STD = {"lenet-300-100": 0.2, "lenet-5-caffe": 0.5}
-NUM_LAYERS = {"lenet-300-100": 3, "lenet-5-caffe": 4}
+# The paper clips the standard deviation of some layers, by name: these networks learn better so.
+STD_LIMITS: dict[str, Mapping[str, float]] = {
+    "lenet-300-100": {"fc1": 0.2},
+    "lenet-5-caffe": {"conv1": 0.5},
+    "vgg": cifar_vgg.STD_LIMITS,
+}
 
 
 def check(name: str) -> None:
@@ -25,9 +40,18 @@ def check(name: str) -> None:
         raise BhcError(f"unknown model {name!r}", hint=f"choose one of: {', '.join(NAMES)}")
 
 
+def outline(name: str) -> nn.Sequential:
+    """The layers of a model without memory behind them, to be listed and not to be run."""
+    check(name)
+    with torch.device("meta"):
+        return BUILDERS[name]()
+
+
 def std_limits(name: str) -> tuple[float | None, ...]:
     """The largest standard deviation of each layer's weights that training usually allows."""
-    return (FIRST_LAYER_STD[name], *[None] * (NUM_LAYERS[name] - 1))
+    layers = [layer for layer, module in outline(name).named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    limits = STD_LIMITS.get(name, {})
+    return tuple(limits.get(layer) for layer in layers)
 
 
 def build(
@@ -42,17 +66,26 @@ def build(
     check(name)
     net = BUILDERS[name](image_shape=image_shape, num_classes=num_classes, full_scale=full_scale)
     if generator is not None:
-        _initialise_(net, generator)
+        initialise_(net, generator)
     return net
 
 
-def _initialise_(net: nn.Module, generator: Generator) -> None:
-    """torch's own starting values, drawn from a generator instead of the global state."""
-    for module in net.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            bound = module.weight[0].numel() ** -0.5
-            for parameter in module.parameters(recurse=False):
-                nn.init.uniform_(parameter, -bound, bound, generator=generator)
-
-
-__all__ = ["BUILDERS", "NAMES", "Normalise", "build", "check", "lenet_5_caffe", "lenet_300_100", "std_limits"]
+__all__ = [
+    "BUILDERS",
+    "NAMES",
+    "Normalise",
+    "SubsampleAndPad",
+    "build",
+    "check",
+    "lenet_5_caffe",
+    "lenet_300_100",
+    "load_public_resnet_",
+    "outline",
+    "resnet",
+    "resnet_20",
+    "resnet_32",
+    "resnet_44",
+    "resnet_56",
+    "std_limits",
+    "vgg",
+]

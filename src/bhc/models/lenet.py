@@ -1,11 +1,11 @@
 """The two LeNets of the compression literature. Pixels go in as they are stored, 0 to ``full_scale``."""
 
-from collections import OrderedDict
 from math import prod
 
 from torch import nn
 
 from bhc.errors import BhcError
+from bhc.models.named import named
 from bhc.models.normalise import Normalise
 
 # The standard deviation of MNIST's pixels as a part of full scale.
@@ -16,7 +16,7 @@ def lenet_300_100(
     *, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10, full_scale: float = 255.0
 ) -> nn.Sequential:
     """Three linear layers, 784-300-100-10 on MNIST: 266,200 weights."""
-    return _named(
+    return named(
         normalise=Normalise(0.0, PIXEL_STD * full_scale),
         flatten=nn.Flatten(),
         fc1=nn.Linear(prod(image_shape), 300),
@@ -38,7 +38,7 @@ def lenet_5_caffe(
             hint="use lenet-300-100 for smaller images",
         )
     rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return _named(
+    return named(
         normalise=Normalise(0.0, PIXEL_STD * full_scale),
         conv1=nn.Conv2d(channels, 20, 5),
         relu1=nn.ReLU(),
@@ -51,7 +51,3 @@ def lenet_5_caffe(
         relu3=nn.ReLU(),
         fc2=nn.Linear(500, num_classes),
     )
-
-
-def _named(**steps: nn.Module) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(steps))

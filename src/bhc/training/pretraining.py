@@ -1,47 +1,44 @@
 """A plain, well-trained network to start from."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
-from torch.nn import functional as F
+from torch import Generator, nn
 
 from bhc.data import DataSet, Split
 from bhc.errors import BhcError
-from bhc.models import build
+from bhc.models import build, outline
 from bhc.tensors import read_tensors, write_tensors
+from bhc.training.device import find_device
+from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
 from bhc.training.progress import Progress, Silent
 
 CHUNK = 2048
-SMALLEST_SHIFTED = 16  # moving an 8 x 8 digit by a pixel pushes it off the edge
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """Adam with decoupled weight decay, one cycle of the rate, images shifted by up to a pixel."""
-
-    epochs: int = 10
-    batch: int = 128
-    rate: float = 2e-3
-    weight_decay: float = 0.01
-    shift: int = 1
-
-
 DEFAULT_PLAN = Pretraining()
+DEFAULT_BATCH_NORM_PLAN = BatchNormPretraining()
+
+
+def default_plan(name: str) -> Pretraining | BatchNormPretraining:
+    """What trains a network of ``bhc.models`` well."""
+    has_batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in outline(name).modules())
+    return DEFAULT_BATCH_NORM_PLAN if has_batch_norm else DEFAULT_PLAN
 
 
 def pretrain(
     name: str,
     data: DataSet,
-    plan: Pretraining | None = None,
+    plan: Plan | None = None,
     *,
     seed: int = 0,
     progress: Progress | None = None,
+    device: str | torch.device = "cpu",
 ) -> nn.Sequential:
-    """Train a network of ``bhc.models`` on a data set's training split."""
-    plan = plan or DEFAULT_PLAN
+    """Train a network of ``bhc.models`` on a data set's training split; it stays on ``device``.
+
+    From a seed it starts with the same weights on every device; a GPU draws other batches than a CPU.
+    """
+    place = find_device(device)
     generator = Generator().manual_seed(seed)
     net = build(
         name,
@@ -49,31 +46,45 @@ def pretrain(
         num_classes=data.num_classes,
         full_scale=data.full_scale,
         generator=generator,
-    )
+    ).to(place)
+    if place.type != "cpu":
+        generator = Generator(place).manual_seed(seed)
+    train_plainly_(net, data.train, plan or default_plan(name), generator=generator, progress=progress)
+    return net.eval().requires_grad_(False)
+
+
+def train_plainly_(
+    net: nn.Module, split: Split, plan: Plan, *, generator: Generator, progress: Progress | None = None
+) -> None:
+    """Follow a plan on the generator's device, where the network is and the images go once, as bytes."""
+    split = Split(split.images.to(generator.device), split.labels.to(generator.device))
+    steps = plan.steps(split)
+    if steps < 1:
+        raise BhcError(
+            f"{len(split):,} training images do not fill a batch of {plan.batch:,}", hint="use smaller batches"
+        )
     progress = progress or Silent()
-    steps = plan.epochs * (len(data.train) // plan.batch)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=plan.rate, weight_decay=plan.weight_decay, fused=True)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, plan.rate, total_steps=steps, pct_start=0.2)
+    optimizer = plan.optimizer(net)
+    schedule = plan.schedule(optimizer, steps)
     progress.begin("pretraining", steps)
     net.train()
-    for step in range(steps):
-        x, labels = _batch(data.train, plan, step, generator)
-        loss = F.cross_entropy(net(x), labels)
+    for step, (x, labels) in enumerate(plan.batches(split, generator), start=1):
+        loss = plan.loss(net(x), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        cycle.step()
-        if step % 50 == 49 or step + 1 == steps:
-            progress.update(step + 1, {"loss": loss.item()})
+        schedule.step()
+        if step % 50 == 0 or step == steps:
+            progress.update(step, {"loss": loss.item()})
     progress.end()
-    return net.eval().requires_grad_(False)
 
 
 @torch.no_grad()
 def error_of(net: nn.Module, split: Split) -> float:
-    """Percent of wrong answers over all classes."""
-    answers = torch.cat([net(x).argmax(1) for x in split.images.split(CHUNK)])
-    return 100 * float((answers != split.labels).float().mean())
+    """Percent of wrong answers over all classes, computed where the network is."""
+    device = next(net.parameters()).device
+    answers = torch.cat([net(x.to(device)).argmax(1).cpu() for x in split.images.split(CHUNK)])
+    return 100 * float((answers != split.labels.cpu()).float().mean())
 
 
 def save_weights(path: Path, name: str, net: nn.Sequential, data: DataSet, *, errors: dict[str, float]) -> None:
@@ -107,19 +118,3 @@ def load_weights(path: Path, name: str, data: DataSet) -> nn.Sequential:
     net = build(name, image_shape=data.image_shape, num_classes=data.num_classes)
     net.load_state_dict(tensors)
     return net.eval().requires_grad_(False)
-
-
-def _batch(split: Split, plan: Pretraining, step: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    index = torch.randint(len(split), (plan.batch,), generator=generator)
-    x, labels = split.images[index], split.labels[index]
-    return _shifted(x, plan.shift, generator), labels
-
-
-def _shifted(x: Tensor, most: int, generator: Generator) -> Tensor:
-    """The whole batch moved by the same few pixels, zeros moving in."""
-    height, width = x.shape[2:]
-    if most == 0 or min(height, width) < SMALLEST_SHIFTED:
-        return x
-    down, right = torch.randint(0, 2 * most + 1, (2,), generator=generator).tolist()
-    padded = F.pad(x, (most,) * 4)
-    return padded[:, :, down : down + height, right : right + width]

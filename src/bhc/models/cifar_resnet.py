@@ -1,0 +1,91 @@
+"""Residual networks for CIFAR. Pixels go in as they are stored, 0 to ``full_scale``.
+
+The layers have the names they have in public checkpoints, and pixels are normalised as those networks
+learned them, by ImageNet's statistics; ``bhc.models.checkpoints`` reads such files.
+"""
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from bhc.errors import BhcError
+from bhc.models.named import named
+from bhc.models.photographs import IMAGENET
+from bhc.models.shortcut import SubsampleAndPad
+
+WIDTHS = (16, 32, 64)  # maps of the three stages
+SMALLEST = 8  # pixels a side: two stages halve them, and a 3 x 3 filter should still see a neighbour
+
+
+class Block(nn.Module):
+    """Two convolutions with batch norm, and the input added to what comes out of them."""
+
+    def __init__(self, channels: int, maps: int, *, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, maps, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(maps)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(maps, maps, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(maps)
+        self.shortcut = _shortcut(channels, maps, stride=stride)
+        self.relu2 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.relu1(self.bn1(self.conv1(x)))
+        result: Tensor = self.relu2(self.bn2(self.conv2(inner)) + self.shortcut(x))
+        return result
+
+
+def resnet(
+    depth: int,
+    *,
+    image_shape: tuple[int, int, int] = (3, 32, 32),
+    num_classes: int = 10,
+    full_scale: float = 255.0,
+) -> nn.Sequential:
+    """A residual network of ``depth`` layers, which is six times the blocks a stage and two."""
+    blocks, left_over = divmod(depth - 2, 2 * len(WIDTHS))
+    if blocks < 1 or left_over:
+        raise BhcError(
+            f"a residual network for CIFAR cannot have {depth} layers",
+            hint="it has 6 n + 2 of them: 20, 32, 44, 56, ...",
+        )
+    channels, height, width = image_shape
+    if min(height, width) < SMALLEST:
+        raise BhcError(
+            f"resnet-{depth} needs images of at least {SMALLEST} x {SMALLEST} pixels, these have {height} x {width}",
+            hint="use lenet-300-100 for smaller images",
+        )
+    first, second, third = WIDTHS
+    # Both strided stages round up: four pixels make one, five make two.
+    rows, columns = (-(-side // 4) for side in (height, width))
+    return named(
+        normalise=IMAGENET.normalise(channels=channels, full_scale=full_scale),
+        conv1=nn.Conv2d(channels, first, 3, padding=1, bias=False),
+        bn1=nn.BatchNorm2d(first),
+        relu=nn.ReLU(),
+        layer1=_stage(first, first, blocks=blocks, stride=1),
+        layer2=_stage(first, second, blocks=blocks, stride=2),
+        layer3=_stage(second, third, blocks=blocks, stride=2),
+        pool=nn.AvgPool2d((rows, columns)),
+        flatten=nn.Flatten(),
+        linear=nn.Linear(third, num_classes),
+    )
+
+
+resnet_20 = partial(resnet, 20)
+resnet_32 = partial(resnet, 32)
+resnet_44 = partial(resnet, 44)
+resnet_56 = partial(resnet, 56)
+
+
+def _stage(channels: int, maps: int, *, blocks: int, stride: int) -> nn.Sequential:
+    others = [Block(maps, maps, stride=1) for _ in range(blocks - 1)]
+    return nn.Sequential(Block(channels, maps, stride=stride), *others)
+
+
+def _shortcut(channels: int, maps: int, *, stride: int) -> nn.Module:
+    if (channels, stride) == (maps, 1):
+        return nn.Identity()
+    added = maps - channels
+    return SubsampleAndPad(stride=stride, before=added // 2, after=added - added // 2)

@@ -1,0 +1,116 @@
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bhc.data import CropAndFlip
+from bhc.errors import BhcError
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def distinct(count, *, channels=3, height=5, width=6):
+    """The same image ``count`` times, no two of its pixels alike and none of them zero."""
+    pixels = channels * height * width
+    return torch.arange(1, pixels + 1, dtype=torch.uint8).view(1, channels, height, width).repeat(count, 1, 1, 1)
+
+
+def possible(image, padding):
+    """Every crop and its mirror image, by the place of the crop."""
+    _, height, width = image.shape
+    padded = F.pad(image, (padding,) * 4)
+    crops = {
+        (top, left): padded[:, top : top + height, left : left + width]
+        for top in range(2 * padding + 1)
+        for left in range(2 * padding + 1)
+    }
+    return {
+        (place, mirrored): crop.flip(2) if mirrored else crop for place, crop in crops.items() for mirrored in (0, 1)
+    }
+
+
+def seen(given, choices):
+    """Which of the choices the images are; each must be one of them."""
+    return [next(key for key, choice in choices.items() if torch.equal(image, choice)) for image in given]
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_every_crop_and_mirror_image_occurs_and_nothing_else(padding):
+    images = distinct(1000)
+    choices = possible(images[0], padding)
+    assert set(seen(CropAndFlip(padding)(images, generator=generator()), choices)) == set(choices)
+
+
+def test_without_padding_half_of_the_images_are_mirrored():
+    images = distinct(2000)
+    mirrored = (CropAndFlip(0)(images, generator=generator()) == images.flip(3)).flatten(1).all(1)
+    assert 900 < int(mirrored.sum()) < 1100
+
+
+def test_shifts_and_mirrors_are_drawn_apart():
+    given = seen(CropAndFlip(1)(distinct(4000), generator=generator()), possible(distinct(1)[0], 1))
+    counts = torch.tensor([given.count(choice) for choice in set(given)])
+    assert len(counts) == 18
+    assert counts.min() > 150  # 222 each on average
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.int64])
+def test_the_type_stays_and_the_draws_do_not_depend_on_it(dtype):
+    expected = CropAndFlip()(distinct(20), generator=generator())
+    given = CropAndFlip()(distinct(20).to(dtype), generator=generator())
+    assert given.dtype == dtype
+    assert torch.equal(given, expected.to(dtype))
+
+
+def test_the_generator_decides():
+    images, source = distinct(50), generator(3)
+    first, second = CropAndFlip()(images, generator=source), CropAndFlip()(images, generator=source)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, CropAndFlip()(images, generator=generator(3)))
+    before = torch.get_rng_state()
+    CropAndFlip()(images, generator=source)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_images_given_are_left_alone():
+    images = distinct(10)
+    CropAndFlip()(images, generator=generator())
+    assert torch.equal(images, distinct(10))
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of the operations that torch carries out inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_no_value_is_waited_for():
+    """Reading a number, or counting what is not zero, would make a GPU finish all that it was given before."""
+    with Operations() as operations:
+        CropAndFlip()(distinct(7), generator=generator())
+    assert "aten.gather.default" in operations.names
+    assert not [name for name in operations.names if "scalar_dense" in name or "nonzero" in name]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_not_waited_for():
+    images, source = distinct(100).cuda(), torch.Generator("cuda").manual_seed(0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        given = CropAndFlip(1)(images, generator=source)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(set(seen(given.cpu(), possible(distinct(1)[0], 1)))) == 18
+
+
+def test_a_negative_padding_is_refused():
+    with pytest.raises(BhcError, match="cannot be padded by -1 pixels"):
+        CropAndFlip(-1)

@@ -1,0 +1,137 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet, Split
+from bhc.errors import BhcError
+from bhc.training import (
+    BatchNormPretraining,
+    Pretraining,
+    Silent,
+    default_plan,
+    error_of,
+    load_weights,
+    pretrain,
+    save_weights,
+    train_plainly_,
+)
+
+QUICK = BatchNormPretraining(epochs=6, batch=32, rate=0.05)
+
+
+def squares(count: int, seed: int) -> Split:
+    """Noise with a bright square, whose colour is the class."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 100, (count, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    labels = torch.arange(count) % 3
+    for image, label, place in zip(images, labels, torch.randint(2, 8, (count, 2), generator=generator), strict=True):
+        top, left = place.tolist()
+        image[label, top : top + 6, left : left + 6] = 255
+    return Split(images, labels)
+
+
+@pytest.fixture(scope="module")
+def colours() -> DataSet:
+    names = ("red", "green", "blue")
+    return DataSet("colours", names, train=squares(192, 0), validation=squares(60, 1), test=squares(60, 2))
+
+
+class Heard(Silent):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[int, dict[str, float]]] = []
+
+    def update(self, done: int, terms: dict[str, float]) -> None:
+        self.updates.append((done, terms))
+
+
+def test_a_network_with_batch_norm_learns(colours: DataSet) -> None:
+    heard = Heard()
+    net = pretrain("resnet-20", colours, QUICK, progress=heard)
+    ((done, terms),) = heard.updates
+    assert done == 36
+    assert terms["loss"] < 0.5
+    assert error_of(net, colours.test) < 10
+    assert not net.training
+    assert not any(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_the_same_seed_gives_the_same_network(colours: DataSet) -> None:
+    plan = replace(QUICK, epochs=2)
+    first, again, other = (pretrain("resnet-20", colours, plan, seed=seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
+    assert first["bn1.num_batches_tracked"] == 12
+
+
+def test_it_is_written_and_read_with_its_running_statistics(colours: DataSet, tmp_path: Path) -> None:
+    net = pretrain("resnet-20", colours, replace(QUICK, epochs=2))
+    save_weights(tmp_path / "net.safetensors", "resnet-20", net, colours, errors={})
+    read = load_weights(tmp_path / "net.safetensors", "resnet-20", colours)
+    with torch.no_grad():
+        assert torch.equal(read(colours.test.images), net(colours.test.images))
+
+
+def test_each_epoch_has_every_image_once_and_altered(colours: DataSet) -> None:
+    plan = BatchNormPretraining(epochs=2, batch=48)
+    generator = torch.Generator().manual_seed(0)
+    batches = list(plan.batches(colours.train, generator))
+    assert len(batches) == plan.steps(colours.train) == 8
+    labels = torch.cat([labels for _, labels in batches])
+    assert labels.bincount().tolist() == [128] * 3
+    images = torch.cat([images for images, _ in batches])
+    assert images.dtype == torch.uint8
+    same = (images[:, None] == colours.train.images[None]).flatten(2).all(2).any(1)
+    assert same.float().mean() < 0.1
+
+    plain = list(replace(plan, augmentation=None).batches(colours.train, generator))[:4]
+    shown = torch.cat([images for images, _ in plain]).flatten(1)
+    assert torch.equal(shown.unique(dim=0), colours.train.images.flatten(1).unique(dim=0))
+
+
+def test_smoothed_labels_cost_a_certain_answer_something() -> None:
+    logits, labels = torch.tensor([[9.0, -9.0]]), torch.tensor([0])
+    assert BatchNormPretraining().loss(logits, labels) < 1e-6
+    assert BatchNormPretraining(label_smoothing=0.1).loss(logits, labels) > 0.5
+
+
+def test_the_optimiser_and_the_cycle_of_the_rate() -> None:
+    optimizer = QUICK.optimizer(torch.nn.Linear(2, 2))
+    group = optimizer.param_groups[0]
+    assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, True, 5e-4)
+    schedule, rates = QUICK.schedule(optimizer, 50), []
+    for _ in range(50):
+        rates.append(group["lr"])
+        optimizer.step()
+        schedule.step()
+    assert max(rates) == rates[9] == pytest.approx(QUICK.rate)
+    assert rates[-1] < QUICK.rate / 1000
+    assert group["momentum"] == 0.9
+
+
+@pytest.mark.parametrize("name", bhc.models.NAMES)
+def test_networks_with_batch_norm_have_a_plan_of_their_own(name: str) -> None:
+    expected = Pretraining if name.startswith("lenet") else BatchNormPretraining
+    assert type(default_plan(name)) is expected
+
+
+def test_too_few_images_for_a_batch_are_refused(colours: DataSet) -> None:
+    plan = BatchNormPretraining(batch=193)
+    with pytest.raises(BhcError, match="192 training images do not fill a batch of 193"):
+        train_plainly_(torch.nn.Identity(), colours.train, plan, generator=torch.Generator())
+
+
+def test_an_absent_device_is_refused(colours: DataSet) -> None:
+    with pytest.raises(BhcError, match="cannot compute on 'nonsense'"):
+        pretrain("resnet-20", colours, QUICK, device="nonsense")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_learns_as_well(colours: DataSet) -> None:
+    net = pretrain("resnet-20", colours, QUICK, device="cuda")
+    assert {parameter.device.type for parameter in net.parameters()} == {"cuda"}
+    assert error_of(net, colours.test) < 10
