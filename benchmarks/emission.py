@@ -34,7 +34,8 @@ def pruned_network(name: str, generator: bhc.ScalesOnly) -> ConditionalNetwork:
 
 def emit(network: ConditionalNetwork) -> None:
     cutter = Cutter(network, CONTEXT)
-    assemble(network, Slimmer(cutter).layers(cutter.cut(THRESHOLD)))
+    plan = cutter.cut(THRESHOLD)
+    assemble(network, plan, Slimmer(cutter).layers(plan))
 
 
 @torch.no_grad()
@@ -48,7 +49,7 @@ def generate_everything(network: ConditionalNetwork) -> None:
 
 def main() -> None:
     rows: list[Results] = []
-    for name in bhc.models.NAMES:
+    for name in ("lenet-300-100", "lenet-5-caffe"):
         for kind, spec in GENERATORS.items():
             network = pruned_network(name, spec)
             times = take_turns(

@@ -17,6 +17,7 @@ from bhc.training.step import TrainingStep, make_step
 
 STAGES = (bhc.Learn(steps=100_000), bhc.Consolidate(steps=100_000))
 CALLS = 20
+MODELS = ("lenet-300-100", "lenet-5-caffe")
 
 
 def main() -> int:
@@ -24,8 +25,9 @@ def main() -> int:
         print("no GPU here", file=sys.stderr)
         return 2
     rows: list[Results] = []
-    for name, build in bhc.models.BUILDERS.items():
+    for name in MODELS:
         for stage in STAGES:
+            build = bhc.models.BUILDERS[name]
             rivals = {kind: step_of(stage, build, capture=kind == "captured") for kind in ("eager", "captured")}
             times = take_turns({kind: timed(step) for kind, step in rivals.items()}, rounds=15)
             row = {"model": name, "stage": stage.kind, **{f"{k}_ms": t / CALLS for k, t in times.items()}}

@@ -70,15 +70,14 @@ def main() -> None:
     x = (x * (torch.rand(x.shape, generator=generator) < 0.2)).to(torch.uint8)
     labels = torch.randint(0, 10, (len(x),), generator=generator)
     rows: list[Results] = []
-    for name, build in bhc.models.BUILDERS.items():
+    for name, limits in STD_LIMITS.items():
+        build = bhc.models.BUILDERS[name]
         rivals: dict[str, LearningStep | PlainStep] = {
             "plain": PlainStep(build(), x, labels, fused=False),
             "plain-fused": PlainStep(build(), x, labels, fused=True),
         }
         for kind, spec in GENERATORS.items():
-            model = bhc.wrap(
-                build(), bhc.ClassSubsets(10), example_input=x[:1], generator=spec, std_limits=STD_LIMITS[name]
-            )
+            model = bhc.wrap(build(), bhc.ClassSubsets(10), example_input=x[:1], generator=spec, std_limits=limits)
             rivals[kind] = LearningStep(model.network, x, labels)
         times = take_turns({k: v for k, v in rivals.items() if k != "full"}, rounds=60)
         # A full step takes as long as ten others: fewer rounds, with the plain steps beside it again.

@@ -1,5 +1,6 @@
 """The facade: a model that hands out networks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace
 from bhc.data import Split
+from bhc.data.augment import Augmentation
 from bhc.emission import Compressed, Limits, Precision, emit
 from bhc.errors import BhcError
 from bhc.graph import trace
@@ -89,6 +91,7 @@ def wrap(
     initial: Initial | None = None,
     family: str = "io-gnj",
     std_limits: tuple[float | None, ...] | None = None,
+    keep: Sequence[str] = (),
     pretrained: bool = True,
     seed: int = 0,
 ) -> Compressor:
@@ -96,13 +99,15 @@ def wrap(
 
     ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
     starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer.
+    ``keep`` names layers, as ``net.named_modules()`` does, of which no input or output is to be cut.
     ``pretrained=False`` says that ``net`` knows nothing yet and must not teach.
     """
-    design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits)
+    kept = tuple(name.replace(".", "_") for name in keep)
+    design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept)
     rng = Generator().manual_seed(seed)
-    chain = trace(net, example_input)
+    graph = trace(net, example_input)
     network = ConditionalNetwork(
-        chain, space, design, example_input=example_input, pretrained=pretrained, generator=rng
+        graph, space, design, example_input=example_input, pretrained=pretrained, generator=rng
     )
     return Compressor(TrainedModel(network))
 
@@ -123,6 +128,8 @@ def fit(
     device: str | torch.device = "cpu",
     deterministic: bool = False,
     capture: bool = True,
+    augment: Augmentation | None = None,
+    precision: torch.dtype | None = None,
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
 
@@ -131,6 +138,9 @@ def fit(
     ``deterministic=True``, which is slower, and else within noise. ``overwrite=True`` starts anew in a folder
     that holds a run. On CUDA the step is captured once as a graph and replayed; ``capture=False`` launches every
     kernel, as ``deterministic=True`` does.
+
+    ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
+    ``precision=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
     """
     target = find_device(device)
     options = Options(
@@ -142,6 +152,8 @@ def fit(
         log_every=LOG_EVERY_ON_GPU if target.type == "cuda" else LOG_EVERY,
         capture=capture and not deterministic,
         progress=progress or default_progress(),
+        augment=augment,
+        precision=precision,
     )
     model.network.to(target)
     try:

@@ -5,6 +5,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission.judge import HARD_IMAGES, Judge
+from bhc.graph import Graph
 from bhc.training import TrainedModel
 
 TEN = tuple(range(10))
@@ -60,7 +61,7 @@ def test_few_examples_are_all_hard(quick_model: bhc.Compressor) -> None:
 
 def test_a_verdict_is_that_of_the_module(quick_model: bhc.Compressor, pretrained: torch.nn.Sequential) -> None:
     judge = judge_of(quick_model)
-    verdict = judge.judge(pretrained)
+    verdict = judge.judge(Graph.chain(pretrained.named_children()))
     with torch.no_grad():
         logits = pretrained(judge.images)
     torch.testing.assert_close(verdict.logits, logits)
@@ -74,7 +75,7 @@ def test_a_verdict_on_images_is_that_of_the_module() -> None:
     images = torch.randint(0, 256, (600, 1, 16, 16), dtype=torch.uint8)
     network = bhc.wrap(net, bhc.ClassSubsets(10), example_input=images[:1]).network
     judge = Judge(TrainedModel(network), images, torch.zeros(600, dtype=torch.long), TEN)
-    torch.testing.assert_close(judge.judge(net).logits, net(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(judge.judge(Graph.chain(net.named_children())).logits, net(images), rtol=1e-4, atol=1e-5)
 
 
 def test_there_is_no_judge_without_labelled_data(

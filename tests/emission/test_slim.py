@@ -290,7 +290,7 @@ def test_one_unit_a_layer_survives_any_threshold() -> None:
 def test_the_slim_network_is_made_of_plain_modules_and_takes_raw_pixels() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly())
     slim = slim_model(network, make_plan(network, Context(classes=(3, 4)), 0.0))
-    assert [type(module).__name__ for module in slim] == [
+    assert [type(step.module).__name__ for step in slim.steps] == [
         "Normalise", "Flatten", "Select", "Linear", "ReLU", "Linear", "ReLU", "Linear",
     ]  # fmt: skip
     assert slim(torch.randint(0, 256, (2, 1, 8, 8), dtype=torch.uint8)).shape == (2, 2)

@@ -1,14 +1,14 @@
 """Small chains that between them have every step kind, in every variant that a format must write."""
 
-from collections import OrderedDict
-
 import pytest
 import torch
 from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork
-from bhc.graph import Select, Shape
+from bhc.graph import LAYERS, Graph, Select, Shape
 from bhc.models import Normalise
+
+from .graphs import GRAPHS
 
 TORCH_REMARKS = pytest.mark.filterwarnings("ignore:Using padding='same'")  # on even kernels, once a process
 
@@ -29,11 +29,11 @@ ACTIVATIONS: dict[str, nn.Module] = {
 FALLING: dict[str, nn.Module] = {"falling-elu": nn.ELU(-0.5), "falling-leaky-relu": nn.LeakyReLU(-2.0)}
 
 
-def named(**steps: nn.Module) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(steps))
+def named(**steps: nn.Module) -> Graph:
+    return Graph.chain(steps.items())
 
 
-def dense(activation: nn.Module) -> nn.Sequential:
+def dense(activation: nn.Module) -> Graph:
     """A linear network that reads some of its inputs."""
     return named(
         normalise=Normalise(1.5, 2.0),
@@ -46,7 +46,7 @@ def dense(activation: nn.Module) -> nn.Sequential:
     )
 
 
-def convolutional(first: nn.Module, *between: nn.Module, features: int, mean: float = 0.0) -> nn.Sequential:
+def convolutional(first: nn.Module, *between: nn.Module, features: int, mean: float = 0.0) -> Graph:
     """Layers on images, then a linear one that reads some of the values."""
     steps = {f"step{place}": module for place, module in enumerate((first, *between))}
     return named(
@@ -58,7 +58,7 @@ def convolutional(first: nn.Module, *between: nn.Module, features: int, mean: fl
     )
 
 
-CHAINS: dict[str, tuple[nn.Sequential, Shape]] = {
+CHAINS: dict[str, tuple[Graph, Shape]] = {
     **{name: (dense(module), (2, 3, 3)) for name, module in ACTIVATIONS.items()},
     "one-layer": (named(flatten=nn.Flatten(), fc=nn.Linear(6, 3)), (1, 2, 3)),
     "no-biases": (
@@ -84,7 +84,7 @@ CHAINS: dict[str, tuple[nn.Sequential, Shape]] = {
         (1, 2, 3),
     ),
     "names-that-c-lacks": (
-        nn.Sequential(OrderedDict([("flat", nn.Flatten()), ("a*/é", nn.Linear(6, 5)), ("a/*_", nn.Linear(5, 3))])),
+        Graph.chain([("flat", nn.Flatten()), ("a*/é", nn.Linear(6, 5)), ("a/*_", nn.Linear(5, 3))]),
         (1, 2, 3),
     ),
     "plain-conv": (convolutional(nn.Conv2d(2, 3, 3), nn.ReLU(), features=3 * 4 * 5), (2, 6, 7)),
@@ -150,40 +150,43 @@ CHAINS: dict[str, tuple[nn.Sequential, Shape]] = {
 }  # fmt: skip
 
 
-def chain_of(name: str) -> tuple[nn.Sequential, Shape]:
-    """A chain by its name, with weights from a seed."""
-    chain, shape = CHAINS[name]
+NETWORKS = CHAINS | GRAPHS
+
+
+def graph_of(name: str) -> tuple[Graph, Shape]:
+    """A network by its name, with weights from a seed."""
+    graph, shape = NETWORKS[name]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in chain.parameters():
+        for parameter in graph.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
-    return chain.eval().requires_grad_(False), shape
+    return graph.eval().requires_grad_(False), shape
 
 
-def labels_of(chain: nn.Sequential) -> tuple[int, ...]:
+def labels_of(graph: Graph) -> tuple[int, ...]:
     """Labels that are not the outputs' own numbers, some of them large."""
-    *_, last = (module for module in chain if isinstance(module, nn.Linear))
+    *_, last = (step.module for step in graph.steps if isinstance(step.module, nn.Linear))
     return tuple(3 + 70 * place for place in range(last.out_features))
 
 
 def floats(name: str) -> QuantisedNetwork:
-    """The chain as it is."""
-    chain, shape = chain_of(name)
-    return QuantisedNetwork(chain, shape, labels_of(chain))
+    """The network as it is."""
+    graph, shape = graph_of(name)
+    return QuantisedNetwork(graph, shape, labels_of(graph))
 
 
 def quantised(name: str, *, step: float = 0.02) -> QuantisedNetwork:
-    """The chain with its weights and biases rounded."""
-    chain, shape = chain_of(name)
-    layers = {key: module for key, module in chain.named_children() if isinstance(module, nn.Linear | nn.Conv2d)}
+    """The network with its weights and biases rounded."""
+    graph, shape = graph_of(name)
+    layers = {key: module for key, module in graph.named_children() if isinstance(module, LAYERS)}
     return QuantisedNetwork.build(
-        chain,
+        graph,
         weights={key: Codes.of(module.weight, step) for key, module in layers.items()},
         biases={
             key: Codes.of(module.bias, 0.0, largest=127) for key, module in layers.items() if module.bias is not None
         },
         input_shape=shape,
-        labels=labels_of(chain),
+        labels=labels_of(graph),
     )
 
 

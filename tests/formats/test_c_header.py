@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats import Codes, QuantisedNetwork, WeightForm, c_memory, c_text, identifier
+from bhc.formats import Codes, QuantisedNetwork, WeightForm, c_memory, c_obstacle, c_text, identifier
 
-from .chains import CHAINS, TORCH_REMARKS, assert_alike, chain_of, inputs, quantised
+from .chains import CHAINS, GRAPHS, TORCH_REMARKS, assert_alike, graph_of, inputs, quantised
+from .graphs import wired
 
 GCC = shutil.which("gcc")
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -58,7 +60,7 @@ def run(folder: Path, network: QuantisedNetwork, x: torch.Tensor) -> torch.Tenso
 
 def assert_answers_as_the_module(folder: Path, network: QuantisedNetwork) -> None:
     x = inputs(network.input_shape)
-    expected = network.chain(x)
+    expected = network.graph(x)
     labels = [network.labels[place] for place in expected.argmax(1).tolist()]
     for given in run(folder, network, x).unbind(1):
         assert_alike(given[:, :-1], expected, part=1e-4)
@@ -76,8 +78,8 @@ def test_codes_of_any_width_are_read_back(step: float, tmp_path: Path) -> None:
 
 
 def test_layers_without_codes_stay_floats_in_every_form(tmp_path: Path) -> None:
-    chain, shape = chain_of("relu")
-    codes = {"fc2": Codes.of(chain[6].weight, 0.05)}
+    chain, shape = graph_of("relu")
+    codes = {"fc2": Codes.of(chain.fc2.weight, 0.05)}
     network = QuantisedNetwork.build(chain, weights=codes, biases={}, input_shape=shape, labels=(0, 1, 1000))
     assert_answers_as_the_module(tmp_path, network)
 
@@ -180,3 +182,44 @@ def test_a_name_that_c_does_not_know_is_refused(name: str) -> None:
 def test_any_text_has_a_nearest_name(text: str, name: str) -> None:
     assert identifier(text) == name
     c_text(quantised("one-layer"), identifier(text))
+
+
+OBSTACLES = {
+    "residual": "step 'sum' is a Add",
+    "concat": "step 'together' is a Concat",
+    "shortcut-of-zeros": "step 'fewer' is a Subsample",
+    "squeeze-and-excite": "step 'swish' is a Hardswish",
+    "grouped": "layer 'first' is a grouped convolution",
+    "sound": "step 'first' is a Conv1d",
+    "volume": "step 'first' is a Conv3d",
+    "affine": "step 'scaled' is a Affine",
+    "normalise-by-channel": "step 'normalise' normalises channel by channel",
+    "a-value-met-by-itself": "step 'square' is a Multiply",
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_nothing_stands_in_the_way_of_the_chains(name: str) -> None:
+    assert c_obstacle(quantised(name)) is None
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_c_lacks_is_refused_by_name(name: str) -> None:
+    network = quantised(name)
+    obstacle = c_obstacle(network)
+    assert obstacle is not None
+    assert OBSTACLES.get(name, "") in obstacle
+    for write in (lambda: c_text(network, "net"), lambda: c_memory(network)):
+        with pytest.raises(BhcError, match="cannot be written in C yet") as caught:
+            write()
+        assert obstacle in str(caught.value)
+        assert "ONNX" in caught.value.hint
+
+
+def test_a_value_that_is_read_twice_is_refused_in_c() -> None:
+    """Each of these steps has a C form; together they do not."""
+    graph = wired(("fc1", nn.Linear(4, 3)), ("side", nn.ReLU()), ("fc2", nn.Linear(3, 2), "fc1"))
+    network = QuantisedNetwork(graph.requires_grad_(False), (4,), (0, 1))
+    assert c_obstacle(network) == "a value is read by more than one step"
+    with pytest.raises(BhcError, match="read by more than one step"):
+        c_text(network, "net")

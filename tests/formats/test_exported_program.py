@@ -1,20 +1,29 @@
 """Programs are loaded where bhc does not exist: in a process that cannot import it."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from bhc.formats import torch_bytes
+from bhc.formats import QuantisedNetwork, torch_bytes
+from bhc.formats.exported_program import load_program
+from bhc.graph import Add, Graph
 
-from .chains import TORCH_REMARKS, assert_alike, inputs, quantised
+from .chains import GRAPHS, TORCH_REMARKS, assert_alike, inputs, named, quantised
+from .graphs import wired
 
 pytestmark = TORCH_REMARKS
-NAMES = ["gelu-tanh", "everything-at-once", "padding-and-a-mean", "names-that-formats-use"]
+CHAINED = ["gelu-tanh", "everything-at-once", "padding-and-a-mean", "names-that-formats-use"]
+BRANCHING = [*GRAPHS]
+NAMES = [*CHAINED, *BRANCHING]
 METADATA = {"classes": [3, 4], "class_names": ["drei", "fünf"], "report": {"error": None}}
 
 SCRIPT = """
@@ -58,8 +67,67 @@ def test_a_program_gives_the_module_s_logits_for_any_batch_without_bhc(name: str
     answers = torch.load(folder / f"{name}.answers", weights_only=True)
     for count, given in zip((1, 2, 5), answers, strict=True):
         assert given.shape == (count, len(network.labels))
-        assert_alike(given, network.chain(inputs(network.input_shape, count)), part=1e-6)
+        assert_alike(given, network.graph(inputs(network.input_shape, count)), part=1e-6)
 
 
 def test_the_metadata_lie_inside(folder: Path) -> None:
     assert json.loads((folder / "cards.json").read_text()) == dict.fromkeys(NAMES, METADATA)
+
+
+@pytest.mark.parametrize("name", ["relu", *BRANCHING])
+def test_what_was_written_is_loaded_again(name: str) -> None:
+    """Nothing in it may look like code to the check that comes before torch's loader."""
+    network = quantised(name)
+    program, metadata = load_program(torch_bytes(network, metadata=METADATA))
+    assert metadata == METADATA
+    for count in (1, 3):
+        x = inputs(network.input_shape, count)
+        assert_alike(program(x), network.graph(x), part=1e-6)
+
+
+CODE = 'a" if print("INJECTED") else "b'  # torch writes names into code, between quotation marks
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(named(**{CODE: nn.Linear(2, 2)}), id="chain"),
+        pytest.param(wired((CODE, nn.Linear(2, 2)), ("sum", Add(), CODE, "")), id="branching"),
+    ],
+)
+def test_names_of_layers_do_not_become_code(graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+    network = QuantisedNetwork(graph.eval().requires_grad_(False), (2,), (0, 1))
+    x = inputs((2,), 3)
+    program, _ = load_program(torch_bytes(network, metadata={}))
+    for module in (network.module(), program):
+        assert_alike(module(x), network.graph(x), part=1e-6)
+    assert capsys.readouterr().out == ""
+
+
+def edited(content: bytes, change: Callable[[str], str]) -> bytes:
+    """An archive with its descriptions changed."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w") as new:
+        for name in old.namelist():
+            entry = old.read(name)
+            changes = name.endswith(".json") and not name.endswith("bhc.json")
+            new.writestr(name, change(entry.decode()) if changes else entry)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param('"fc1.weight"', json.dumps(CODE + ".weight"), id="a parameter"),
+        pytest.param('"forward_arg_names": ["input"]', '"forward_arg_names": ["x=print(1)"]', id="an argument"),
+        pytest.param('"p_fc1_weight"', '"p=print(1)"', id="a value"),
+        pytest.param('"fqn": "fc1"', '"fqn": "fc1()"', id="a module"),
+    ],
+)
+def test_a_program_with_code_for_a_name_is_refused(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    content = torch_bytes(quantised("relu"), metadata={})
+    load_program(edited(content, lambda text: text))
+    assert edited(content, lambda text: text.replace(old, new)) != edited(content, lambda text: text)
+    with pytest.raises(ValueError, match="it holds the name"):
+        load_program(edited(content, lambda text: text.replace(old, new)))
+    assert capsys.readouterr().out == ""

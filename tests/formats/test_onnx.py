@@ -10,7 +10,7 @@ from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, WeightForm, onnx_bytes, open_session
 from bhc.graph import KINDS
 
-from .chains import CHAINS, TORCH_REMARKS, assert_alike, chain_of, floats, inputs, quantised
+from .chains import NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, quantised
 
 pytestmark = TORCH_REMARKS
 FORMS = [WeightForm.FLOATS, WeightForm.INTEGERS]
@@ -25,22 +25,22 @@ def initialisers(content: bytes) -> dict[str, np.ndarray]:
     return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
 
 
-def test_the_chains_have_every_kind_of_step() -> None:
-    assert {type(step) for chain, _ in CHAINS.values() for step in chain} == set(KINDS)
+def test_the_networks_have_every_kind_of_step() -> None:
+    assert {type(step.module) for graph, _ in NETWORKS.values() for step in graph.steps} == set(KINDS)
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_floats_give_the_module_s_logits(name: str) -> None:
     network = floats(name)
     x = inputs(network.input_shape)
-    assert_alike(run(onnx_bytes(network), x), network.chain(x), part=1e-5)
+    assert_alike(run(onnx_bytes(network), x), network.graph(x), part=1e-5)
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_both_forms_of_a_quantised_network_answer_as_its_module(name: str) -> None:
     network = quantised(name)
     x = inputs(network.input_shape, 300)
-    expected = network.chain(x)
+    expected = network.graph(x)
     for form in FORMS:
         given = run(onnx_bytes(network, weights=form), x)
         assert_alike(given, expected, part=1e-5)
@@ -48,19 +48,19 @@ def test_both_forms_of_a_quantised_network_answer_as_its_module(name: str) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_the_checker_accepts_every_model(name: str, form: WeightForm) -> None:
     onnx.checker.check_model(onnx.load_from_string(onnx_bytes(quantised(name), weights=form)), full_check=True)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["relu", "everything-at-once"])
+@pytest.mark.parametrize("name", ["relu", "everything-at-once", "squeeze-and-excite", "shortcut-of-zeros", "sound"])
 def test_any_batch_size_goes_in(name: str, form: WeightForm) -> None:
     network = quantised(name)
     content = onnx_bytes(network, weights=form)
     for count in (1, 2, 7):
         x = inputs(network.input_shape, count)
-        assert_alike(run(content, x), network.chain(x), part=1e-5)
+        assert_alike(run(content, x), network.graph(x), part=1e-5)
     (source,), (sink,) = open_session(content).get_inputs(), open_session(content).get_outputs()
     assert source.shape == ["batch", *network.input_shape]
     assert sink.shape == ["batch", len(network.labels)]
@@ -76,22 +76,26 @@ def test_integers_are_as_narrow_as_the_codes(step: float, kind: type) -> None:
         assert np.array_equal(arrays[f"{name}.codes"], codes.codes)
         assert f"{name}.weight" not in arrays
     x = inputs(network.input_shape)
-    assert_alike(run(onnx_bytes(network, weights=WeightForm.INTEGERS), x), network.chain(x), part=1e-5)
+    assert_alike(run(onnx_bytes(network, weights=WeightForm.INTEGERS), x), network.graph(x), part=1e-5)
 
 
 def test_a_layer_that_is_not_quantised_stays_floats_among_integers() -> None:
-    chain, shape = chain_of("relu")
-    codes = {"fc1": Codes.of(chain[3].weight, 0.05)}
+    chain, shape = graph_of("relu")
+    codes = {"fc1": Codes.of(chain.fc1.weight, 0.05)}
     network = QuantisedNetwork.build(chain, weights=codes, biases={}, input_shape=shape, labels=(0, 1, 2))
     content = onnx_bytes(network, weights=WeightForm.INTEGERS)
     arrays = initialisers(content)
     assert arrays["fc1.codes"].dtype == np.int8
-    assert np.array_equal(arrays["fc2.weight"], chain[6].weight.numpy())
-    assert_alike(run(content, inputs(shape)), network.chain(inputs(shape)), part=1e-5)
+    assert np.array_equal(arrays["fc2.weight"], chain.fc2.weight.numpy())
+    assert_alike(run(content, inputs(shape)), network.graph(inputs(shape)), part=1e-5)
 
 
 def test_the_normalisation_is_folded_where_it_can_be() -> None:
-    for name, folded in (("conv-and-a-mean", True), ("padding-and-a-mean", False)):
+    for name, folded in (
+        ("conv-and-a-mean", True),
+        ("padding-and-a-mean", False),
+        ("normalised-before-it-branches", True),
+    ):
         kinds = [node.op_type for node in onnx.load_from_string(onnx_bytes(floats(name))).graph.node]
         assert ("Sub" in kinds) != folded
 

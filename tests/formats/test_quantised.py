@@ -1,14 +1,18 @@
 import math
+import operator
+import re
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from bhc.formats import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, with_numbers
 from bhc.formats.quantised import LARGEST_CODE, SIGNIFICANT_BITS, round_step
+from bhc.graph import CONVOLUTIONS, LAYERS, Add, Graph, passages
 
-from .chains import CHAINS, TORCH_REMARKS, chain_of, inputs, named, quantised
+from .chains import CHAINS, NETWORKS, TORCH_REMARKS, graph_of, inputs, named, quantised
+from .graphs import wired
 
 pytestmark = TORCH_REMARKS
 
@@ -78,64 +82,127 @@ def test_other_numbers_leave_the_original_alone_and_share_the_other_steps() -> N
     chain = named(flatten=nn.Flatten(), fc1=nn.Linear(4, 3), act=nn.ReLU(), fc2=nn.Linear(3, 2))
     before = {key: value.clone() for key, value in chain.state_dict().items()}
     changed = with_numbers(chain, {"fc1.weight": torch.ones(3, 4), "fc1.bias": None})
-    assert torch.equal(changed[1].weight, torch.ones(3, 4))
-    assert changed[1].bias is None
+    assert torch.equal(changed.fc1.weight, torch.ones(3, 4))
+    assert changed.fc1.bias is None
     assert all(torch.equal(value, before[key]) for key, value in chain.state_dict().items())
-    assert chain[1].bias is not None
-    assert [changed[place] is chain[place] for place in range(4)] == [True, False, True, True]
+    assert chain.fc1.bias is not None
+    shared = map(operator.is_, changed.children(), chain.children())
+    assert [*shared] == [True, False, True, True]
     x = torch.rand(5, 1, 2, 2)
-    torch.testing.assert_close(changed(x), chain[3](torch.relu(x.flatten(1) @ torch.ones(4, 3))))
+    torch.testing.assert_close(changed(x), chain.fc2(torch.relu(x.flatten(1) @ torch.ones(4, 3))))
 
 
 def test_a_built_network_has_the_numbers_that_the_codes_stand_for() -> None:
-    chain, shape = chain_of("plain-conv")
-    weight = chain[1].weight.clone()
+    chain, shape = graph_of("plain-conv")
+    weight = chain.step0.weight.clone()
     network = QuantisedNetwork.build(
         chain, weights={"step0": Codes.of(weight, 0.25)}, biases={}, input_shape=shape, labels=(1, 2, 3, 4)
     )
-    assert torch.equal(network.chain[1].weight, Codes.of(weight, 0.25).values())
-    assert torch.equal(chain[1].weight, weight)
-    assert network.chain[1].bias is chain[1].bias
+    assert torch.equal(network.graph.step0.weight, Codes.of(weight, 0.25).values())
+    assert torch.equal(chain.step0.weight, weight)
+    assert network.graph.step0.bias is chain.step0.bias
     assert [layer.bits for layer in network.layers] == [Codes.of(weight, 0.25).bits, 32]
 
 
 def test_a_module_is_a_copy_that_the_caller_may_change() -> None:
     network = quantised("relu")
     x = inputs(network.input_shape, 3)
-    expected = network.chain(x)
+    expected = network.graph(x)
     module = network.module()
     assert torch.equal(module(x), expected)
     module.double()
-    module[3].weight.zero_()
-    assert torch.equal(network.chain(x), expected)
+    module.fc1.weight.zero_()
+    assert torch.equal(network.graph(x), expected)
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_module_is_plain_and_computes_the_same_to_the_last_bit(name: str) -> None:
+    network = quantised(name)
+    module = network.module()
+    assert type(module) is nn.Sequential if network.graph.is_chain else isinstance(module, fx.GraphModule)
+    assert not any(isinstance(part, Graph) for part in module.modules())
+    assert not module.training
+    x = inputs(network.input_shape, 5)
+    assert torch.equal(module(x), network.graph(x))
+    for old, (new, _) in zip(network.graph.steps, module.named_children(), strict=True):
+        assert new == old.name or not re.fullmatch(r"\w+", old.name, re.ASCII)
+
+
+@pytest.mark.parametrize(
+    "name", ["pop", "append", "insert", "graph", "code", "meta", "self", "class", "_graph", "0", "ﬁ"]
+)
+def test_a_layer_may_have_a_name_that_torch_s_containers_use(name: str) -> None:
+    chain = [(name, nn.Linear(2, 2)), ("step_pop", nn.ReLU()), (f"step_{name}_", nn.Linear(2, 2))]
+    for steps in (chain, [*chain, ("sum", Add(), name, f"step_{name}_")]):
+        graph = wired(*steps).requires_grad_(False)
+        x = inputs((2,), 3)
+        assert torch.equal(QuantisedNetwork(graph, (2,), (0, 1)).module()(x), graph(x))
+
+
+def test_chains_are_chains_and_some_graphs_are_not() -> None:
+    assert all(chain.is_chain for chain, _ in CHAINS.values())
+    assert sum(not graph.is_chain for graph, _ in NETWORKS.values()) > 10
+
+
+def test_a_module_that_branches_is_a_copy_that_the_caller_may_change() -> None:
+    network = quantised("residual")
+    x = inputs(network.input_shape, 3)
+    expected = network.graph(x)
+    module = network.module()
+    module.stem.weight.zero_()
+    assert not torch.equal(module(x), expected)
+    assert torch.equal(network.graph(x), expected)
+
+
+def test_other_numbers_keep_the_wiring() -> None:
+    graph, shape = graph_of("residual")
+    changed = with_numbers(graph, {"inner.weight": torch.zeros(4, 4, 3, 3)})
+    assert [step.reads for step in changed.steps] == [step.reads for step in graph.steps]
+    x = inputs(shape, 3)
+    hidden = torch.relu(graph.stem(x))
+    torch.testing.assert_close(changed(x), graph.fc(torch.relu(hidden).mean((2, 3))))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_shapes_are_those_of_the_values(name: str) -> None:
+    graph, shape = graph_of(name)
+    given: list[tuple[int, ...]] = []
+
+    def note(step, *values):  # type: ignore[no-untyped-def]
+        result = step.module(*values)
+        given.append(tuple(result.shape[1:]))
+        return result
+
+    graph.run(inputs(shape, 2), note)
+    assert [passage.leaving for passage in passages(graph, shape)] == given
+
+
+@pytest.mark.parametrize("name", NETWORKS)
 def test_layers_count_what_the_modules_do(name: str) -> None:
     network = quantised(name)
     flops, sizes = [], []
 
     def note(module: nn.Module, _: object, output: torch.Tensor) -> None:
-        places = output[0, 0].numel() if output.dim() == 4 else 1
+        places = output[0, 0].numel()
         flops.append(2 * module.weight.numel() * places)
         sizes.append(tuple(output.shape[1:]))
 
     module = network.module()
-    for step in module:
-        if isinstance(step, nn.Linear | nn.Conv2d):
+    for step in module.children():
+        if isinstance(step, LAYERS):
             step.register_forward_hook(note)
     module(inputs(network.input_shape, 1))
     assert [layer.num_flops for layer in network.layers] == flops
     assert [layer.output_shape for layer in network.layers] == sizes
     for layer in network.layers:
         assert layer.num_weights == layer.module.weight.numel()
-        convolution = isinstance(layer.module, nn.Conv2d)
+        convolution = isinstance(layer.module, CONVOLUTIONS)
         assert layer.width == (layer.module.out_channels if convolution else layer.module.in_features)
         assert layer.weight is not None
         assert layer.bits == layer.weight.bits
 
 
 def test_floats_have_32_bits() -> None:
-    chain, shape = chain_of("one-layer")
+    chain, shape = graph_of("one-layer")
     (layer,) = QuantisedNetwork(chain, shape, (0, 1, 2)).layers
     assert (layer.bits, layer.weight, layer.bias) == (32, None, None)

@@ -42,7 +42,7 @@ def test_files_of_version_1_still_read() -> None:
         torch.tensor([[0.5, -0.25, 0.125], [1, 2, -3]]) @ (x.flatten()[[1, 2, 4]] / 16) - torch.tensor([0, 0.5])
     )
     expected = torch.tensor([[1.5, -1], [0, 0.75]]) @ hidden + torch.tensor([0.25, -0.25])
-    assert torch.allclose(network.chain(x)[0], expected)
+    assert torch.allclose(network.graph(x)[0], expected)
 
 
 def test_files_of_version_1_bring_their_report(tmp_path: Path) -> None:
@@ -69,6 +69,22 @@ def test_damage_in_version_1_is_noticed() -> None:
         changed[place] ^= 0x10
         with pytest.raises(BhcError):
             parse(bytes(changed))
+
+
+def test_what_came_after_version_1_is_refused_in_it() -> None:
+    _, header = parse_tensors(VERSION_1, IT)
+    steps = header["network"]
+    assert [step["kind"] for step in steps] == ["normalise", "flatten", "select", "linear", "relu", "linear"]
+    changes: list[tuple[int, dict[str, Any]]] = [
+        (0, {"channels": 1}),
+        (4, {"kind": "sigmoid"}),
+        (4, {"kind": "add", "reads": ["fc1", "fc1"]}),
+        (4, {"reads": ["fc1"]}),
+    ]
+    for place, change in changes:
+        changed = [step | change if number == place else step for number, step in enumerate(steps)]
+        with pytest.raises(BhcError, match="younger"):
+            parse(version_1(network=changed))
 
 
 HUGE_LAYER = {"kind": "linear", "name": "a", "in_features": 1 << 40, "out_features": 2, "bias": True}

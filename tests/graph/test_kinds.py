@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bhc.graph.kinds import ACTIVATIONS, FUNCTIONS, KINDS, KINDS_BY_NAME, supported
+from bhc.graph.kinds import ACTIVATIONS, FUNCTIONS, IN_PLACE, JOINING, KINDS, KINDS_BY_NAME, supported
 
 
 def test_names_in_files_are_unique():
@@ -9,15 +9,23 @@ def test_names_in_files_are_unique():
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS, ids=lambda kind: kind.name)
-def test_every_activation_maps_zero_to_zero(kind):
-    assert torch.equal(kind.module()(torch.zeros(3)), torch.zeros(3))
+def test_every_activation_is_applied_number_by_number(kind):
+    x = torch.linspace(-4, 4, 24)
+    assert torch.equal(kind.module()(x.reshape(2, 3, 4)), kind.module()(x).reshape(2, 3, 4))
+    assert torch.allclose(kind.module()(x.flip(0)), kind.module()(x).flip(0))
 
 
 def test_functions_stand_for_modules_of_the_table():
-    assert set(FUNCTIONS.values()) <= set(KINDS)
+    assert set(FUNCTIONS.values()) | set(JOINING.values()) <= set(KINDS)
+
+
+def test_functions_that_write_into_a_value_are_known_otherwise_too():
+    assert set(IN_PLACE) <= set(FUNCTIONS) | set(JOINING)
 
 
 def test_the_list_of_supported_layers_names_what_users_write():
-    names = supported().split(", ")
-    assert {"Linear", "Conv2d", "ReLU", "Normalise"} <= set(names)
+    layers, _, joints = supported().partition("; ")
+    names = layers.split(", ")
+    assert {"Linear", "Conv2d", "ReLU", "BatchNorm2d", "AdaptiveAvgPool2d"} <= set(names)
     assert "Select" not in names
+    assert "torch.cat" in joints

@@ -1,65 +1,111 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.graph import find_layers
+from bhc.graph import INPUT, Add, Graph, Layer, Step, find_layers, find_units
 from bhc.models import lenet_5_caffe, lenet_300_100
 
-MNIST = torch.zeros(1, 1, 28, 28)
+MNIST = (1, 28, 28)
 
 
-def test_lenet_300_100():
-    layers = find_layers(lenet_300_100(), MNIST)
+def chain_of(net: nn.Module) -> Graph:
+    return Graph.chain(net.named_children())
+
+
+def layers_of(net: nn.Module, shape: tuple[int, ...] = MNIST) -> tuple[Layer, ...]:
+    graph = net if isinstance(net, Graph) else chain_of(net)
+    return find_layers(graph, shape, find_units(graph, shape))
+
+
+def positions(layer: Layer) -> int:
+    """How often each unit is read."""
+    _, counts = layer.reads.unique(return_counts=True)
+    assert len(set(counts.tolist())) == 1
+    return int(counts[0])
+
+
+def test_lenet_300_100() -> None:
+    layers = layers_of(lenet_300_100())
     assert [layer.name for layer in layers] == ["fc1", "fc2", "fc3"]
-    assert [layer.step for layer in layers] == [2, 4, 6]
     assert [(layer.num_inputs, layer.num_outputs) for layer in layers] == [(784, 300), (300, 100), (100, 10)]
-    assert [layer.positions for layer in layers] == [1, 1, 1]
+    assert [positions(layer) for layer in layers] == [784, 1, 1]
     assert [layer.output_area for layer in layers] == [1, 1, 1]
+    assert [layer.width for layer in layers] == [784, 300, 100]
     assert not any(layer.is_convolution for layer in layers)
     assert sum(layer.num_weights for layer in layers) == 266_200
 
 
-def test_lenet_5_caffe():
-    layers = find_layers(lenet_5_caffe(), MNIST)
+def test_lenet_5_caffe() -> None:
+    layers = layers_of(lenet_5_caffe())
     assert [layer.name for layer in layers] == ["conv1", "conv2", "fc1", "fc2"]
     assert [layer.weight_shape for layer in layers] == [(20, 1, 5, 5), (50, 20, 5, 5), (500, 800), (10, 500)]
     assert [layer.is_convolution for layer in layers] == [True, True, False, False]
-    assert [layer.positions for layer in layers] == [1, 1, 16, 1]
+    assert [positions(layer) for layer in layers] == [1, 1, 16, 1]
     assert [layer.output_area for layer in layers] == [24 * 24, 8 * 8, 1, 1]
     assert [layer.kernel_area for layer in layers] == [25, 25, 1, 1]
+    assert [layer.width for layer in layers] == [20, 50, 800, 500]
     assert [layer.num_weights for layer in layers] == [500, 25_000, 400_000, 5_000]
     assert sum(layer.num_weights for layer in layers) == 430_500
 
 
-def test_layers_are_those_of_the_chain():
-    chain = lenet_5_caffe()
-    assert all(layer.module is chain[layer.step] for layer in find_layers(chain, MNIST))
+def test_each_layer_reads_what_the_one_before_writes() -> None:
+    layers = layers_of(lenet_5_caffe())
+    for writer, reader in pairwise(layers):
+        assert torch.equal(reader.reads.unique(), writer.writes)
 
 
-def test_a_network_without_weights_is_refused():
+def test_layers_are_those_of_the_graph() -> None:
+    graph = chain_of(lenet_5_caffe())
+    assert all(layer.module is graph.get_submodule(layer.name) for layer in layers_of(graph))
+
+
+def test_sizes_of_a_grouped_convolution_are_those_of_one_group() -> None:
+    net = nn.Sequential(nn.Conv1d(6, 9, 5, groups=3), nn.Flatten(), nn.Linear(36, 2))
+    layer, _ = layers_of(net, (6, 8))
+    assert (layer.groups, layer.num_inputs, layer.num_outputs, len(layer.reads)) == (3, 2, 9, 6)
+    assert (layer.kernel_area, layer.output_area) == (5, 4)
+    assert layer.num_weights == 9 * 2 * 5
+    assert layer.kept_weights(4, 6) == 6 * 2 * 5
+
+
+def test_places_of_three_directions_are_counted() -> None:
+    net = nn.Sequential(nn.Conv3d(1, 2, (1, 2, 3)), nn.Flatten(), nn.Linear(2 * 4 * 3 * 2, 2))
+    layer, _ = layers_of(net, (1, 4, 4, 4))
+    assert (layer.kernel_area, layer.output_area) == (6, 24)
+    assert layer.num_flops == 2 * 12 * 24
+
+
+def test_a_network_without_weights_is_refused() -> None:
     with pytest.raises(BhcError, match="no linear or convolution layer"):
-        find_layers(nn.Sequential(nn.Flatten(), nn.ReLU()), MNIST)
+        layers_of(nn.Sequential(nn.Flatten(), nn.ReLU()))
+
+
+def test_a_convolution_may_give_the_classes_if_a_single_place_is_left() -> None:
+    (layer,) = layers_of(nn.Sequential(nn.Conv2d(1, 2, 28), nn.Flatten()))
+    assert layer.output_area == 1
 
 
 @pytest.mark.parametrize(
-    "chain",
+    "net",
     [
         nn.Sequential(nn.Conv2d(1, 2, 3)),
-        nn.Sequential(nn.Conv2d(1, 2, 28), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 2, 28)),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten()),
     ],
+    ids=["maps", "one place", "many numbers a class", "one class at many places"],
 )
-def test_a_network_that_ends_in_a_convolution_is_refused(chain):
-    with pytest.raises(BhcError, match="must end in a linear layer"):
-        find_layers(chain, MNIST)
+def test_a_network_that_does_not_give_one_number_a_class_is_refused(net: nn.Module) -> None:
+    with pytest.raises(BhcError, match="not one number a class") as caught:
+        layers_of(net)
+    assert caught.value.hint is not None
+    assert "must end in a layer" in caught.value.hint
 
 
-def test_a_linear_layer_on_maps_is_refused():
-    with pytest.raises(BhcError, match=r"layer '0' works on 4-dimensional batches, 2 are supported") as caught:
-        find_layers(nn.Sequential(nn.Linear(28, 5), nn.Flatten()), MNIST)
-    assert "flatten" in caught.value.hint
-
-
-def test_a_convolution_without_a_batch_dimension_is_refused():
-    with pytest.raises(BhcError, match=r"layer '0' works on 3-dimensional batches, 4 are supported"):
-        find_layers(nn.Sequential(nn.Conv2d(1, 2, 3)), MNIST[0])
+def test_the_input_itself_is_no_class() -> None:
+    graph = Graph([Step("fc", nn.Linear(4, 4), (INPUT,)), Step("add", Add(), ("fc", INPUT))])
+    with pytest.raises(BhcError, match="not one number a class"):
+        layers_of(graph, (4,))

@@ -5,11 +5,28 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import Select, chain_shapes, conv_padding, output_shape, pair
+from bhc.graph import (
+    INPUT,
+    Add,
+    Affine,
+    Concat,
+    GlobalMean,
+    Graph,
+    Multiply,
+    PadChannels,
+    Select,
+    Step,
+    Subsample,
+    conv_padding,
+    output_shape,
+    pair,
+    passages,
+)
 from bhc.models.normalise import Normalise
 
 ELEMENTWISE = [
     nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU(), nn.SELU(), nn.GELU(), nn.SiLU(), nn.Tanh(), Normalise(0.0, 1.0),
+    nn.Sigmoid(), nn.Hardswish(), nn.Hardsigmoid(), nn.Softplus(),
 ]  # fmt: skip
 WINDOWS = [
     {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
@@ -142,10 +159,84 @@ def test_a_pair_stands_for_both_directions() -> None:
 
 
 def test_a_chain_is_followed_from_step_to_step() -> None:
-    chain = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(100, 2))
-    steps = list(chain_shapes(chain, (1, 12, 12)))
-    assert [name for name, *_ in steps] == ["0", "1", "2", "3", "4"]
-    assert [leaving for *_, leaving in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
-    assert [arriving for *_, arriving, _ in steps][1:] == [leaving for *_, leaving in steps][:-1]
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(100, 2))
+    graph = Graph.chain(net.named_children())
+    steps = list(passages(graph, (1, 12, 12)))
+    assert [passage.name for passage in steps] == ["0", "1", "2", "3", "4"]
+    assert [passage.leaving for passage in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
+    assert [passage.arriving for passage in steps][1:] == [(passage.leaving,) for passage in steps][:-1]
     with pytest.raises(ValueError, match="does not take"):
-        list(chain_shapes(chain, (1, 13, 14)))
+        list(passages(graph, (1, 13, 14)))
+
+
+def test_a_graph_is_followed_along_its_branches() -> None:
+    graph = Graph(
+        [
+            Step("conv", nn.Conv2d(1, 4, 3, stride=2, padding=1), (INPUT,)),
+            Step("halved", Subsample(2), (INPUT,)),
+            Step("wide", PadChannels(1, 2), ("halved",)),
+            Step("sum", Add(), ("conv", "wide")),
+            Step("beside", Concat(), ("sum", "halved")),
+        ]
+    )
+    shapes = {passage.name: (passage.arriving, passage.leaving) for passage in passages(graph, (1, 5, 8))}
+    assert shapes["wide"] == (((1, 3, 4),), (4, 3, 4))
+    assert shapes["sum"] == (((4, 3, 4), (4, 3, 4)), (4, 3, 4))
+    assert shapes["beside"][1] == (5, 3, 4)
+
+
+WINDOWS_ELSEWHERE = [
+    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, (2, 9)),
+    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d, (2, 5, 6, 7)),
+]
+
+
+@pytest.mark.parametrize(("convolution", "largest", "average", "shape"), WINDOWS_ELSEWHERE)
+def test_windows_of_one_and_three_directions(convolution: Any, largest: Any, average: Any, shape: Any) -> None:
+    for kernel, stride, padding, dilation in product((1, 2, 3), (1, 2), (0, 1), (1, 2)):
+        modules = (
+            convolution(2, 4, kernel, stride=stride, padding=padding, dilation=dilation, groups=2),
+            largest(kernel, stride=stride, padding=padding, dilation=dilation),
+            average(kernel, stride=stride, padding=padding),
+        )
+        for module in modules:
+            assert says(module, shape) == runs(module, shape), module
+
+
+@pytest.mark.parametrize("module", [Subsample(2), Subsample(3), GlobalMean(True), GlobalMean(False), PadChannels(1, 2)])
+@pytest.mark.parametrize("shape", [(3, 7), (3, 4, 9), (3, 2, 4, 5)])
+def test_steps_without_a_module_of_torch(module: nn.Module, shape: tuple[int, ...]) -> None:
+    assert says(module, shape) == runs(module, shape)
+
+
+def test_values_that_meet() -> None:
+    assert output_shape(Add(), (3, 4, 4), (3, 4, 4)) == (3, 4, 4)
+    assert output_shape(Multiply(), (3, 1, 1), (3, 4, 5)) == (3, 4, 5)
+    assert output_shape(Concat(), (3, 4, 4), (1, 4, 4), (2, 4, 4)) == (6, 4, 4)
+    assert output_shape(Affine(3), (3, 4, 4)) == (3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes"),
+    [
+        (Add(), [(3, 4, 4)]),
+        (Add(), [(3, 4, 4), (3, 1, 1)]),
+        (Add(), [(3,), (3,), (3,)]),
+        (Multiply(), [(3, 4, 4), (1, 4, 4)]),
+        (Multiply(), [(3, 4, 4), (3, 2, 4)]),
+        (Multiply(), [(3, 4, 4), (3,)]),
+        (Concat(), [(3, 4, 4), (3, 4, 5)]),
+        (Affine(3), [(4, 2, 2)]),
+        (GlobalMean(True), [(3,)]),
+        (Subsample(2), [(3,)]),
+        (Subsample(0), [(3, 4)]),
+        (PadChannels(-1, 0), [(3, 4)]),
+        (PadChannels(0, 1 << 20), [(3, 4)]),
+        (nn.ReLU(), [(3,), (3,)]),
+        (nn.Conv1d(2, 3, 1), [(2, 4, 4)]),
+    ],
+    ids=str,
+)
+def test_values_that_do_not_fit_together_are_refused(module: nn.Module, shapes: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError):
+        output_shape(module, *shapes)

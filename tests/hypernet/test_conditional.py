@@ -6,7 +6,7 @@ import torch
 from bhc.contexts import Budgets, ClassSubsets, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork, Design, Initial, LowRank, ScalesOnly
-from bhc.posterior import FAMILIES, FreshNoise, find_masks, log_dropout
+from bhc.posterior import FAMILIES, FreshNoise, log_dropout
 
 from .toys import GENERATORS, PAIRS, all_equal, conditional, contexts, images, pairs, perturb_, seeded, tensors_of
 
@@ -91,7 +91,7 @@ def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
     perturb_(model.hypernet, std=0.5)
     encoding = PAIRS.encode(batch)
     threshold = torch.tensor([[-9.0], [-8.0]])
-    masks = find_masks(model.layers, model.hypernet.dropouts(encoding), threshold, batch.outputs)
+    masks = model.find_masks(model.hypernet.dropouts(encoding), threshold, batch.outputs).layers
     assert not masks[1].keep_in.all()
     expected = model.bayesian.masked(x, model.hypernet.means(encoding), masks)
     assert torch.equal(model.masked(x, batch, threshold=threshold), expected)

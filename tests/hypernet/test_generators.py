@@ -69,7 +69,7 @@ class TestEveryGenerator:
     def test_an_exact_start_is_the_pretrained_network(self, spec, network):
         model, net, batch = conditional(spec, network), pretrained(network), pairs(2)
         for layer, belief in zip(model.layers, posterior(model, batch), strict=True):
-            weights, module = belief.mean.weight.dense(), net[layer.step]
+            weights, module = belief.mean.weight.dense(), net.get_submodule(layer.name)
             assert torch.equal(weights, module.weight.expand_as(weights))
             assert module.bias is None or torch.equal(belief.mean.bias, module.bias.expand_as(belief.mean.bias))
             assert torch.equal(belief.mean.in_scale, torch.ones_like(belief.mean.in_scale))
@@ -89,9 +89,9 @@ class TestEveryGenerator:
             assert 0 < (mean.in_scale - 1).abs().max() < 5 * noise
             assert 0 < (mean.out_scale - 1).abs().max() < 5 * noise
             assert (belief.weight_logvar + 9).abs().max() < 6 * noise + 0.1
-            assert mean.bias is None or torch.equal(mean.bias[0], net[layer.step].bias)
+            assert mean.bias is None or torch.equal(mean.bias[0], net.get_submodule(layer.name).bias)
             if isinstance(spec, Full):
-                assert (mean.weight.dense() - net[layer.step].weight).std() < 1.1 * noise
+                assert (mean.weight.dense() - net.get_submodule(layer.name).weight).std() < 1.1 * noise
 
     def test_the_paper_s_start_is_not_the_pretrained_network_itself(self, spec, network):
         model, batch, x = conditional(spec, network, initial=Initial()), pairs(2), images(network, 6)
@@ -155,7 +155,7 @@ class TestEveryGenerator:
         vectors = model.hypernet.vectors
         for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
             dense = head.mean(nothing).dense()
-            assert torch.equal(dense, net[layer.step].weight.expand_as(dense))
+            assert torch.equal(dense, net.get_submodule(layer.name).weight.expand_as(dense))
         for given, map_ in (
             (vectors.mean_map(nothing), vectors.mean_map),
             (vectors.logvar_map(nothing), vectors.logvar_map),

@@ -27,7 +27,7 @@ def beliefs_of(model, count=1):
 def test_starts_at_the_weights_of_the_network_with_scales_near_one(family, spec, initial):
     model, net = model_of(family, spec=spec, initial=initial), pretrained()
     for layer, belief in zip(model.layers, beliefs_of(model), strict=True):
-        mean, module = belief.mean, net[layer.step]
+        mean, module = belief.mean, net.get_submodule(layer.name)
         assert torch.equal(mean.weight.dense()[0], module.weight)
         assert mean.bias is module.bias is None or torch.equal(mean.bias[0], module.bias)
         sizes = tuple(0 if scales is None else scales.shape[1] for scales in (mean.in_scale, mean.out_scale))

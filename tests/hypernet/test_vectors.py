@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bhc.graph import find_layers
+from bhc.graph import find_layers, find_units
 from bhc.hypernet import Initial
 from bhc.hypernet.vectors import VectorHeads
 from bhc.posterior import (
@@ -13,13 +13,14 @@ from bhc.posterior import (
     log_dropout,
 )
 
-from .toys import pretrained, seeded
+from .toys import graph_of, pretrained, seeded
 
 WIDTH = 5
 
 
 def heads(family, initial=None):
-    layers = find_layers(pretrained(), torch.zeros(1, 1, 4, 4))
+    graph = graph_of(pretrained())
+    layers = find_layers(graph, (1, 4, 4), find_units(graph, (1, 4, 4)))
     return VectorHeads(layers, family, initial or Initial(), width=WIDTH, generator=seeded())
 
 

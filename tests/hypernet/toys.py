@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from bhc.contexts import ClassSubsets, ConsecutivePairs, ContextBatch
+from bhc.graph import Graph
 from bhc.hypernet import ConditionalNetwork, Design, Full, Initial, LowRank, ScalesOnly
 from bhc.models import lenet_5_caffe, lenet_300_100
 
@@ -48,11 +49,16 @@ def pretrained(network="tiny", *, seed=0):
     return net
 
 
+def graph_of(net):
+    """The chain that a sequential network is."""
+    return Graph.chain(net.named_children())
+
+
 def conditional(spec, network="tiny", *, space=PAIRS, initial=None, seed=1, **design):
     """A network under a hypernetwork; exact at its start unless told otherwise."""
     _, image_shape = NETWORKS[network]
     return ConditionalNetwork(
-        pretrained(network),
+        graph_of(pretrained(network)),
         space,
         Design(spec, initial or Initial.exact(), **design),
         example_input=torch.zeros(1, *image_shape),

@@ -1,19 +1,11 @@
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from bhc.posterior import operator_of
 from bhc.posterior.operators import Convolution, Linear, apply_mean
 
-from .toys import CONVOLUTION, LINEAR, WEIGHTS, normals, random_posterior, small_chain, small_layers
-
-CONVOLUTIONS = {
-    "plain": nn.Conv2d(2, 3, 2),
-    "stride": nn.Conv2d(2, 3, 2, stride=(2, 1)),
-    "padding": nn.Conv2d(2, 3, 2, padding=1, dilation=2),
-    "same": nn.Conv2d(2, 3, 2, padding="same", dilation=2),
-}
+from .toys import CONVOLUTIONS, LINEAR, WEIGHTS, normals, plain_layer, random_posterior, small_chain, small_layers
 
 
 def one_by_one(h, weights, apply):
@@ -31,27 +23,37 @@ def test_linear_is_a_plain_layer_for_each_context(weights):
     torch.testing.assert_close(apply_mean(Linear(), h, mean), expected)
 
 
-@pytest.mark.parametrize("module", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+@pytest.mark.parametrize(("module", "shape"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_convolution_is_a_plain_layer_for_each_context(weights, module):
-    mean = random_posterior(CONVOLUTION, weights=weights).mean.weight
-    h = normals(6, 2, 5, 4, seed=50)
-    options = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
-    expected = one_by_one(h, mean.dense().expand(2, *CONVOLUTION), lambda x, weight: F.conv2d(x, weight, **options))
+def test_convolution_is_a_plain_layer_for_each_context(weights, module, shape):
+    mean = random_posterior(module.weight.shape, weights=weights).mean.weight
+    h = normals(6, *shape, seed=50)
+    expected = one_by_one(h, mean.dense().expand(2, *module.weight.shape), plain_layer(module))
     torch.testing.assert_close(apply_mean(Convolution.of(module), h, mean), expected)
 
 
+@pytest.mark.parametrize(("module", "shape"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolution_is_what_its_module_computes(module, shape):
+    h = normals(6, *shape, seed=50).float()
+    expected = module(h) - module.bias.reshape(-1, *[1] * (h.dim() - 2))
+    torch.testing.assert_close(Convolution.of(module).apply(h, module.weight[None]), expected)
+
+
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_variance_of_the_output_is_the_squared_input_times_the_variance(weights):
-    for operator, shape, area in (
-        (Linear(), LINEAR, ()),
-        (Convolution.of(CONVOLUTIONS["plain"]), CONVOLUTION, (5, 4)),
-    ):
-        posterior = random_posterior(shape, weights=weights)
-        h = normals(6, shape[1], *area, seed=50)
-        mean, variance = operator.mean_and_variance(h, posterior.mean.weight, posterior.weight_variance)
-        torch.testing.assert_close(mean, apply_mean(operator, h, posterior.mean.weight))
-        torch.testing.assert_close(variance, operator.apply(h * h, posterior.weight_variance))
+@pytest.mark.parametrize(
+    ("operator", "size", "shape"),
+    [
+        (Linear(), LINEAR, (4,)),
+        *((Convolution.of(module), tuple(module.weight.shape), shape) for module, shape in CONVOLUTIONS.values()),
+    ],
+    ids=["linear", *CONVOLUTIONS],
+)
+def test_variance_of_the_output_is_the_squared_input_times_the_variance(operator, size, shape, weights):
+    posterior = random_posterior(size, weights=weights)
+    h = normals(6, *shape, seed=50)
+    mean, variance = operator.mean_and_variance(h, posterior.mean.weight, posterior.weight_variance)
+    torch.testing.assert_close(mean, apply_mean(operator, h, posterior.mean.weight))
+    torch.testing.assert_close(variance, operator.apply(h * h, posterior.weight_variance))
 
 
 def test_a_shared_mean_may_have_variances_of_each_context():

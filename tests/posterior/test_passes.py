@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
-from torch.nn import functional as F
 
 from bhc.posterior import (
     FreshNoise,
@@ -20,13 +19,18 @@ from bhc.posterior import (
 )
 from bhc.posterior.operators import Convolution, Linear
 
-from .toys import CONVOLUTION, LINEAR, WEIGHTS, Silence, normals, posterior_of, random_posterior
+from .toys import CONVOLUTIONS, LINEAR, WEIGHTS, Silence, normals, plain_layer, posterior_of, random_posterior
 
-LAYERS = {
-    "linear": (Linear(), LINEAR, (4,)),
-    "convolution": (Convolution.of(nn.Conv2d(2, 3, 2)), CONVOLUTION, (2, 3, 3)),
-}
+LAYERS = {"linear": (nn.Linear(4, 3), (4,)), **CONVOLUTIONS}
 CASES = [pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer in LAYERS.items() for weights in WEIGHTS]
+
+
+def operator_for(module):
+    return Linear() if isinstance(module, nn.Linear) else Convolution.of(module)
+
+
+def groups_of(module):
+    return getattr(module, "groups", 1)
 
 
 def fresh_noise(seed=0):
@@ -37,26 +41,34 @@ def mask_of(keep_in, keep_out, keep_weight=None):
     return LayerMask(keep_in, keep_out, torch.zeros(len(keep_in)).bool(), keep_weight)
 
 
-def sampled_layer(x, posterior, *, examples):
+def patches_of(module, x):
+    """What each weight of an output is multiplied with, (groups, weights, positions), for one input."""
+    size = module.weight[0].numel()
+    one_hot = torch.eye(size, dtype=x.dtype).reshape(size, *module.weight.shape[1:])
+    groups = groups_of(module)
+    return plain_layer(module)(x[None], one_hot.repeat(groups, *[1] * (one_hot.dim() - 1)))[0].reshape(groups, size, -1)
+
+
+def sampled_layer(module, x, posterior, *, examples):
     """Outputs (K, B, O, positions) of one input under weights drawn in full, ``w_ij = z_i w~_ij s_j``.
 
     A linear layer is a convolution with a single position; a convolution's one scale covers all inputs.
     """
     mean, contexts = posterior.mean, len(posterior.mean.in_scale)
-    base = mean.weight.dense()
-    outputs, area = base.shape[1], base[0, 0, 0].numel()
-    patches = F.unfold(x[None], base.shape[3:])[0] if x.dim() == 3 else x[:, None]
+    base, groups = mean.weight.dense(), groups_of(module)
 
     def draw(centre, logvar, seed):
         noise = normals(contexts, examples, *centre.shape[1:], seed=seed)
         return centre[:, None] + (0.5 * logvar)[:, None].exp() * noise
 
     z = draw(mean.in_scale, posterior.in_scale.logvar, 11)
-    z = z.expand(-1, -1, x.shape[0]).repeat_interleave(area, dim=2)
-    w = draw(base, posterior.weight_logvar, 12).reshape(contexts, examples, outputs, -1)
+    w = draw(base, posterior.weight_logvar, 12).reshape(contexts, examples, base.shape[1], -1)
     s = draw(mean.out_scale, posterior.out_scale.logvar, 13)
-    weights = z[:, :, None] * w * s[..., None]
-    return torch.einsum("kboi,ip->kbop", weights, patches) + (mean.bias[:, None] * s)[..., None]
+    weights = (z[:, :, None] * w * s[..., None]).unflatten(2, (groups, -1))
+    return (
+        torch.einsum("kbgoi,gip->kbgop", weights, patches_of(module, x)).flatten(2, 3)
+        + ((mean.bias[:, None] * s)[..., None])
+    )
 
 
 def assert_same_moments(first, second):
@@ -69,14 +81,14 @@ def assert_same_moments(first, second):
         assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
 
 
-@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
-def test_noisy_pass_has_the_moments_of_sampled_weights(operator, shape, input_shape, weights):
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_noisy_pass_has_the_moments_of_sampled_weights(module, input_shape, weights):
     examples = 20_000
-    posterior = random_posterior(shape, weights=weights)
+    posterior = random_posterior(module.weight.shape, weights=weights)
     x = normals(*input_shape, seed=50)
     batch = x.expand(2 * examples, *input_shape)
-    given = noisy_pass(operator, batch, posterior, noise=fresh_noise())
-    expected = sampled_layer(x, posterior, examples=examples)
+    given = noisy_pass(operator_for(module), batch, posterior, noise=fresh_noise())
+    expected = sampled_layer(module, x, posterior, examples=examples)
     assert_same_moments(given.reshape(expected.shape), expected)
 
 
@@ -90,48 +102,99 @@ def test_noisy_pass_draws_anew_for_each_example():
     assert (correlation.abs() < 5 / math.sqrt(examples)).all()
 
 
-@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
-def test_noisy_pass_without_variance_is_the_scaled_layer(operator, shape, input_shape, weights):
-    posterior = random_posterior(shape, weights=weights, logvar=-torch.inf)
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_noisy_pass_without_variance_is_the_scaled_layer(module, input_shape, weights):
+    posterior = random_posterior(module.weight.shape, weights=weights, logvar=-torch.inf)
     h = normals(6, *input_shape, seed=50)
-    everything = mask_of(torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool())
-    expected = masked_pass(operator, h, posterior.mean, everything)
-    given = noisy_pass(operator, h, posterior, noise=fresh_noise())
+    everything = mask_of(torch.ones(2, input_shape[0]).bool(), torch.ones(2, len(module.weight)).bool())
+    expected = masked_pass(operator_for(module), h, posterior.mean, everything)
+    given = noisy_pass(operator_for(module), h, posterior, noise=fresh_noise())
     # The floor under the root leaves a standard deviation of 1e-4 times the output scale.
     torch.testing.assert_close(given, expected, rtol=0, atol=1e-3)
-    silent = noisy_pass(operator, h, posterior, noise=Silence())
+    silent = noisy_pass(operator_for(module), h, posterior, noise=Silence())
     torch.testing.assert_close(silent, expected)
 
 
-@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
-def test_masked_pass_is_the_plain_layer_with_the_masked_mean(operator, shape, input_shape, weights):
-    mean = random_posterior(shape, weights=weights).mean
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_masked_pass_is_the_plain_layer_with_the_masked_mean(module, input_shape, weights):
+    mean = random_posterior(module.weight.shape, weights=weights).mean
     h = normals(6, *input_shape, seed=50)
-    keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, : shape[1]]
-    keep_out = torch.tensor([[1, 1, 0], [0, 1, 1]]).bool()
-    given = masked_pass(operator, h, mean, mask_of(keep_in, keep_out))
-    dense = masked_mean(mean.weight.dense(), mean.in_scale, mean.out_scale, keep_in, keep_out)
-    plain = F.linear if isinstance(operator, Linear) else F.conv2d
+    keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, : input_shape[0]]
+    keep_out = torch.tensor([[1, 1, 0, 1, 0, 1], [0, 1, 1, 0, 1, 1]]).bool()[:, : len(module.weight)]
+    given = masked_pass(operator_for(module), h, mean, mask_of(keep_in, keep_out))
+    # The inputs of a group are not the columns of its weights: there they are masked before.
+    columns = keep_in if groups_of(module) == 1 else torch.ones(2, module.weight.shape[1]).bool()
+    dense = masked_mean(mean.weight.dense(), mean.in_scale, mean.out_scale, columns, keep_out)
     for context, part in enumerate(h.chunk(2)):
         bias = keep_out[context] * mean.out_scale[context] * mean.bias[context]
-        torch.testing.assert_close(given.chunk(2)[context], plain(part, dense[context], bias))
+        if groups_of(module) > 1:
+            part = part * keep_in[context].reshape(-1, *[1] * (part.dim() - 2))
+        torch.testing.assert_close(given.chunk(2)[context], plain_layer(module)(part, dense[context], bias))
 
 
 @pytest.mark.parametrize("contexts", [1, 2])
-@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
-def test_masked_pass_leaves_out_the_single_weights_that_go(operator, shape, input_shape, weights, contexts):
-    mean = random_posterior(shape, weights=weights).mean
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_masked_pass_leaves_out_the_single_weights_that_go(module, input_shape, weights, contexts):
+    mean = random_posterior(module.weight.shape, weights=weights).mean
     h = normals(6, *input_shape, seed=50)
-    keep_in, keep_out = torch.ones(2, shape[1]).bool(), torch.ones(2, shape[0]).bool()
-    kept = normals(contexts, *shape, seed=60) > 0
+    outputs, inputs, *_ = module.weight.shape
+    keep_out = torch.ones(2, outputs).bool()
+    kept = normals(contexts, *module.weight.shape, seed=60) > 0
     assert kept.any()
     assert not kept.all()
-    given = masked_pass(operator, h, mean, mask_of(keep_in, keep_out, kept))
-    dense = masked_mean(mean.weight.dense() * kept, mean.in_scale, mean.out_scale, keep_in, keep_out)
-    plain = F.linear if isinstance(operator, Linear) else F.conv2d
+    mask = mask_of(torch.ones(2, input_shape[0]).bool(), keep_out, kept)
+    given = masked_pass(operator_for(module), h, mean, mask)
+    columns = torch.ones(2, inputs).bool()
+    dense = masked_mean(mean.weight.dense() * kept, mean.in_scale, mean.out_scale, columns, keep_out)
     for context, part in enumerate(h.chunk(2)):
         bias = mean.out_scale[context] * mean.bias[context]
-        torch.testing.assert_close(given.chunk(2)[context], plain(part, dense[context], bias))
+        torch.testing.assert_close(given.chunk(2)[context], plain_layer(module)(part, dense[context], bias))
+
+
+class Recorded:
+    """Noise that remembers what it gave."""
+
+    def __init__(self):
+        self.noise, self.given = fresh_noise(), []
+
+    def normal(self, shape, like):
+        self.given.append(self.noise.normal(shape, like))
+        return self.given[-1]
+
+    def of(self, context, contexts):
+        """The same noise, but only one context's."""
+        return Replayed([given.reshape(contexts, -1)[context] for given in self.given])
+
+
+class Replayed:
+    def __init__(self, given):
+        self.given = iter(given)
+
+    def normal(self, shape, like):
+        return next(self.given).reshape(shape)
+
+
+def in_context(posterior, context):
+    """What is believed of the layer in one context."""
+
+    def own(tensor):
+        return None if tensor is None else tensor[context : context + 1] if len(tensor) > 1 else tensor
+
+    mean, weight = posterior.mean, posterior.mean.weight
+    scales = [NormalScales(own(each.mean), own(each.logvar)) for each in (posterior.in_scale, posterior.out_scale)]
+    mean_of = WeightMean(own(weight.base), own(weight.left), weight.right)
+    return posterior_of(mean_of, own(mean.bias), own(posterior.weight_logvar), *scales)
+
+
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_contexts_together_are_each_context_alone(module, input_shape, weights):
+    posterior, noise = random_posterior(module.weight.shape, weights=weights), Recorded()
+    h = normals(6, *input_shape, seed=50)
+    together = noisy_pass(operator_for(module), h, posterior, noise=noise)
+    for context, part in enumerate(h.chunk(2)):
+        own = in_context(posterior, context)
+        alone = noisy_pass(operator_for(module), part, own, noise=noise.of(context, 2))
+        torch.testing.assert_close(together.chunk(2)[context], alone)
 
 
 def test_passes_without_scales_and_bias_are_the_plain_layer():
@@ -173,26 +236,26 @@ def believed(base, left, right, bias, in_scale, out_scale, weight_logvar, *logva
     return posterior_of(WeightMean(base, left, right), bias, weight_logvar, *scales)
 
 
-@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
-def test_gradient_of_the_noisy_pass_is_numerically_right(operator, shape, input_shape, weights):
-    tensors = free_tensors(random_posterior(shape, weights=weights))
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_gradient_of_the_noisy_pass_is_numerically_right(module, input_shape, weights):
+    tensors = free_tensors(random_posterior(module.weight.shape, weights=weights))
     h = normals(4, *input_shape, seed=50).requires_grad_()
 
     def sample(h, *tensors):
-        return noisy_pass(operator, h, believed(*tensors), noise=fresh_noise())
+        return noisy_pass(operator_for(module), h, believed(*tensors), noise=fresh_noise())
 
     assert gradcheck(sample, (h, *tensors))
 
 
-@pytest.mark.parametrize(("operator", "shape", "input_shape", "weights"), CASES)
-def test_gradients_are_finite_where_a_sampled_scale_is_zero(operator, shape, input_shape, weights):
-    tensors = free_tensors(random_posterior(shape, weights=weights))
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_gradients_are_finite_where_a_sampled_scale_is_zero(module, input_shape, weights):
+    tensors = free_tensors(random_posterior(module.weight.shape, weights=weights))
     _, _, _, _, in_scale, out_scale, *_ = tensors
     with torch.no_grad():
         in_scale.zero_()
         out_scale.zero_()
     h = normals(4, *input_shape, seed=50).requires_grad_()
-    output = noisy_pass(operator, h, believed(*tensors), noise=Silence())
+    output = noisy_pass(operator_for(module), h, believed(*tensors), noise=Silence())
     (output + normals(*output.shape, seed=51)).square().sum().backward()
     assert torch.equal(output, torch.zeros_like(output))
     assert all(tensor.grad.isfinite().all() for tensor in (h, *tensors) if tensor is not None)

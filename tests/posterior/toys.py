@@ -2,12 +2,28 @@
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from bhc.graph import find_layers
-from bhc.posterior import LayerMean, LayerPosterior, NormalScales, WeightMean
+from bhc.graph import Graph, find_layers, find_units
+from bhc.posterior import LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
 
 LINEAR = (3, 4)
 CONVOLUTION = (3, 2, 2, 2)
+
+# Convolutions of every make, each with the shape of an example.
+CONVOLUTIONS = {
+    "plain": (nn.Conv2d(2, 3, 2), (2, 3, 3)),
+    "stride": (nn.Conv2d(2, 3, 2, stride=(2, 1)), (2, 5, 4)),
+    "padding": (nn.Conv2d(2, 3, 2, stride=2, padding=1, dilation=(1, 2)), (2, 4, 4)),
+    "same": (nn.Conv2d(2, 3, 2, padding="same", dilation=2), (2, 3, 4)),
+    "1-d": (nn.Conv1d(2, 3, 2, stride=2, padding=1), (2, 5)),
+    "1-d dilated": (nn.Conv1d(2, 3, 3, padding=1, dilation=2), (2, 6)),
+    "3-d": (nn.Conv3d(2, 3, (1, 2, 2), stride=(1, 2, 1), padding=(0, 1, 0)), (2, 2, 2, 3)),
+    "groups": (nn.Conv2d(4, 6, 2, groups=2), (4, 3, 2)),
+    "depthwise": (nn.Conv2d(3, 3, 2, stride=2, padding=1, groups=3), (3, 3, 3)),
+    "wider depthwise": (nn.Conv1d(2, 6, 3, padding=2, dilation=2, groups=2), (2, 4)),
+    "3-d groups": (nn.Conv3d(2, 4, (2, 1, 2), groups=2), (2, 3, 2, 2)),
+}
 
 # Own: each context has weights of its own. Shared: all have the same. Low rank: shared plus a small change.
 WEIGHTS = {"own": (2, 0), "shared": (1, 0), "low rank": (1, 2)}
@@ -48,6 +64,15 @@ def random_posterior(shape, *, contexts=2, weights="own", logvar=-1.0, seed=0):
     return posterior_of(mean, bias, weight_logvar, NormalScales(in_mean, in_logvar), NormalScales(out_mean, out_logvar))
 
 
+def plain_layer(module):
+    """What a layer computes with a weight and a bias: ``(x, weight, bias)``."""
+    if isinstance(module, nn.Linear):
+        return F.linear
+    convolve = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}[type(module)]
+    options = {name: getattr(module, name) for name in ("stride", "padding", "dilation", "groups")}
+    return lambda x, weight, bias=None: convolve(x, weight, bias, **options)
+
+
 def posterior_of(weight, bias, weight_logvar, in_scale, out_scale):
     """A posterior whose deterministic network multiplies by the means of its scales."""
     means = [None if scales is None else scales.mean for scales in (in_scale, out_scale)]
@@ -56,7 +81,7 @@ def posterior_of(weight, bias, weight_logvar, in_scale, out_scale):
 
 def small_chain(*, seed=0):
     """One convolution, a flatten and two linear layers on 6 x 6 images, weights drawn from the seed."""
-    chain = nn.Sequential(
+    chain = chain_of(
         nn.Conv2d(1, 3, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -72,5 +97,18 @@ def small_chain(*, seed=0):
     return chain
 
 
+def chain_of(*modules):
+    return Graph.chain((str(place), module) for place, module in enumerate(modules))
+
+
+def layers_of(graph, input_shape=(1, 6, 6)):
+    return find_layers(graph, input_shape, find_units(graph, input_shape))
+
+
 def small_layers(chain):
-    return find_layers(chain, torch.zeros(1, 1, 6, 6))
+    return layers_of(chain)
+
+
+def finder_of(graph, input_shape=(1, 6, 6), *, keep=()):
+    units = find_units(graph, input_shape, keep=keep)
+    return MaskFinder(find_layers(graph, input_shape, units), units, graph.last_step)

@@ -4,7 +4,7 @@
 
 Makes a handful of valid files, changes them, and reads them. Where a change has the checksum mended the parser
 itself is put to the test; where it has not, a file that reads must hold the very network it was made from. Each file
-has 100 ms and 100 MB; one that takes longer is timed three times more, and the best counts, for the machine may have
+has 400 ms and 100 MB; one that takes longer is timed three times more, and the best counts, for the machine may have
 had other things to do. Exits with 1 if a file fails, and saves it.
 """
 

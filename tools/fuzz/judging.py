@@ -13,15 +13,14 @@ import torch
 from tools.fuzz.changes import Changed, change
 from tools.fuzz.envelope import NAME
 from tools.fuzz.sources import make_extremes, make_sources
-from torch import nn
 
 from bhc.emission.compressed import Compressed, from_file
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork
 from bhc.formats.file import NetworkFile, parse_network
-from bhc.graph import Shape, chain_shapes, pair
+from bhc.graph import INPUT, LAYERS, Graph, Passage, passages, sizes
 
-LONGEST_MS, LARGEST_BYTES = 100.0, 100 << 20
+LONGEST_MS, LARGEST_BYTES = 400.0, 100 << 20
 WATCHED, BATCH = 10, 200  # of every tenth file Python's and numpy's memory is watched too, so many files together
 SMALL = 1 << 22  # operations; larger networks are run on paper only
 
@@ -159,31 +158,37 @@ def check_sound(compressed: Compressed, *, largest: int = SMALL) -> None:
     for layer in network.layers:
         if layer.weight is not None and not torch.equal(layer.module.weight, layer.weight.values()):
             raise Unsound(f"the weights of {layer.name} are not what their codes say")
-    small = sum(_operations(*step) for step in chain_shapes(network.chain, network.input_shape)) < largest
+    small = sum(map(_operations, passages(network.graph, network.input_shape))) < largest
     device = "cpu" if small else "meta"
     outputs = network.module().to(device)(torch.zeros(1, *network.input_shape, device=device))
     if outputs.shape != (1, len(network.labels)):
         raise Unsound(f"outputs of shape {tuple(outputs.shape)} for {len(network.labels)} labels")
 
 
-def _operations(_: str, module: nn.Module, arriving: Shape, leaving: Shape) -> int:
+def _operations(passage: Passage) -> int:
     """About how many a step takes for one input."""
-    window = 1
-    if isinstance(module, nn.Linear | nn.Conv2d):
+    module, window = passage.module, 1
+    if isinstance(module, LAYERS):
         window = module.weight[0].numel()
-    elif isinstance(module, nn.MaxPool2d | nn.AvgPool2d):
-        window = math.prod(pair(module.kernel_size))
-    return math.prod(arriving) + math.prod(leaving) * window
+    elif hasattr(module, "kernel_size"):
+        window = math.prod(sizes(module.kernel_size, len(passage.leaving) - 1))
+    return sum(map(math.prod, passage.arriving)) + math.prod(passage.leaving) * window
 
 
 def same(one: QuantisedNetwork, other: QuantisedNetwork) -> bool:
     """Whether two networks are equal to the last bit, what is known about them included."""
-    numbers = [list(network.chain.state_dict().values()) for network in (one, other)]
-    kinds = [list(map(str, network.chain)) for network in (one, other)]
+    numbers = [list(network.graph.state_dict().values()) for network in (one, other)]
+    wiring = [_wiring(network.graph) for network in (one, other)]
     about = [(n.input_shape, n.labels, n.temperature, n.card) for n in (one, other)]
     return (
         about[0] == about[1]
-        and kinds[0] == kinds[1]
+        and wiring[0] == wiring[1]
         and len(numbers[0]) == len(numbers[1])
         and all(map(torch.equal, *numbers))
     )
+
+
+def _wiring(graph: Graph) -> list[tuple[str, list[int]]]:
+    """What each step is and which steps it reads: by their places, for a file keeps the names of layers alone."""
+    places = {name: place for place, name in enumerate((INPUT, *[step.name for step in graph.steps]))}
+    return [(str(step.module), [places[name] for name in step.reads]) for step in graph.steps]

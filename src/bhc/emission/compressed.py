@@ -45,7 +45,7 @@ class Compressed:
     report: Report
 
     @cached_property
-    def module(self) -> nn.Sequential:
+    def module(self) -> nn.Module:
         """A plain ``nn.Module``, the caller's own: what is done to it changes neither this nor the model."""
         return self.network.module()
 
@@ -71,7 +71,7 @@ class Compressed:
                 f"inputs of shape {tuple(x.shape)}",
                 hint=f"this network takes a batch of shape (n, {', '.join(map(str, self.input_shape))})",
             )
-        logits = self.network.chain(x)
+        logits = self.network.graph(x)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
         return Prediction(numbering[logits.argmax(1)], probabilities, self.classes)

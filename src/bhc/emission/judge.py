@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bhc.contexts import Context
 from bhc.formats import unrolled
+from bhc.graph import Graph
 from bhc.training import TrainedModel
 
 TEMPERATURES = 13  # five a decade, from 0.1 to 25
@@ -47,9 +48,9 @@ class Judge:
         return len(self.labels)
 
     @torch.no_grad()
-    def judge(self, chain: nn.Sequential) -> Verdict:
+    def judge(self, graph: Graph) -> Verdict:
         """Run the network on all examples."""
-        fast = unrolled(chain)
+        fast = unrolled(graph)
         logits = torch.cat([fast(images) for images in self.images.split(CHUNK)])
         wrong = int((logits.argmax(1) != self.labels).sum())
         return Verdict(wrong, float(nn.functional.cross_entropy(logits, self.labels)), logits)

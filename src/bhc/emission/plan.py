@@ -1,6 +1,6 @@
 """The cut for one context: which units of which layer stay."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch
 from bhc.graph import Layer
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import LayerMask, find_masks
+from bhc.posterior import LayerMask
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,15 @@ class LayerPlan:
     kept_weights: Tensor | None = None  # (O', I', *kernel) bool, where single weights go too
 
     @property
+    def columns(self) -> Tensor:
+        """The second index of the weights that stay: inputs, or all of those of a group."""
+        if self.layer.groups == 1:
+            return self.kept_inputs
+        return torch.arange(self.layer.num_inputs, device=self.kept_inputs.device)
+
+    @property
     def num_weights(self) -> int:
-        return len(self.kept_inputs) * len(self.kept_outputs) * self.layer.kernel_area
+        return self.layer.kept_weights(len(self.kept_inputs), len(self.kept_outputs))
 
     @property
     def num_flops(self) -> int:
@@ -42,6 +49,8 @@ class Plan:
 
     context: Context
     threshold: float
+    alive: Tensor  # (U,) bool, the units that stay
+    classes: tuple[int, ...]  # the outputs that remain, in the original numbering
     layers: tuple[LayerPlan, ...]
 
     @property
@@ -56,11 +65,6 @@ class Plan:
     def widths(self) -> tuple[int, ...]:
         """How many inputs and outputs each layer keeps."""
         return tuple(len(kept) for layer in self.layers for kept in (layer.kept_inputs, layer.kept_outputs))
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The outputs that remain, in the original numbering."""
-        return tuple(self.layers[-1].kept_outputs.tolist())
 
 
 class Cutter:
@@ -78,18 +82,22 @@ class Cutter:
         """What stays at ``threshold``."""
         limit = torch.full((1, 1), threshold, device=self.network.device)
         dropouts = [layer.dropout for layer in self.uncertainty]
-        masks = find_masks(self.network.layers, dropouts, limit, self.batch.outputs)
+        fates = self.network.find_masks(dropouts, limit, self.batch.outputs)
         return Plan(
             self.context,
             float(threshold),
-            tuple(_layer_plan(layer, mask) for layer, mask in zip(self.network.layers, masks, strict=True)),
+            fates.alive[0],
+            tuple(self.batch.outputs[0].nonzero().flatten().tolist()),
+            tuple(_layer_plan(layer, mask) for layer, mask in zip(self.network.layers, fates.layers, strict=True)),
         )
 
 
 def _layer_plan(layer: Layer, mask: LayerMask) -> LayerPlan:
     inputs, outputs = (keep[0].nonzero().flatten() for keep in (mask.keep_in, mask.keep_out))
-    weights = None if mask.keep_weight is None else mask.keep_weight[0][outputs[:, None], inputs]
-    return LayerPlan(layer, inputs, outputs, bool(mask.rescued[0]), weights)
+    plan = LayerPlan(layer, inputs, outputs, bool(mask.rescued[0]))
+    if mask.keep_weight is None:
+        return plan
+    return replace(plan, kept_weights=mask.keep_weight[0][outputs[:, None], plan.columns])
 
 
 def make_plan(network: ConditionalNetwork, context: Context, threshold: float) -> Plan:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from bhc.formats import QuantisedNetwork, c_memory
+from bhc.formats import QuantisedNetwork, c_memory, c_obstacle
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Report:
     parameter_bytes_before: int  # float32 weights and biases of the original
     flops_before: int
     flops_after: int
-    ram_bytes: int  # constants and activations of the C form
+    ram_bytes: int | None  # constants and activations of the C form, where it has one
     error_before: float | None
     error: float | None
     validation_images: int
@@ -109,7 +109,8 @@ class Report:
         ]
         if self.file_bytes and self.file_ratio:
             rows.append(("file", f"{self.file_bytes:,} bytes  ({self.file_ratio:,.0f} x smaller)"))
-        rows.append(("in C", f"{self.ram_bytes:,} bytes of constants and activations"))
+        if self.ram_bytes is not None:
+            rows.append(("in C", f"{self.ram_bytes:,} bytes of constants and activations"))
         if self.error is not None:
             before = "" if self.error_before is None else f"{self.error_before:.2f} % -> "
             images = f"validation, {self.validation_images:,} images"
@@ -186,7 +187,7 @@ def counts_of(network: QuantisedNetwork) -> dict[str, Any]:
         "layer_weights": tuple(layer.num_weights for layer in layers),
         "weights_after": sum(layer.num_weights for layer in layers),
         "flops_after": sum(layer.num_flops for layer in layers),
-        "ram_bytes": c_memory(network).total,
+        "ram_bytes": None if c_obstacle(network) else c_memory(network).total,
     }
 
 

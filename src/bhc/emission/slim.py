@@ -1,17 +1,18 @@
 """From a plan to a plain, smaller network."""
 
 import copy
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bhc.emission.plan import Cutter, LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
-from bhc.graph import Select
+from bhc.graph import CONVOLUTIONS, Affine, Graph, PadChannels, Select, Shift, Step
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import Scales, marginal_variance
 
@@ -60,7 +61,7 @@ class Slimmer:
 
     def _layer(self, cut: LayerPlan, index: int) -> SlimLayer:
         head, vectors, belief = self.network.hypernet.weight_heads[index], self.vectors[index], self.uncertainty[index]
-        rows, columns = cut.kept_outputs, cut.kept_inputs
+        rows, columns = cut.kept_outputs, cut.columns
         mean = head.mean_at(self.embedding, rows, columns)
         logvar = head.logvar_at(self.embedding, rows, columns)
         in_scale, in_rate = _at(vectors.in_scale, belief.in_scale, columns)
@@ -92,59 +93,77 @@ def _at(mean: Tensor | None, scales: Scales | None, places: Tensor) -> tuple[Ten
     return mean[0, places], scales.log_dropout[0, places]
 
 
-def slim_model(network: ConditionalNetwork, plan: Plan) -> nn.Sequential:
+def slim_model(network: ConditionalNetwork, plan: Plan) -> Graph:
     """The network of the kept units: ``diag(mu_z) M_w diag(mu_s)`` at the kept rows and columns only."""
-    return assemble(network, Slimmer(Cutter(network, plan.context)).layers(plan))
+    return assemble(network, plan, Slimmer(Cutter(network, plan.context)).layers(plan))
 
 
-def assemble(network: ConditionalNetwork, layers: Sequence[SlimLayer]) -> nn.Sequential:
-    """The original's chain with each weighted layer replaced by what stays of it."""
-    return nn.Sequential(OrderedDict(_steps(network, layers))).eval()
+def assemble(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer]) -> Graph:
+    """The original's graph with each weighted layer replaced by what stays of it."""
+    return Graph(_steps(network, plan, layers)).eval()
 
 
-def _steps(network: ConditionalNetwork, layers: Sequence[SlimLayer]) -> Iterator[tuple[str, nn.Module]]:
-    by_step = {layer.cut.layer.step: layer for layer in layers}
-    alive: Tensor | None = None  # units of the layer before, in the original numbering
-    for step, (name, module) in enumerate(network.base_model.named_children()):
-        if step not in by_step:
-            # Its own where it holds numbers: moving them must not move the model's.
-            yield name, copy.deepcopy(module).cpu() if [*module.buffers()] else copy.copy(module)
+def _steps(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer]) -> Iterator[Step]:
+    by_name = {layer.cut.layer.name: layer for layer in layers}
+    alive = plan.alive.cpu().numpy()
+    for step in network.base_model.steps:
+        layer = by_name.get(step.name)
+        if layer is None:
+            arriving, leaving = (network.units.carried[name] for name in (step.reads[0], step.name))
+            yield Step(step.name, _narrower(step.module, alive[leaving], len(arriving)), step.reads)
             continue
-        layer = by_step[step]
-        index = _read_positions(layer.cut, alive)
+        reads, index = step.reads, _read_positions(layer.cut, plan.alive)
         if index is not None:
-            yield f"select_{name}", Select(index)
-        yield name, _smaller(layer)
-        alive = layer.cut.kept_outputs
+            yield Step(f"select_{step.name}", Select(index), reads)
+            reads = (f"select_{step.name}",)
+        yield Step(step.name, _smaller(layer), reads)
 
 
-def _read_positions(layer: LayerPlan, alive: Tensor | None) -> Tensor | None:
+def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
+    """A step without weights, for the channels that stay of what it gives."""
+    match module:
+        case Affine():
+            smaller = Affine(int(kept.sum()))
+            index = torch.from_numpy(kept.nonzero()[0])
+            smaller.weight.data, smaller.bias.data = module.weight[index].cpu(), module.bias[index].cpu()
+            return smaller
+        case Shift():
+            bias = module.bias[torch.from_numpy(kept.nonzero()[0])].cpu()
+            shift = Shift(tuple(bias.shape))
+            shift.bias.data = bias
+            return shift
+        case PadChannels():
+            before, after = kept[: module.before], kept[module.before + arriving :]
+            return PadChannels(int(before.sum()), int(after.sum()))
+    # Its own where it holds numbers: moving them must not move the model's.
+    return copy.deepcopy(module).cpu() if [*module.buffers(), *module.parameters()] else copy.copy(module)
+
+
+def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
     """Which of the values that arrive this layer reads; None if it reads them all."""
     if layer.layer.is_convolution:
         return None
-    arriving = torch.arange(layer.layer.num_inputs, device=layer.kept_inputs.device)
-    if alive is not None:
-        positions = torch.arange(layer.layer.positions, device=alive.device)
-        arriving = (alive[:, None] * layer.layer.positions + positions).flatten()
-    if len(arriving) == len(layer.kept_inputs):
-        return None
-    is_read = torch.zeros(layer.layer.num_inputs, dtype=torch.bool, device=arriving.device)
+    arriving = alive[layer.layer.reads.to(alive.device)]
+    is_read = torch.zeros_like(arriving)
     is_read[layer.kept_inputs] = True
-    return is_read[arriving].nonzero().flatten().cpu()
+    among = is_read[arriving]
+    return None if bool(among.all()) else among.nonzero().flatten().cpu()
 
 
 def _smaller(layer: SlimLayer) -> nn.Module:
     original, weight, bias = layer.cut.layer.module, layer.weight, layer.bias
-    module: nn.Module
+    module: Any
     # Without storage of its own: initialising weights that are replaced at once would cost most of the time.
-    if isinstance(original, nn.Conv2d):
-        module = nn.Conv2d(
-            weight.shape[1],
+    if isinstance(original, CONVOLUTIONS):
+        groups = 1 if original.groups == 1 else len(weight) * original.groups // original.out_channels
+        module = type(original)(
+            weight.shape[1] * groups,
             weight.shape[0],
             original.kernel_size,  # type: ignore[arg-type]
             stride=original.stride,  # type: ignore[arg-type]
             padding=original.padding,  # type: ignore[arg-type]
             dilation=original.dilation,  # type: ignore[arg-type]
+            groups=groups,
             bias=bias is not None,
             device="meta",
         )

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from torch import nn
-
 from bhc.emission.judge import Judge, Verdict
 from bhc.emission.plan import Cutter, Plan
 from bhc.emission.quantise import quantise
@@ -13,6 +11,7 @@ from bhc.emission.reference_bits import reference_bits
 from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
 from bhc.emission.slim import SlimLayer, Slimmer, assemble
 from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
+from bhc.graph import Graph
 from bhc.training import TrainedModel
 
 LONGEST_COUNT = 8  # bytes that a count of errors can take in a file
@@ -41,9 +40,9 @@ class Stock:
     layers: Sequence[SlimLayer]
 
     @cached_property
-    def chain(self) -> nn.Sequential:
+    def graph(self) -> Graph:
         """The network as floats."""
-        return assemble(self.workshop.model.network, self.layers)
+        return assemble(self.workshop.model.network, self.plan, self.layers)
 
     def trial(self, scale: float | None) -> "Trial":
         """The network with steps of a common ``scale``; None leaves floats."""
@@ -77,7 +76,7 @@ class Trial:
         plan, model = self.stock.plan, self.stock.workshop.model
         weights, biases = ({}, {}) if self.scale is None else quantise(self.stock.layers, self.scale)
         return QuantisedNetwork.build(
-            self.stock.chain,
+            self.stock.graph,
             weights=weights,
             biases=biases,
             input_shape=model.network.input_shape,
@@ -87,14 +86,14 @@ class Trial:
     @cached_property
     def verdict(self) -> Verdict | None:
         judge = self.stock.workshop.judge
-        return None if judge is None else judge.judge(self.network.chain)
+        return None if judge is None else judge.judge(self.network.graph)
 
     @cached_property
     def wrong_on_hard(self) -> int:
         """Wrong answers to the hardest examples: a quick look."""
         judge = self.stock.workshop.judge
         assert judge is not None
-        return judge.hard.judge(self.network.chain).wrong
+        return judge.hard.judge(self.network.graph).wrong
 
     @property
     def error(self) -> float | None:

@@ -14,7 +14,7 @@ from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.unroll import is_rising
-from bhc.graph import Select, chain_shapes
+from bhc.graph import KINDS, Select, passages
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,18 @@ class CMemory:
     def total(self) -> int:
         """Both: what it takes where constants are copied to RAM."""
         return self.flash + self.ram
+
+
+def c_obstacle(network: QuantisedNetwork) -> str | None:
+    """Why the network has no C form; None where it has one."""
+    for each in passages(network.graph, network.input_shape):
+        if type(each.module) not in RULES or len(each.step.reads) > 1:
+            return f"step {each.name!r} is a {type(each.module).__name__}"
+        if getattr(each.module, "groups", 1) > 1:
+            return f"layer {each.name!r} is a grouped convolution"
+        if KINDS[type(each.module)].name == "normalise" and each.module.mean.dim():  # type: ignore[operator]
+            return f"step {each.name!r} normalises channel by channel"
+    return None if network.graph.is_chain else "a value is read by more than one step"
 
 
 def c_memory(network: QuantisedNetwork, *, weights: WeightForm = WeightForm.INTEGERS) -> CMemory:
@@ -122,9 +134,14 @@ class _Header:
 
 
 def _write(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Header:
+    obstacle = c_obstacle(network)
+    if obstacle is not None:
+        raise BhcError(f"this network cannot be written in C yet: {obstacle}", hint="export it as ONNX or torch")
     folded = fold_normalisation(network)
     writer = CWriter(folded, name, weights)
-    steps = list(chain_shapes(folded.chain, folded.input_shape))
+    steps = [
+        (each.name, each.module, each.arriving[0], each.leaving) for each in passages(folded.graph, folded.input_shape)
+    ]
     while steps:
         step, module, arriving, leaving = steps.pop(0)
         following = [other for _, other, _, _ in steps[:2]]

@@ -45,7 +45,7 @@ def _open_packed(path: Path) -> Deployed:
 
     def logits(x: Tensor) -> Tensor:
         with torch.no_grad():
-            return network.chain(x.float())
+            return network.graph(x.float())
 
     return Deployed(network.labels, network.input_shape, "torch", file.size, logits)
 

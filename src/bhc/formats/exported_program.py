@@ -14,6 +14,7 @@ from bhc.formats.quantised import QuantisedNetwork
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
 PLAIN_SIZE = re.compile(r"-?[0-9]+|[a-z]+[0-9]+|Symbol\('[a-z]+[0-9]+'(, [a-z]+=True)*\)")
+WORDS = re.compile(r"[\w.]*", re.ASCII)  # names: torch writes them into the code that it makes of a program
 OPERATOR = re.compile(r"torch\.ops\.aten\.\w+\.\w+")
 OUR_ENTRY = re.compile(
     r"[^/]+/("
@@ -21,6 +22,9 @@ OUR_ENTRY = re.compile(
     r"|data/sample_inputs/model\.pt|models/model\.json|extra/bhc\.json"
     r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id))"
 )
+
+# Keys of texts that are no names: remarks about where a step came from, and plain data.
+REMARKS = ("stack_trace", "nn_module_stack", "torch_fn", "torch_version", "custom", "in_spec", "out_spec", "expr_str")
 
 # What may stand behind the keys that make torch's loader run something.
 ALLOWED: dict[str, Callable[[Any], bool]] = {
@@ -69,9 +73,16 @@ def _refuse_code(content: bytes) -> None:
             if name.endswith(".pt"):
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
             elif name.endswith(".json") and not name.endswith(CARD):
-                for key, value in _entries(json.loads(archive.read(name))):
-                    if key in ALLOWED and not ALLOWED[key](value):
-                        raise ValueError(f"its {key} is {str(value)[:60]!r}")
+                _refuse_description(json.loads(archive.read(name)))
+
+
+def _refuse_description(description: Any) -> None:
+    for key, value in _entries(description):
+        if key in ALLOWED and not ALLOWED[key](value):
+            raise ValueError(f"its {key} is {str(value)[:60]!r}")
+    for text in _names(description):
+        if not WORDS.fullmatch(text):
+            raise ValueError(f"it holds the name {text[:60]!r}")
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
@@ -80,3 +91,17 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
         yield from value.items()
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _entries(item)
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Every text, keys included, but for remarks."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _names(item)
+    elif isinstance(value, dict):
+        yield from value
+        for key, item in value.items():
+            if not (key in REMARKS and isinstance(item, str)):
+                yield from _names(item)

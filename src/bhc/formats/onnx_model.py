@@ -10,9 +10,28 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
+from bhc.formats.onnx_tokens import TOKEN_RULES
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.unroll import COPIES, POOL, PooledConvolution, unrolled
-from bhc.graph import KINDS, Select, chain_shapes, conv_padding, pair
+from bhc.graph import (
+    CONVOLUTIONS,
+    KINDS,
+    Add,
+    Affine,
+    Concat,
+    GlobalMean,
+    Multiply,
+    PadChannels,
+    Select,
+    Step,
+    Subsample,
+    WeightedModule,
+    conv_padding,
+    passages,
+    sizes,
+)
+from bhc.graph import INPUT as GRAPH_INPUT
+from bhc.graph.kinds import AVERAGE_POOLS, MAX_POOLS
 
 if TYPE_CHECKING:
     import onnx
@@ -31,23 +50,31 @@ def onnx_bytes(
     # Floats are for speed, integers for size: unrolling is faster and stores more numbers.
     integers = weights is WeightForm.INTEGERS
     writer = _Writer(network, integers=integers)
-    for name, module in (network.chain if integers else unrolled(network.chain)).named_children():
-        RULES[type(module)](writer, name, module)
+    for step in (network.graph if integers else unrolled(network.graph)).steps:
+        writer.begin(step)
+        RULES[type(step.module)](writer, step.name, step.module)
+        writer.values[step.name] = writer.value
     return writer.model(metadata or {}).SerializeToString()
 
 
 class _Writer:
-    """Collects nodes and initialisers; ``value`` is the name of what the last node gave."""
+    """Collects nodes and initialisers; ``value`` is the name of what the last node gave, or of what a step reads."""
 
     def __init__(self, network: QuantisedNetwork, *, integers: bool) -> None:
         self.network, self.integers = network, integers
-        self.arriving = {name: shape for name, _, shape, _ in chain_shapes(network.chain, network.input_shape)}
+        self.arriving = {each.name: each.arriving[0] for each in passages(network.graph, network.input_shape)}
         self.nodes: list[onnx.NodeProto] = []
         self.initialisers: list[onnx.TensorProto] = []
         self.value = INPUT
+        self.others: list[str] = []  # what a joint reads beside it
+        self.values = {GRAPH_INPUT: INPUT}
+
+    def begin(self, step: Step) -> None:
+        """Look at what a step reads."""
+        self.value, *self.others = [self.values[name] for name in step.reads]
 
     def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
-        """A node that continues the chain."""
+        """A node that reads what came before it in the step."""
         taken = name in (INPUT, OUTPUT)  # a step may be called as the model's own values are
         name = f"{name}.value" if taken else name
         self.side_node(kind, name, self.value, *inputs, **attributes)
@@ -67,7 +94,7 @@ class _Writer:
     def number(self, name: str, value: float) -> str:
         return self.constant(name, np.array(value, dtype=np.float32))
 
-    def weight(self, name: str, module: nn.Linear | nn.Conv2d) -> str:
+    def weight(self, name: str, module: WeightedModule) -> str:
         """The name of the layer's weights, dequantised first where they are stored as integers."""
         codes = self.network.weights.get(name) if self.integers else None
         if codes is None:
@@ -104,16 +131,17 @@ def _linear(writer: _Writer, name: str, module: nn.Linear) -> None:
     writer.node("Gemm", name, writer.weight(name, module), *biases, transB=1)
 
 
-def _convolution(writer: _Writer, name: str, module: nn.Conv2d) -> None:
+def _convolution(writer: _Writer, name: str, module: Any) -> None:
     biases = [] if module.bias is None else [writer.constant(f"{name}.bias", module.bias.numpy())]
     writer.node(
         "Conv",
         name,
         writer.weight(name, module),
         *biases,
-        kernel_shape=pair(module.kernel_size),
-        strides=pair(module.stride),
-        dilations=pair(module.dilation),
+        kernel_shape=module.kernel_size,
+        strides=module.stride,
+        dilations=module.dilation,
+        group=module.groups,
         pads=conv_padding(module),
     )
 
@@ -129,14 +157,58 @@ def _pooled_convolution(writer: _Writer, name: str, module: PooledConvolution) -
     RULES[type(module.activation)](writer, name, module.activation)
 
 
-def _max_pool(writer: _Writer, name: str, module: nn.MaxPool2d) -> None:
-    window = {"kernel_shape": pair(module.kernel_size), "strides": pair(module.stride)}
-    writer.node("MaxPool", name, **window, dilations=pair(module.dilation), pads=pair(module.padding) * 2)
+def _max_pool(writer: _Writer, name: str, module: Any) -> None:
+    writer.node("MaxPool", name, **_window(writer, name, module), dilations=_each(writer, name, module.dilation))
 
 
-def _average_pool(writer: _Writer, name: str, module: nn.AvgPool2d) -> None:
-    window = {"kernel_shape": pair(module.kernel_size), "strides": pair(module.stride)}
-    writer.node("AveragePool", name, **window, pads=pair(module.padding) * 2, count_include_pad=1)
+def _average_pool(writer: _Writer, name: str, module: Any) -> None:
+    writer.node("AveragePool", name, **_window(writer, name, module), count_include_pad=1)
+
+
+def _window(writer: _Writer, name: str, module: Any) -> dict[str, Any]:
+    return {
+        "kernel_shape": _each(writer, name, module.kernel_size),
+        "strides": _each(writer, name, module.stride),
+        "pads": _each(writer, name, module.padding) * 2,
+    }
+
+
+def _each(writer: _Writer, name: str, value: Any) -> tuple[int, ...]:
+    """An argument for every direction of what arrives."""
+    return sizes(value, len(writer.arriving[name]) - 1)
+
+
+def _global_mean(writer: _Writer, name: str, module: GlobalMean) -> None:
+    axes = writer.constant(f"{name}.axes", np.arange(2, len(writer.arriving[name]) + 1))
+    writer.node("ReduceMean", name, axes, keepdims=int(module.keep_places))
+
+
+def _subsample(writer: _Writer, name: str, module: Subsample) -> None:
+    axes = np.arange(2, len(writer.arriving[name]) + 1)
+    same = np.ones_like(axes)
+    end = np.iinfo(np.int64).max
+    numbers = {"starts": 0 * same, "ends": end * same, "axes": axes, "steps": module.stride * same}
+    writer.node("Slice", name, *[writer.constant(f"{name}.{key}", values) for key, values in numbers.items()])
+
+
+def _pad_channels(writer: _Writer, name: str, module: PadChannels) -> None:
+    rest = [0] * (len(writer.arriving[name]) - 1)
+    pads = np.array([0, module.before, *rest, 0, module.after, *rest])
+    writer.node("Pad", name, writer.constant(f"{name}.pads", pads))
+
+
+def _affine(writer: _Writer, name: str, module: Affine) -> None:
+    shape = (-1, *[1] * (len(writer.arriving[name]) - 1))
+    factor, shift = (numbers.numpy().reshape(shape) for numbers in (module.weight, module.bias))
+    writer.node("Mul", f"{name}.scaled", writer.constant(f"{name}.weight", factor))
+    writer.node("Add", name, writer.constant(f"{name}.bias", shift))
+
+
+def _joint(kind: str, **attributes: int) -> Callable[["_Writer", str, nn.Module], None]:
+    def write(writer: _Writer, name: str, module: nn.Module) -> None:
+        writer.node(kind, name, *writer.others, **attributes)
+
+    return write
 
 
 def _select(writer: _Writer, name: str, module: Select) -> None:
@@ -144,8 +216,8 @@ def _select(writer: _Writer, name: str, module: Select) -> None:
 
 
 def _normalise(writer: _Writer, name: str, module: nn.Module) -> None:
-    writer.node("Sub", f"{name}.centred", writer.number(f"{name}.mean", float(module.mean)))  # type: ignore[arg-type]
-    writer.node("Div", name, writer.number(f"{name}.std", float(module.std)))  # type: ignore[arg-type]
+    writer.node("Sub", f"{name}.centred", writer.constant(f"{name}.mean", module.mean.numpy()))  # type: ignore[operator]
+    writer.node("Div", name, writer.constant(f"{name}.std", module.std.numpy()))  # type: ignore[operator]
 
 
 def _relu6(writer: _Writer, name: str, _: nn.Module) -> None:
@@ -156,6 +228,20 @@ def _silu(writer: _Writer, name: str, _: nn.Module) -> None:
     arriving = writer.value
     writer.side_node("Sigmoid", f"{name}.sigmoid", arriving)
     writer.node("Mul", name, f"{name}.sigmoid")
+
+
+def _hard_sigmoid(writer: _Writer, name: str, _: nn.Module) -> None:
+    writer.node("HardSigmoid", name, alpha=1 / 6, beta=0.5)
+
+
+def _softplus(writer: _Writer, name: str, module: nn.Softplus) -> None:
+    arriving = writer.value
+    writer.node("Mul", f"{name}.steeper", writer.number(f"{name}.beta", float(module.beta)))
+    writer.side_node("Softplus", f"{name}.soft", f"{name}.steeper")
+    writer.side_node("Div", f"{name}.curve", f"{name}.soft", f"{name}.beta")
+    # Beyond the threshold torch gives the value itself.
+    writer.node("Greater", f"{name}.straight", writer.number(f"{name}.threshold", float(module.threshold)))
+    writer.node("Where", name, arriving, f"{name}.curve")
 
 
 def _plain(kind: str, **attributes: str) -> Callable[[_Writer, str, nn.Module], None]:
@@ -171,7 +257,8 @@ def _plain(kind: str, **attributes: str) -> Callable[[_Writer, str, nn.Module], 
 
 RULES: dict[type[nn.Module], Callable[..., None]] = {
     nn.Linear: _linear,
-    nn.Conv2d: _convolution,
+    **TOKEN_RULES,
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
     PooledConvolution: _pooled_convolution,
     nn.ReLU: _plain("Relu"),
     nn.ReLU6: _relu6,
@@ -181,8 +268,19 @@ RULES: dict[type[nn.Module], Callable[..., None]] = {
     nn.GELU: _plain("Gelu", approximate="approximate"),
     nn.SiLU: _silu,
     nn.Tanh: _plain("Tanh"),
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _average_pool,
+    nn.Sigmoid: _plain("Sigmoid"),
+    nn.Hardswish: _plain("HardSwish"),
+    nn.Hardsigmoid: _hard_sigmoid,
+    nn.Softplus: _softplus,
+    **dict.fromkeys(MAX_POOLS, _max_pool),
+    **dict.fromkeys(AVERAGE_POOLS, _average_pool),
+    GlobalMean: _global_mean,
+    Subsample: _subsample,
+    PadChannels: _pad_channels,
+    Affine: _affine,
+    Add: _joint("Add"),
+    Multiply: _joint("Mul"),
+    Concat: _joint("Concat", axis=1),
     nn.Flatten: _plain("Flatten"),
     Select: _select,
     next(kind for kind, entry in KINDS.items() if entry.name == "normalise"): _normalise,

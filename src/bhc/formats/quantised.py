@@ -1,6 +1,5 @@
-"""The one value that every format writes: a plain chain whose weights are whole numbers times a step."""
+"""The one value that every format writes: a graph of plain steps whose weights are whole numbers times a step."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
@@ -12,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from bhc.graph import Shape, chain_shapes
+from bhc.formats.names import with_plain_names
+from bhc.graph import CONVOLUTIONS, LAYERS, Graph, Shape, WeightedModule, passages
 
 FLOAT_BITS = 32
 LARGEST_CODE = (1 << 15) - 1
@@ -61,26 +61,26 @@ def round_step(step: float) -> float:
     return float(np.ldexp(np.ceil(np.ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS))
 
 
-def with_numbers(chain: nn.Sequential, numbers: Mapping[str, torch.Tensor | None]) -> nn.Sequential:
-    """A chain with other weights or biases, named as in a state dict; steps without weights are shared."""
-    steps = OrderedDict(chain.named_children())
+def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Graph:
+    """A graph with other weights or biases, named as in a state dict; steps without weights are shared."""
+    replaced: dict[str, nn.Module] = {}
     for key, values in numbers.items():
         name, kind = key.rsplit(".", 1)
-        if steps[name] is chain.get_submodule(name):
-            steps[name] = copy(steps[name])
-            steps[name]._parameters = dict(steps[name]._parameters)
-        setattr(steps[name], kind, None if values is None else nn.Parameter(values, requires_grad=False))
-    return nn.Sequential(steps).eval().requires_grad_(False)
+        if name not in replaced:
+            replaced[name] = copy(graph.get_submodule(name))
+            replaced[name]._parameters = dict(replaced[name]._parameters)
+        setattr(replaced[name], kind, None if values is None else nn.Parameter(values, requires_grad=False))
+    return graph.with_steps(replaced).eval().requires_grad_(False)
 
 
 @dataclass(frozen=True)
 class QuantisedNetwork:
-    """A chain, the codes behind its numbers, and a label of plain data; it knows nothing of contexts or training.
+    """A graph, the codes behind its numbers, and a label of plain data; it knows nothing of contexts or training.
 
     A layer without an entry in ``weights`` or ``biases`` keeps those numbers as 32-bit floats.
     """
 
-    chain: nn.Sequential
+    graph: Graph
     input_shape: Shape
     labels: tuple[int, ...]  # the original number of each output
     weights: Mapping[str, Codes] = field(default_factory=dict)
@@ -90,25 +90,25 @@ class QuantisedNetwork:
 
     @classmethod
     def build(
-        cls, chain: nn.Sequential, *, weights: Mapping[str, Codes], biases: Mapping[str, Codes], **rest: Any
+        cls, graph: Graph, *, weights: Mapping[str, Codes], biases: Mapping[str, Codes], **rest: Any
     ) -> "QuantisedNetwork":
-        """``chain`` with the numbers that the codes stand for; its own are left alone."""
+        """``graph`` with the numbers that the codes stand for; its own are left alone."""
         numbers = {f"{name}.weight": codes.values() for name, codes in weights.items()}
         numbers |= {f"{name}.bias": codes.values() for name, codes in biases.items()}
-        return cls(with_numbers(chain, numbers), weights=weights, biases=biases, **rest)
+        return cls(with_numbers(graph, numbers), weights=weights, biases=biases, **rest)
 
     @cached_property
     def layers(self) -> tuple["StoredLayer", ...]:
         """The weighted layers, in order."""
         return tuple(
-            StoredLayer(name, module, shape, self.weights.get(name), self.biases.get(name))
-            for name, module, _, shape in chain_shapes(self.chain, self.input_shape)
-            if isinstance(module, nn.Linear | nn.Conv2d)
+            StoredLayer(each.name, each.module, each.leaving, self.weights.get(each.name), self.biases.get(each.name))
+            for each in passages(self.graph, self.input_shape)
+            if isinstance(each.module, LAYERS)
         )
 
-    def module(self) -> nn.Sequential:
-        """A copy of the chain that the caller may change."""
-        return deepcopy(self.chain)
+    def module(self) -> nn.Module:
+        """A copy that the caller may change, made of plain modules; names that torch cannot take are changed."""
+        return with_plain_names(deepcopy(self.graph)).plain()
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class StoredLayer:
     """One weighted layer as it is stored."""
 
     name: str
-    module: nn.Linear | nn.Conv2d
+    module: WeightedModule
     output_shape: Shape
     weight: Codes | None  # None: 32-bit floats
     bias: Codes | None
@@ -137,4 +137,4 @@ class StoredLayer:
     @property
     def width(self) -> int:
         """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
-        return self.module.weight.shape[0 if isinstance(self.module, nn.Conv2d) else 1]
+        return self.module.weight.shape[0 if isinstance(self.module, CONVOLUTIONS) else 1]

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.formats.packed import LARGEST_ACTIVATION
+from bhc.formats.packed.layout import KIND_NAMES
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import Select, Shape, chain_shapes, rebuild
+from bhc.graph import Graph, Select, Shape, passages, rebuild
 from bhc.tensors import parse_tensors
 
 VERSION = 1
+KNOWN = KIND_NAMES[: KIND_NAMES.index("from")]  # the kinds there were when it was written
+LATER = ("reads", "channels")  # words of a description that came after it
 LARGEST_LABEL = (1 << 31) - 1
 
 # What a report must hold to be shown, and what it may hold. The rest is counted from the network.
@@ -40,9 +43,10 @@ def read_version_1(content: bytes, path: Path) -> tuple[QuantisedNetwork, dict[s
 
 
 def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> QuantisedNetwork:
-    chain, shape = _chain(header["network"], tensors), _shape(header["input_shape"])
-    sizes = [prod(shape)]
-    for _, _, _, outputs in chain_shapes(chain, shape):  # layers that do not fit together fail here
+    graph, shape = _graph(header["network"], tensors), _shape(header["input_shape"])
+    sizes, outputs = [prod(shape)], shape
+    for passage in passages(graph, shape):  # layers that do not fit together fail here
+        outputs = passage.leaving
         sizes.append(prod(outputs))
     if max(sizes) > LARGEST_ACTIVATION:
         raise ValueError(f"{max(sizes):,} numbers between two steps")
@@ -54,21 +58,23 @@ def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Quanti
     temperature = float(header["temperature"])
     if not 0 < temperature < float("inf"):
         raise ValueError(f"a temperature of {temperature}")
-    return QuantisedNetwork(chain, shape, labels, temperature=temperature)
+    return QuantisedNetwork(graph, shape, labels, temperature=temperature)
 
 
-def _chain(steps: Any, tensors: Mapping[str, Tensor]) -> nn.Sequential:
+def _graph(steps: Any, tensors: Mapping[str, Tensor]) -> Graph:
     """The chain with its numbers, if they have the types such a chain has."""
+    if any(step["kind"] not in KNOWN or any(step.get(word) is not None for word in LATER) for step in steps):
+        raise ValueError("a step is of a kind that is younger than the file")
     with torch.device("meta"):
-        chain = rebuild(steps)
-    for name, expected in chain.state_dict().items():
+        graph = rebuild(steps)
+    for name, expected in graph.state_dict().items():
         if tensors[name].dtype != expected.dtype:
             raise ValueError(f"{name} holds {tensors[name].dtype}")
-    chain.load_state_dict(tensors, assign=True)
-    for module in chain:
-        if isinstance(module, Select) and (module.index.diff() <= 0).any():
+    graph.load_state_dict(tensors, assign=True)
+    for step in graph.steps:
+        if isinstance(step.module, Select) and (step.module.index.diff() <= 0).any():
             raise ValueError("a step reads its inputs twice or out of order")
-    return chain.eval().requires_grad_(False)
+    return graph.eval().requires_grad_(False)
 
 
 def _report(report: Any) -> dict[str, Any]:

@@ -1,25 +1,49 @@
-"""Where to cut: a network as a chain of layers, and how the units of one layer feed the next."""
+"""Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
 from bhc.graph.describe import describe, rebuild
-from bhc.graph.kinds import KINDS, KINDS_BY_NAME, Kind
+from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS, Kind, WeightedModule
 from bhc.graph.layers import Layer, find_layers
-from bhc.graph.select import Select
-from bhc.graph.shapes import Shape, chain_shapes, conv_padding, output_shape, pair
+from bhc.graph.shapes import Passage, Shape, conv_padding, output_shape, pair, passages, sizes
+from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Select, Subsample
+from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
 from bhc.graph.trace import trace
+from bhc.graph.units import Units, find_units
 
 __all__ = [
+    "CONVOLUTIONS",
+    "INPUT",
     "KINDS",
     "KINDS_BY_NAME",
+    "LAYERS",
+    "Add",
+    "Affine",
+    "ChannelNorm",
+    "Concat",
+    "FlattenPlaces",
+    "GlobalMean",
+    "Graph",
     "Kind",
     "Layer",
+    "Multiply",
+    "PadChannels",
+    "Passage",
     "Select",
+    "SelfAttention",
     "Shape",
-    "chain_shapes",
+    "Shift",
+    "Step",
+    "Subsample",
+    "Units",
+    "WeightedModule",
     "conv_padding",
     "describe",
     "find_layers",
+    "find_units",
     "output_shape",
     "pair",
+    "passages",
     "rebuild",
+    "sizes",
     "trace",
 ]

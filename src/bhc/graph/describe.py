@@ -1,6 +1,5 @@
-"""A chain as plain data and back: what run folders and emitted files store instead of code."""
+"""A graph as plain data and back: what run folders and emitted files store instead of code."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -9,36 +8,50 @@ import torch
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.graph.kinds import KINDS, KINDS_BY_NAME
+from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS
 
 # No supported layer comes near this; a damaged or hostile description must not make us allocate more.
 LARGEST_LAYER = 1 << 28
 
 
-def describe(chain: nn.Sequential) -> list[dict[str, Any]]:
-    """One dict a step: the kind's name, the step's name and the constructor's arguments."""
-    return [_describe_step(name, module) for name, module in chain.named_children()]
+def describe(graph: Graph) -> list[dict[str, Any]]:
+    """One dict a step: the kind's name, the step's name, the constructor's arguments, and what it reads.
+
+    A step that reads just the one before it does not say so.
+    """
+    described, before = [], INPUT
+    for step in graph.steps:
+        described.append(_describe_step(step.name, step.module))
+        if step.reads != (before,):
+            described[-1]["reads"] = list(step.reads)
+        before = step.name
+    return described
 
 
 def _describe_step(name: str, module: nn.Module) -> dict[str, Any]:
     kind = KINDS[type(module)]
     step: dict[str, Any] = {"kind": kind.name, "name": name}
     step |= {argument: getattr(module, argument) for argument in kind.arguments}
-    if kind.name in ("linear", "conv-2d"):
+    if isinstance(module, LAYERS):
         step["bias"] = module.bias is not None
     if kind.name == "select":
         step["kept"] = len(module.index)  # type: ignore[arg-type]
+    if kind.name == "normalise":
+        step["channels"] = module.mean.numel() if module.mean.dim() else None  # type: ignore[operator]
     return step
 
 
-def rebuild(steps: Sequence[Any]) -> nn.Sequential:
-    """The chain that ``steps`` describe, its tensors uninitialised: load a state dict into it."""
+def rebuild(steps: Sequence[Any]) -> Graph:
+    """The graph that ``steps`` describe, its tensors uninitialised: load a state dict into it."""
     try:
-        named = [(str(step["name"]), _rebuild_step(dict(step))) for step in steps]
-        if len({name for name, _ in named}) < len(named):
-            raise ValueError("two steps have one name")
-        return nn.Sequential(OrderedDict(named))
-    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        built, before = [], INPUT
+        for step in steps:
+            name, reads = str(step["name"]), tuple(map(str, step.get("reads", (before,))))
+            built.append(Step(name, _rebuild_step({key: step[key] for key in step if key != "reads"}), reads))
+            before = name
+        return Graph(built)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise BhcError(f"the description of the network is damaged: {error!r}") from error
 
 
@@ -46,17 +59,33 @@ def _rebuild_step(step: dict[str, Any]) -> nn.Module:
     kind = KINDS_BY_NAME[step.pop("kind")]
     step.pop("name")
     if kind.name == "normalise":
-        return kind.module(0.0, 1.0)
+        channels = step.get("channels")
+        number: Any = 0.0 if channels is None else [0.0] * _bounded(channels)
+        return kind.module(number, 1.0 if channels is None else [1.0] * channels)
     if kind.name == "select":
         return kind.module(torch.zeros(_bounded(step["kept"]), dtype=torch.long))
     arguments = {name: _argument(value) for name, value in step.items()}
+    if kind.module in CONVOLUTIONS:
+        arguments.setdefault("groups", 1)  # older descriptions know no others
     if set(arguments) - {"bias"} != set(kind.arguments):
         raise ValueError(f"a {kind.name} step with arguments {sorted(arguments)}")
     if kind.name == "linear":
         _bounded(arguments["in_features"], arguments["out_features"])
-    elif kind.name == "conv-2d":
-        height, width = arguments["kernel_size"]
-        _bounded(arguments["in_channels"], arguments["out_channels"], height, width)
+    elif kind.module in CONVOLUTIONS:
+        _bounded(arguments["groups"])
+        inputs = _bounded(arguments["in_channels"]) // arguments["groups"]
+        kernel = arguments["kernel_size"]
+        if len(kernel) != 1 + CONVOLUTIONS.index(kind.module):
+            raise ValueError(f"a {kind.name} step with a kernel of size {kernel}")
+        _bounded(max(inputs, 1), arguments["out_channels"], *kernel)
+    elif kind.name in ("affine", "channel-norm"):
+        _bounded(arguments["channels"])
+    elif kind.name == "self-attention":
+        _bounded(arguments["channels"], arguments["channels"])
+        if arguments["channels"] % _bounded(arguments["heads"]):
+            raise ValueError(f"{arguments['channels']} channels for {arguments['heads']} heads")
+    elif kind.name == "shift":
+        _bounded(*arguments["shape"])
     return kind.module(**arguments)
 
 

@@ -1,35 +1,47 @@
-"""The layers of a chain that hold weights, and how the units of one feed the next."""
+"""The layers that hold weights, and which units they read and write."""
 
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bhc.errors import BhcError
+from bhc.graph.graph import Graph
+from bhc.graph.kinds import CONVOLUTIONS, LAYERS, WeightedModule
+from bhc.graph.shapes import Shape, passages
+from bhc.graph.units import Units
+
+Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One weighted layer: its place in the chain, its sizes and what it costs."""
+    """One weighted layer: its sizes, what it costs, and the units at its two ends."""
 
     name: str
-    step: int  # position in the chain
-    module: nn.Linear | nn.Conv2d
-    positions: int  # inputs of this layer that one unit of the layer before feeds: 16 after a 4 x 4 map
+    module: WeightedModule
+    reads: Tensor  # (channels that arrive,) the unit of each; after a flatten many have the same
+    writes: Tensor  # (O,)
     output_area: int  # places a filter is applied at; 1 for a linear layer
 
     @property
     def is_convolution(self) -> bool:
-        return isinstance(self.module, nn.Conv2d)
+        return isinstance(self.module, CONVOLUTIONS)
+
+    @property
+    def groups(self) -> int:
+        return self.module.groups if isinstance(self.module, CONVOLUTIONS) else 1
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """(O, I) or (O, I, height, width)."""
+        """(O, I) or (O, I of one group, *kernel)."""
         return tuple(self.module.weight.shape)
 
     @property
     def num_inputs(self) -> int:
+        """Of each output: those of its group."""
         return self.weight_shape[1]
 
     @property
@@ -54,28 +66,30 @@ class Layer:
         """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
         return self.num_outputs if self.is_convolution else self.num_inputs
 
+    def kept_weights(self, inputs: Count, outputs: Count) -> Count:
+        """How many weights stay where so many of its inputs and outputs do; a group that stays is whole."""
+        return outputs * (self.num_inputs if self.groups > 1 else inputs) * self.kernel_area
 
-def find_layers(chain: nn.Sequential, example_input: Tensor) -> tuple[Layer, ...]:
-    """Walk the chain once and note every weighted layer with the shapes it meets."""
-    layers: list[Layer] = []
-    value = example_input
-    units = prod(example_input.shape[1:])
-    with torch.no_grad():
-        for step, (name, module) in enumerate(chain.named_children()):
-            width = value.shape[1]
-            value = module(value)
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                expected = 2 if isinstance(module, nn.Linear) else 4
-                if value.dim() != expected:
-                    raise BhcError(
-                        f"layer {name!r} works on {value.dim()}-dimensional batches, {expected} are supported",
-                        hint="flatten before a linear layer, and keep the batch dimension",
-                    )
-                positions = 1 if not layers else width // units
-                layers.append(Layer(name, step, module, positions, prod(value.shape[2:])))
-                units = module.weight.shape[0]
+
+def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
+    """Every weighted layer, in the order they run."""
+    layers = []
+    leaving = input_shape
+    for passage in passages(graph, input_shape):
+        leaving = passage.leaving
+        if isinstance(passage.module, LAYERS):
+            reads, writes = units.carried[passage.step.reads[0]], units.carried[passage.name]
+            area = prod(leaving[1:])
+            layers.append(Layer(passage.name, passage.module, torch.tensor(reads), torch.tensor(writes), area))
     if not layers:
-        raise BhcError("the network has no linear or convolution layer, so there is nothing to compress")
-    if layers[-1].is_convolution or value.dim() != 2:
-        raise BhcError("the network must end in a linear layer with one output a class")
+        raise BhcError(
+            "the network has no linear or convolution layer, so there is nothing to compress",
+            hint="the weights of nn.Linear and nn.Conv1d, 2d and 3d are what is compressed",
+        )
+    outputs = units.carried[graph.last_step]
+    if len(leaving) != 1 or len(set(outputs)) < len(outputs) or units.always[outputs].any():
+        raise BhcError(
+            f"the network gives values of shape {leaving}, and not one number a class",
+            hint="it must end in a layer, most often a linear one, with one output of its own for each class",
+        )
     return tuple(layers)

@@ -1,6 +1,7 @@
 """A pretrained network and the hypernetwork that conditions it: what training trains and emission cuts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,28 +11,29 @@ from torch import Generator, Tensor, nn
 from bhc import contexts
 from bhc.contexts import ContextBatch, ContextSpace
 from bhc.errors import BhcError
-from bhc.graph import describe, find_layers, rebuild
+from bhc.graph import Graph, describe, find_layers, find_units, rebuild
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
 from bhc.posterior import (
     FAMILIES,
-    BayesianChain,
+    BayesianGraph,
     LayerPosterior,
+    MaskFinder,
     Noise,
     check_family,
-    find_masks,
 )
 
 
 @dataclass(frozen=True)
 class Design:
-    """The choices behind a hypernetwork; with the chain and the space they determine its shape."""
+    """The choices behind a hypernetwork; with the graph and the space they determine its shape."""
 
     generator: GeneratorSpec
     initial: Initial = field(default_factory=Initial)
     family: str = "io-gnj"
     std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
+    keep: tuple[str, ...] = ()  # steps that stay as wide as they are
 
     def __post_init__(self) -> None:
         check_family(self.family)
@@ -40,11 +42,11 @@ class Design:
 
 
 class ConditionalNetwork(nn.Module):
-    """``W_t = f_phi(c_t, W_0)``: the base chain stays as it was, the hypernetwork learns."""
+    """``W_t = f_phi(c_t, W_0)``: the base network stays as it was, the hypernetwork learns."""
 
     def __init__(
         self,
-        chain: nn.Sequential,
+        graph: Graph,
         space: ContextSpace,
         design: Design,
         *,
@@ -54,11 +56,14 @@ class ConditionalNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.pretrained = pretrained  # whether the base model knows anything: it then teaches and is compared with
-        self.base_model = chain.eval().requires_grad_(False)
+        self.base_model = graph.eval().requires_grad_(False)
         self.space = space
         self.design = design
         self.input_shape = tuple(example_input.shape[1:])
-        self.layers = find_layers(chain, example_input[:1])
+        units = find_units(graph, self.input_shape, keep=self._check_kept(design.keep))
+        self.layers = find_layers(graph, self.input_shape, units)
+        self.units = units
+        self.find_masks = MaskFinder(self.layers, units, graph.last_step)
         space.check_network(self.num_classes)
         limits = design.std_limits or (None,) * len(self.layers)
         if len(limits) != len(self.layers):
@@ -72,11 +77,18 @@ class ConditionalNetwork(nn.Module):
             std_limits=limits,
             generator=generator,
         )
-        self.bayesian = BayesianChain(self.base_model, self.layers)
+        self.bayesian = BayesianGraph(self.base_model, self.layers)
+
+    def _check_kept(self, names: Sequence[str]) -> Sequence[str]:
+        known = [step.name for step in self.base_model.steps]
+        for name in names:
+            if name not in known:
+                raise BhcError(f"there is no layer {name!r} to keep", hint=f"the layers are: {', '.join(known)}")
+        return names
 
     @property
     def num_classes(self) -> int:
-        return self.layers[-1].num_outputs
+        return len(self.find_masks.outputs)
 
     @property
     def num_weights(self) -> int:
@@ -95,8 +107,17 @@ class ConditionalNetwork(nn.Module):
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
         encoding = self.space.encode(batch)
         with torch.no_grad():
-            masks = find_masks(self.layers, self.hypernet.dropouts(encoding), threshold, batch.outputs)
-        return self.bayesian.masked(x, self.hypernet.means(encoding), masks)
+            fates = self.find_masks(self.hypernet.dropouts(encoding), threshold, batch.outputs)
+        return self.bayesian.masked(x, self.hypernet.means(encoding), fates.layers)
+
+    @contextmanager
+    def computing_in(self, precision: torch.dtype | None) -> Iterator[None]:
+        """Within this, products of activations and weights are done in ``precision``."""
+        before, self.bayesian.precision = self.bayesian.precision, precision
+        try:
+            yield
+        finally:
+            self.bayesian.precision = before
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data from which ``from_dict`` builds the same shapes."""
@@ -108,6 +129,7 @@ class ConditionalNetwork(nn.Module):
             "generator": self.design.generator.to_dict(),
             "family": self.design.family,
             "std_limits": None if self.design.std_limits is None else list(self.design.std_limits),
+            "keep": list(self.design.keep),
         }
 
     @classmethod
@@ -120,6 +142,7 @@ class ConditionalNetwork(nn.Module):
             Initial.exact(),
             data["family"],
             None if limits is None else tuple(limits),
+            tuple(data.get("keep", ())),
         )
         example = torch.zeros(1, *data["input_shape"])
         return cls(

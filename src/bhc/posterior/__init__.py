@@ -11,9 +11,9 @@ from bhc.posterior.families import (
     check_family,
 )
 from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
-from bhc.posterior.masks import LayerMask, find_masks
+from bhc.posterior.masks import Fates, LayerMask, MaskFinder
 from bhc.posterior.moments import clip_variance, log_dropout, marginal_variance, masked_mean
-from bhc.posterior.network import BayesianChain
+from bhc.posterior.network import BayesianGraph
 from bhc.posterior.noise import FreshNoise, Noise, PooledNoise
 from bhc.posterior.operators import operator_of
 from bhc.posterior.passes import masked_pass, noisy_pass
@@ -21,8 +21,9 @@ from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
 
 __all__ = [
     "FAMILIES",
-    "BayesianChain",
+    "BayesianGraph",
     "Family",
+    "Fates",
     "FreshNoise",
     "GroupHorseshoe",
     "GroupNormalJeffreys",
@@ -33,6 +34,7 @@ __all__ = [
     "LayerPosterior",
     "LayerUncertainty",
     "LogNormalScales",
+    "MaskFinder",
     "Noise",
     "NormalScales",
     "PooledNoise",
@@ -41,7 +43,6 @@ __all__ = [
     "WeightMean",
     "check_family",
     "clip_variance",
-    "find_masks",
     "kl_gamma",
     "kl_inverse_gamma",
     "kl_scales",

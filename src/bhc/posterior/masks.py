@@ -1,13 +1,14 @@
 """From log dropout rates and a threshold to the units that stay."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import Layer
+from bhc.graph import Layer, Units
 from bhc.posterior.beliefs import LayerDropout
 
 
@@ -15,49 +16,117 @@ from bhc.posterior.beliefs import LayerDropout
 class LayerMask:
     """What stays of one layer in K contexts."""
 
-    keep_in: Tensor  # (K, I) bool
+    keep_in: Tensor  # (K, channels that arrive) bool
     keep_out: Tensor  # (K, O) bool
-    rescued: Tensor  # (K,) bool: no unit had writer and reader under the threshold; the least noisy was kept
+    rescued: Tensor  # (K,) bool: of what it reads nothing was under the threshold; the least noisy was kept
     keep_weight: Tensor | None = None  # (K or 1, O, I, *kernel) bool, where single weights go too
 
 
-def find_masks(
-    layers: Sequence[Layer],
-    dropouts: Sequence[LayerDropout],
-    threshold: Tensor,  # (K, 1)
-    outputs: Tensor,  # (K, C) bool, the classes of each context
-) -> tuple[LayerMask, ...]:
+@dataclass(frozen=True)
+class Fates:
+    """What stays of a network in K contexts."""
+
+    alive: Tensor  # (K, U) bool
+    layers: tuple[LayerMask, ...]
+
+
+class MaskFinder(nn.Module):
     """``m_z = [log alpha < tau]``, ``m_s = [log beta < tau]``, made to agree between layers.
 
-    A unit lives if the scale that writes it and at least one that reads it are under the threshold; a reader
-    whose own scale is over it skips the unit. After a flatten each position has a reader of its own. The one
-    input scale of a convolution covers all of its input and therefore decides nothing. At least one unit is
-    kept everywhere, and the last layer keeps just the context's classes. Where single weights have rates, a unit's
-    writer and reader are the least noisy weights that lead to it and from it.
+    A unit lives if a scale that writes it and a scale that reads it are under the threshold; a linear reader whose
+    own scale is over it skips the unit. Most units have one writer; those of a residual stream share one fate, and
+    all of their writers write. After a flatten each position has a reader of its own. The one input scale of a
+    convolution covers all of its input and therefore decides nothing. At least one unit is kept of everything that
+    a layer writes, and the outputs are just the context's classes. Where single weights have rates, a unit's
+    writers and readers are the least noisy weights that lead to it and from it.
     """
-    contexts = outputs.shape[0]
-    keep_in: list[Tensor] = []
-    rescued: list[Tensor] = []
-    keep_out: list[Tensor] = []
-    for index, (layer, dropout) in enumerate(zip(layers, dropouts, strict=True)):
-        units = layer.num_inputs // layer.positions
-        read = _or_kept(_of_readers(layer, dropout, first=index == 0), contexts, layer.num_inputs, outputs)
-        written = _or_kept(_of_writers(dropouts[index - 1]) if index else None, contexts, units, outputs)
-        reads, alive, forced = _agree(read.reshape(contexts, units, layer.positions), written, threshold)
-        keep_in.append(reads.flatten(1))
-        rescued.append(forced)
-        if index:
-            keep_out.append(alive)
-    keep_out.append(outputs)
-    keep_weight = [_under(dropout.weights, threshold) for dropout in dropouts]
-    return tuple(LayerMask(*mask) for mask in zip(keep_in, keep_out, rescued, keep_weight, strict=True))
+
+    reads: Tensor
+    writes: Tensor
+    always: Tensor
+    outputs: Tensor
+
+    def __init__(self, layers: Sequence[Layer], units: Units, last: str) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        self.num_units = units.count
+        for name, index in (
+            ("reads", torch.cat([layer.reads for layer in layers])),
+            ("writes", torch.cat([layer.writes for layer in layers])),
+            ("always", torch.from_numpy(units.always)),
+            ("outputs", torch.from_numpy(units.carried[last])),
+        ):
+            self.register_buffer(name, index, persistent=False)
+        # What each layer writes, layers that write the same taken together, but for what a context decides.
+        written = dict.fromkeys(tuple(sorted(set(layer.writes.tolist()))) for layer in layers)
+        groups = [group for group in written if not set(group) <= set(self.outputs.tolist())]
+        for place, group in enumerate(groups):
+            self.register_buffer(f"written_{place}", torch.tensor(group), persistent=False)
+        reads = [set(layer.reads.tolist()) for layer in layers]
+        self.feeding = [[place for place, group in enumerate(groups) if read & set(group)] for read in reads]
+        self.num_groups = len(groups)
+
+    def forward(
+        self,
+        dropouts: Sequence[LayerDropout],
+        threshold: Tensor,  # (K, 1)
+        outputs: Tensor,  # (K, C) bool, the classes of each context
+    ) -> Fates:
+        alive, forced = self._alive(dropouts, threshold, outputs)
+        arriving = alive[:, self.reads].split([len(layer.reads) for layer in self.layers], dim=1)
+        leaving = alive[:, self.writes].split([layer.num_outputs for layer in self.layers], dim=1)
+        nothing = torch.zeros_like(outputs[:, 0])
+        masks = []
+        for layer, dropout, keep_in, keep_out, feeding in zip(
+            self.layers, dropouts, arriving, leaving, self.feeding, strict=True
+        ):
+            rescued = reduce(torch.logical_or, [forced[place] for place in feeding], nothing)
+            if not layer.is_convolution:
+                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold)
+                rescued = rescued | unread
+            masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
+        return Fates(alive, tuple(masks))
+
+    def _alive(
+        self, dropouts: Sequence[LayerDropout], threshold: Tensor, outputs: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:  # (K, U), and for each group (K,) where one unit had to be rescued
+        writers = [(_of_writers(dropout), layer.num_outputs) for layer, dropout in self._each(dropouts)]
+        readers = [(_of_readers(layer, dropout), len(layer.reads)) for layer, dropout in self._each(dropouts)]
+        written, read = (
+            self._least_noisy(index, rates, like=outputs)
+            for index, rates in ((self.writes, writers), (self.reads, readers))
+        )
+        noisiest_link = torch.maximum(written, read).masked_fill(self.always, -torch.inf)
+        alive = noisiest_link < threshold
+        forced = []
+        for place in range(self.num_groups):
+            group: Tensor = getattr(self, f"written_{place}")
+            lost = ~alive[:, group].any(1, keepdim=True)
+            quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
+            alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost)
+            forced.append(lost[:, 0])
+        alive[:, self.outputs] = outputs
+        return alive, forced
+
+    def _each(self, dropouts: Sequence[LayerDropout]) -> Iterator[tuple[Layer, LayerDropout]]:
+        return zip(self.layers, dropouts, strict=True)
+
+    def _least_noisy(
+        self, index: Tensor, rates: Sequence[tuple[Tensor | None, int]], *, like: Tensor
+    ) -> Tensor:  # (K, U)
+        """The smallest of the rates at each unit; those that a layer does not have count as minus infinity."""
+        contexts = len(like)
+        kept = torch.full((), -torch.inf, device=like.device)
+        parts = [(kept if rate is None else rate).expand(contexts, count) for rate, count in rates]
+        worst = torch.full((contexts, self.num_units), torch.inf, device=like.device)
+        return worst.scatter_reduce(1, index.expand(contexts, -1), torch.cat(parts, dim=1), "amin")
 
 
-def _of_readers(layer: Layer, dropout: LayerDropout, *, first: bool) -> Tensor | None:  # (K, I)
-    if first and layer.is_convolution:
-        return None  # it reads images, and all of their channels arrive
+def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, channels that arrive)
     if dropout.weights is not None:
-        return dropout.weights.flatten(3).amin((1, 3)) if layer.is_convolution else dropout.weights.amin(1)
+        apart = dropout.weights.flatten(3) if layer.is_convolution else dropout.weights[..., None]
+        by_group = apart.unflatten(1, (layer.groups, -1))  # (K, groups, O of a group, I of a group, kernel)
+        return by_group.amin((2, 4)).flatten(1)
     return None if layer.is_convolution else dropout.in_log_dropout
 
 
@@ -65,31 +134,17 @@ def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
     return dropout.out_log_dropout if dropout.weights is None else dropout.weights.flatten(2).amin(2)
 
 
+def _skip(arriving: Tensor, rates: Tensor | None, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """What a linear layer reads of what arrives, (K, I), and where it would have read nothing, (K,)."""
+    if rates is None:
+        return arriving, torch.zeros_like(arriving[:, 0])
+    reads = arriving & (rates < threshold)
+    unread = ~reads.any(1)
+    finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not, always
+    quietest = torch.where(arriving, finite, torch.inf).argmin(1)
+    return reads | (unread[:, None] & F.one_hot(quietest, arriving.shape[1]).bool()), unread
+
+
 def _under(rates: Tensor | None, threshold: Tensor) -> Tensor | None:
     """Single weights under the threshold, (K, O, I, *kernel)."""
     return None if rates is None else rates < threshold.reshape(-1, *[1] * (rates.dim() - 1))
-
-
-def _agree(
-    read: Tensor,  # (K, U, P) log dropout of each position's reader
-    written: Tensor,  # (K, U) log dropout of each unit's writer
-    threshold: Tensor,  # (K, 1)
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions read (K, U, P), units alive (K, U) and where one had to be rescued (K,)."""
-    reads = read < threshold[..., None]
-    alive = (written < threshold) & reads.any(2)
-    forced = ~alive.any(1)
-    noisiest_link = torch.maximum(written, read.amin(2))
-    quietest = F.one_hot(noisiest_link.argmin(1), alive.shape[1]).bool()
-    alive = alive | (forced[:, None] & quietest)
-    # A rescued unit that nobody reads is read at its least noisy position.
-    unread = ~reads.any(2, keepdim=True)
-    reads = reads | (unread & F.one_hot(read.argmin(2), read.shape[2]).bool())
-    return reads & alive[..., None], alive, forced
-
-
-def _or_kept(log_dropout: Tensor | None, contexts: int, count: int, like: Tensor) -> Tensor:
-    """The rates, or minus infinity (always kept) where the layer has no such scale."""
-    if log_dropout is None:
-        return torch.full((contexts, count), -torch.inf, device=like.device)
-    return log_dropout.expand(contexts, count)

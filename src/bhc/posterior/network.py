@@ -1,10 +1,11 @@
-"""A whole chain under a posterior: the noisy network that learns, the masked one that is used."""
+"""A whole graph under a posterior: the noisy network that learns, the masked one that is used."""
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
-from bhc.graph import Layer
+from bhc.graph import Graph, Layer, Step
 from bhc.posterior.beliefs import LayerMean, LayerPosterior
 from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
@@ -12,17 +13,20 @@ from bhc.posterior.operators import operator_of
 from bhc.posterior.passes import masked_pass, noisy_pass
 
 
-class BayesianChain:
-    """Runs a chain with each weighted layer replaced by a pass over what is believed of it.
+class BayesianGraph:
+    """Runs a graph with each weighted layer replaced by a pass over what is believed of it.
 
-    Batches are K contexts x B examples, contexts outermost, flattened to (K * B, ...).
+    Batches are K contexts x B examples, contexts outermost, flattened to (K * B, ...). With a ``precision`` products
+    are done in it (autocast), everything else as it is.
     """
 
-    def __init__(self, chain: nn.Sequential, layers: Sequence[Layer]) -> None:
-        self.chain = chain
+    precision: torch.dtype | None = None
+
+    def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
+        self.graph = graph
         self.layers = tuple(layers)
         self.operators = tuple(operator_of(layer) for layer in layers)
-        self._layer_at = {layer.step: index for index, layer in enumerate(layers)}
+        self._place = {layer.name: index for index, layer in enumerate(layers)}
 
     def noisy(
         self,
@@ -32,20 +36,25 @@ class BayesianChain:
         noise: Noise,
     ) -> Tensor:  # (K * B, C)
         """A sample of the network's output."""
-        return self._run(
-            x,
-            lambda index, h: noisy_pass(self.operators[index], h, posteriors[index], noise=noise),
-        )
+        return self._run(x, lambda index, h: noisy_pass(self.operators[index], h, posteriors[index], noise=noise))
 
     def masked(self, x: Tensor, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)
         """The deterministic network with masks on; outputs outside the context are zero."""
-        return self._run(
-            x,
-            lambda index, h: masked_pass(self.operators[index], h, means[index], masks[index]),
-        )
+        return self._run(x, lambda index, h: masked_pass(self.operators[index], h, means[index], masks[index]))
 
     def _run(self, x: Tensor, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:
-        for step, module in enumerate(self.chain):
-            index = self._layer_at.get(step)
-            x = module(x) if index is None else pass_layer(index, x)
-        return x
+        def apply(step: Step, *values: Tensor) -> Tensor:
+            index = self._place.get(step.name)
+            return step.module(*values) if index is None else pass_layer(index, *values)
+
+        return self._in_precision(x, lambda: self.graph.run(x, apply))
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The network as it was pretrained."""
+        return self._in_precision(x, lambda: self.graph(x))
+
+    def _in_precision(self, x: Tensor, run: Callable[[], Tensor]) -> Tensor:
+        if self.precision is None:
+            return run()
+        with torch.autocast(x.device.type, dtype=self.precision):
+            return run().float()

@@ -1,19 +1,20 @@
-"""The linear maps of the two supported layers, for K contexts at once.
+"""The linear maps of layers, for K contexts at once.
 
 A batch is K contexts x B examples, contexts outermost, flattened to (K * B, ...) between layers. When all
 contexts share the weights this is one product; otherwise one product a context, batched.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from bhc.graph import Layer
 from bhc.posterior.beliefs import WeightMean
-from bhc.posterior.products import MeanAndVariance
+from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
 
 
 class Operator(Protocol):
@@ -30,10 +31,8 @@ class Operator(Protocol):
 
 
 def operator_of(layer: Layer) -> Operator:
-    """The operator of a layer of the chain."""
-    if isinstance(layer.module, nn.Conv2d):
-        return Convolution.of(layer.module)
-    return Linear()
+    """The operator of a layer."""
+    return Convolution.of(layer.module) if layer.is_convolution else Linear()
 
 
 def apply_mean(operator: Operator, h: Tensor, weight: WeightMean) -> Tensor:
@@ -42,6 +41,14 @@ def apply_mean(operator: Operator, h: Tensor, weight: WeightMean) -> Tensor:
     if weight.left is not None and weight.right is not None:
         product = product + operator.apply_low_rank(h, weight.left, weight.right)
     return product
+
+
+def _in_working_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What autocast would make of them: a hand-written gradient has to see it happen."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors)
 
 
 class _Moments:
@@ -57,11 +64,11 @@ class Linear(_Moments):
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         if weight.base.shape[0] > 1 or variance.shape[0] > 1:
             return super().mean_and_variance(h, weight, variance)
-        shared, variance = weight.base.squeeze(0), variance.squeeze(0)
+        h, shared, variance = _in_working_precision(h, weight.base.squeeze(0), variance.squeeze(0))
         if weight.left is None or weight.right is None:
             return MeanAndVariance.apply(h, shared, variance)
         # The low-rank part's thin product rides along as a few more rows.
-        rows = torch.cat([shared, weight.right.mT])
+        rows = torch.cat([shared, weight.right.mT.to(shared.dtype)])
         products, spread = MeanAndVariance.apply(h, rows, variance)
         product, thin = products.split([len(shared), len(rows) - len(shared)], dim=1)
         return product + self._widen(thin, weight.left), spread
@@ -80,37 +87,57 @@ class Linear(_Moments):
         return torch.bmm(thin.reshape(left.shape[0], -1, left.shape[2]), left.mT).flatten(0, 1)
 
 
+CONVOLVE: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
+
+
 @dataclass(frozen=True)
 class Convolution(_Moments):
-    """``h * W`` in two dimensions; per-context kernels run as groups of one convolution."""
+    """``h * W`` in one, two or three directions; per-context kernels run as groups of one convolution."""
 
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
     padding: str | tuple[int, ...]
     dilation: tuple[int, ...]
+    groups: int = 1
 
     @classmethod
-    def of(cls, module: nn.Conv2d) -> "Convolution":
-        return cls(module.kernel_size, module.stride, module.padding, module.dilation)
+    def of(cls, module: Any) -> "Convolution":
+        return cls(module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
+
+    def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+        if weight.base.shape[0] > 1 or variance.shape[0] > 1 or isinstance(self.padding, str):
+            return super().mean_and_variance(h, weight, variance)
+        shared = _in_working_precision(h, weight.base.squeeze(0), variance.squeeze(0))
+        product, spread = ConvolvedMoments.apply(*shared, self._geometry)
+        if weight.left is not None and weight.right is not None:
+            product = product + self.apply_low_rank(h, weight.left, weight.right)
+        return product, spread
+
+    @property
+    def _geometry(self) -> dict[str, Any]:
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
 
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
         contexts, outputs = weight.shape[:2]
         if contexts == 1:
-            return self._convolve(h, weight.squeeze(0), groups=1)
-        # (K * B, C, ...) -> (B, K * C, ...): each context's channels become a group.
+            return self._convolve(h, weight.squeeze(0), groups=self.groups)
+        # (K * B, C, ...) -> (B, K * C, ...): each context's channels become groups of their own.
         batch = h.shape[0] // contexts
         grouped = h.reshape(contexts, batch, *h.shape[1:]).transpose(0, 1).flatten(1, 2)
-        result = self._convolve(grouped, weight.flatten(0, 1), groups=contexts)
+        result = self._convolve(grouped, weight.flatten(0, 1), groups=contexts * self.groups)
         apart = result.reshape(batch, contexts, outputs, *result.shape[2:])
         return apart.transpose(0, 1).flatten(0, 1)
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
         contexts, _, rank = left.shape
-        thin = self._convolve(h, right.mT.reshape(rank, h.shape[1], *self.kernel_size), groups=1)
+        kernels = right.mT.reshape(rank, h.shape[1] // self.groups, *self.kernel_size)
+        thin = self._convolve(h, torch.cat([kernels] * self.groups), groups=self.groups)
         batch, area = h.shape[0] // contexts, thin.shape[2:]
-        per_context = thin.reshape(contexts, batch, rank, -1)
-        wide = torch.einsum("kbra,kor->kboa", per_context, left)
+        per_context = thin.reshape(contexts, batch, self.groups, rank, -1)
+        by_group = left.unflatten(1, (self.groups, -1))
+        wide = torch.einsum("kbgra,kgor->kbgoa", per_context, by_group)
         return wide.reshape(contexts * batch, left.shape[1], *area)
 
     def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
-        return F.conv2d(h, weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=groups)
+        convolve = CONVOLVE[len(self.kernel_size) - 1]
+        return convolve(h, weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=groups)

@@ -63,12 +63,12 @@ def _times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
 
 def _times(h: Tensor, values: Tensor) -> Tensor:
     """Each activation (K * B, n, ...) times its unit's number in its context, (K or 1, n)."""
-    return (_by_unit(h, values) * values[:, None, :, None]).reshape(h.shape)
+    return (_by_unit(h, values) * values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
 
 
 def _plus(h: Tensor, values: Tensor) -> Tensor:
     """Each activation (K * B, n, ...) plus its unit's number in its context, (K or 1, n)."""
-    return (_by_unit(h, values) + values[:, None, :, None]).reshape(h.shape)
+    return (_by_unit(h, values) + values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
 
 
 def _by_unit(h: Tensor, values: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ class LogNormalScales:
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         scale = torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
-        return h * scale[..., None]
+        return h * scale.to(h.dtype)[..., None]
 
     def _sum(self, parts: Tensor) -> Tensor:
         units = (parts.shape[1] - 2) // 2

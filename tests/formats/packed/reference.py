@@ -23,7 +23,7 @@ CARD_NAMES = (
 
 @dataclass
 class Layer:
-    """A weighted layer: codes and steps, or floats, in the order of the file."""
+    """A weighted layer or an affine step: codes and steps, or floats, in the order of the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,6 +45,7 @@ class File:
     temperature: float
     card: dict[str, Any]
     shapes: list[tuple[int, ...]]  # after each step
+    reads: list[list[int]] = field(default_factory=list)  # the numbers of the steps that each reads; -1 is the input
     masks: list[list[int]] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
 
@@ -116,40 +117,86 @@ def spell_out(value: Any) -> Any:
 
 
 def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[int, int]]]:
-    """Follow the shapes from step to step; the weighted layers, and the select steps as (arriving, kept)."""
-    shape, layers, selections = tuple(file.input_shape), [], []
-    for kind, *arguments in file.steps:
-        if kind == 0:
-            name, outputs, weight, bias = arguments
-            layers.append((Layer(name, (outputs, shape[0])), (weight, bias)))
-            shape = (outputs,)
-        elif kind == 1:
-            name, filters, kernel, stride, padding, dilation, weight, bias = arguments
-            layers.append((Layer(name, (filters, shape[0], *kernel)), (weight, bias)))
-            shape = (filters, *window(shape, kernel, stride, padding, dilation))
-        elif kind in (10, 11):
-            kernel, stride, padding, *dilation = arguments
-            shape = (shape[0], *window(shape, kernel, stride, padding, *(dilation or [1])))
-        elif kind == 12:
-            shape = (prod(shape),)
+    """Follow the shapes from step to step; the layers with numbers, and the select steps as (arriving, kept)."""
+    layers: list[tuple[Layer, tuple[Any, Any]]] = []
+    selections: list[tuple[int, int]] = []
+    for place, step in enumerate(file.steps):
+        backs, (kind, *arguments) = wiring(step)
+        file.reads.append([place - back for back in backs])
+        shapes = [file.shapes[read] if read >= 0 else tuple(file.input_shape) for read in file.reads[-1]]
+        shape = shapes[0]
+        if kind in (0, 1, 19):
+            layer, shape = weighted(kind, arguments, shape)
+            layers.append((layer, (arguments[-2], arguments[-1])))
         elif kind == 14:
             selections.append((shape[0], arguments[0]))
             shape = (arguments[0],)
+        elif kind == 21 or kind == 33:
+            layers.append((Layer("", (shape[0],)), (None, None)))
+        elif kind == 34:
+            layers.append((Layer("", (4 * shape[0] * (shape[0] + 1),)), (None, False)))
+        elif kind == 36:
+            layers.append((Layer("", shape), (None, False)))
+        elif kind == 17:
+            shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        elif kind == 18:
+            shape = (sum(each[0] for each in shapes), *shape[1:])
+        else:
+            shape = reshaped(kind, arguments, shape)
         file.shapes.append(shape)
     return layers, selections
 
 
+def wiring(step: list[Any]) -> tuple[list[int], list[Any]]:
+    """How far back a step reads, and the step without that."""
+    if step[0] == 15:
+        return [step[1]], step[2]
+    return (step[1:], step[:1]) if step[0] in (16, 17, 18) else ([1], step)
+
+
+def weighted(kind: int, arguments: list[Any], shape: tuple[int, ...]) -> tuple[Layer, tuple[int, ...]]:
+    """A layer, and the shape that it gives."""
+    name, outputs, *geometry = arguments[:-2]
+    if kind == 0:
+        return Layer(name, (outputs, shape[0])), (outputs,)
+    kernel, stride, padding, dilation, *groups = geometry
+    inputs = shape[0] // (groups or [1])[0]
+    return Layer(name, (outputs, inputs, *kernel)), (outputs, *window(shape, kernel, stride, padding, dilation))
+
+
+def reshaped(kind: int, arguments: list[Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a step without numbers gives."""
+    channels, *places = shape
+    if kind in (10, 11, 25, 26, 27, 28):
+        kernel, stride, padding, *dilation = arguments
+        return (channels, *window(shape, kernel, stride, padding, *(dilation or [1])))
+    if kind == 12:
+        return (prod(shape),)
+    if kind == 35:
+        return (channels, prod(places))
+    if kind == 22:
+        return (arguments[0] + channels + arguments[1], *places)
+    if kind == 23:
+        return (channels, *[1 for _ in places]) if arguments[0] else (channels,)
+    if kind == 24:
+        return (channels, *[(size + arguments[0] - 1) // arguments[0] for size in places])
+    return shape
+
+
 def window(shape: tuple[int, ...], kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
-    """Rows and columns after a window has slid over rows and columns."""
+    """The places after a window has slid over places, in each direction."""
     if padding == "same":
         return shape[1:]
-    kernel, stride, dilation = twice(kernel), twice(stride), twice(dilation)
-    padding = [0, 0] if padding == "valid" else twice(padding)
-    return tuple((shape[1 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1))
+    count = len(shape) - 1
+    padding = each(0 if padding == "valid" else padding, count)
+    kernel, stride, dilation = each(kernel, count), each(stride, count), each(dilation, count)
+    spans = [dilation[i] * (kernel[i] - 1) + 1 for i in range(count)]
+    return tuple((shape[1 + i] + 2 * padding[i] - spans[i]) // stride[i] + 1 for i in range(count))
 
 
-def twice(value: Any) -> list[int]:
-    return value if isinstance(value, list) else [value, value]
+def each(value: Any, count: int) -> list[int]:
+    """A size for every direction."""
+    return value if isinstance(value, list) else [value] * count
 
 
 def read_masks(stream: bytes, selections: list[tuple[int, int]]) -> list[list[int]]:

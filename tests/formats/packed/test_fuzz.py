@@ -18,6 +18,7 @@ def test_sources_are_valid_and_differ() -> None:
     for place, one in enumerate(networks):
         check_sound(one)
         assert [same(one.network, other.network) for other in networks].index(True) == place
+    assert {one.network.graph.is_chain for one in networks} == {True, False}
 
 
 def test_extremes_reach_both_sides_of_the_limits() -> None:

@@ -1,6 +1,7 @@
 """Hostile headers with checksums that fit: each is refused in words."""
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
 from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.layout import STEPS
+from bhc.formats.packed.layout import KIND_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
+from bhc.graph import Add, Affine, GlobalMean, Subsample
+from tests.formats.graphs import wired
 
-from .toys import example, quantised, zoo
+from .toys import example, in_a_row, quantised, zoo
 
 HERE = Path(__file__).parent
 VERSION_1 = (HERE / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
@@ -30,6 +33,7 @@ def parse(content: bytes) -> QuantisedNetwork:
 
 Change = Callable[[dict[int, Any]], Any]
 FC = [0, "fc", 2, [0.125, [0, -1, 4]], 0.015625]
+CONV = [2, [1, 1], [1, 1], [0, 0], [1, 1], [0.5, [0, 0, 1]], False]
 
 
 def put(*path: Any) -> Change:
@@ -71,14 +75,15 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "no steps": (put(1, []), "labels for outputs"),
     "a step as a number": (put(1, 0, 7), "unknown step"),
     "an empty step": (put(1, 0, []), "unknown step"),
-    "an unknown kind": (put(1, 0, [15]), "unknown step"),
+    "a kind after the last": (put(1, 0, [len(KIND_NAMES)]), "unknown step"),
+    "an unknown kind": (put(1, 0, [1000]), "unknown step"),
     "a negative kind": (put(1, 0, [-1]), "unknown step"),
     "a kind that is a truth": (put(1, 2, 0, False), "one way"),
     "a kind that is a float": (put(1, 2, 0, 0.0), "one way"),
     "a kind as text": (put(1, 0, ["relu"]), "unknown step"),
     "too many arguments": (put(1, 0, [2, 1]), "damaged"),
     "too few arguments": (put(1, 0, [4]), "damaged"),
-    "too many steps": (put(1, [[2]] * 130 + [[14, 4], FC]), "header"),
+    "too many steps": (put(1, [[2]] * (MOST_STEPS - 1) + [[14, 4], FC]), "header"),
     "a convolution of flat values": (put(1, 0, [1, "c", 2, [1, 1], [1, 1], [0, 0], [1, 1], None, False]), "damaged"),
     "a pool of flat values": (put(1, 0, [10, 2, 2, 0, 1]), "does not take"),
     "a text as a slope": (put(1, 0, [4, "none"]), "finite number"),
@@ -100,7 +105,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "outputs for nothing": (put(1, [[0, "fc", 1 << 18, [0.5, [0, 0, 1]], False]]), "so small a file"),
     "a layer without a name": (put(1, 2, 1, ""), "name of a layer"),
     "a name with a dot": (put(1, 2, 1, "a.b"), "name of a layer"),
-    "a name that torch needs": (put(1, 2, 1, "forward"), "exists"),
+    "a name that torch needs": (put(1, 2, 1, "forward"), "name of a layer"),
     "a name twice": (put(1, [[14, 4], [0, "a", 4, None, None], [0, "a", 2, None, None]]), "name of a layer"),
     "a step of zero": (put(1, 2, 3, 0, 0.0), "positive"),
     "a negative step": (put(1, 2, 3, 0, -0.125), "positive"),
@@ -151,6 +156,176 @@ def test_a_hostile_header_is_refused(name: str) -> None:
     with pytest.raises(BhcError, match=message) as caught:
         parse(joined(dumps(header), rest))
     assert len(str(caught.value)) < 1000
+
+
+def residual() -> QuantisedNetwork:
+    """Steps 0 to 6: a convolution, ReLU, a depthwise convolution, the sum of the last two, and a head."""
+    graph = wired(
+        ("conv", nn.Conv2d(1, 2, 1)),
+        ("relu", nn.ReLU()),
+        ("deep", nn.Conv2d(2, 2, 3, padding=1, groups=2)),
+        ("sum", Add(), "deep", "relu"),
+        ("late", Subsample(2), "conv"),
+        ("mean", GlobalMean(False), "sum"),
+        ("fc", nn.Linear(2, 2)),
+    )
+    return quantised(graph, (1, 4, 4), {"conv": 2.0, "deep": 3.0, "fc": 9.0}, biased=["conv", "deep", "fc"])
+
+
+SUM, LATE, MEAN, HEAD = 3, 4, 5, 6
+
+WIRES: dict[str, tuple[Change, str]] = {
+    "a step that reads itself": (put(1, LATE, 1, 0), "unknown step"),
+    "a step that reads the next": (put(1, LATE, 1, -1), "unknown step"),
+    "the step before in the long form": (put(1, LATE, 1, 1), "unknown step"),
+    "a step that reads before the input": (put(1, LATE, 1, 6), "6 steps before it"),
+    "a step that reads far before the input": (put(1, LATE, 1, 1 << 62), "steps before it"),
+    "a true distance": (put(1, LATE, 1, True), "unknown step"),
+    "a distance as a float": (put(1, LATE, 1, 4.0), "unknown step"),
+    "a distance as text": (put(1, LATE, 1, "4"), "unknown step"),
+    "a distance of nothing": (put(1, LATE, 1, None), "unknown step"),
+    "the long form as a float": (put(1, LATE, 0, 15.0), "one way"),
+    "a long form without a step": (put(1, LATE, [15, 2]), "unknown step"),
+    "a long form of nothing": (put(1, LATE, [15, 2, []]), "unknown step"),
+    "a long form of a number": (put(1, LATE, [15, 2, 2]), "unknown step"),
+    "a long form with more": (put(1, LATE, [15, 4, [24, 2], 0]), "unknown step"),
+    "a long form in a long form": (put(1, LATE, [15, 4, [15, 4, [24, 2]]]), "unknown step"),
+    "a sum in a long form": (put(1, SUM, [15, 2, [16, 1, 2]]), "unknown step"),
+    "a side by side in a long form": (put(1, SUM, [15, 2, [18, 1, 2]]), "unknown step"),
+    "a sum with itself": (put(1, SUM, 1, 0), "0 steps before it"),
+    "a sum with what is to come": (put(1, SUM, 1, -1), "-1 steps before it"),
+    "a sum with what is before the input": (put(1, SUM, 2, 5), "5 steps before it"),
+    "a sum of billions of steps before": (put(1, SUM, 2, 10**12), "steps before it"),
+    "a sum with a true distance": (put(1, SUM, 1, True), "steps before it"),
+    "a sum with a float": (put(1, SUM, 1, 1.0), "unknown step"),
+    "a sum of one": (put(1, SUM, [16, 1]), "unknown step"),
+    "a sum of three": (put(1, SUM, [16, 1, 2, 2]), "unknown step"),
+    "a sum of none": (put(1, SUM, [16]), "unknown step"),
+    "a sum of other shapes": (put(1, SUM, [16, 1, 4]), "Add does not take"),
+    "a product of one": (put(1, SUM, [17, 1]), "unknown step"),
+    "a product of other channels": (put(1, SUM, [17, 1, 4]), "Multiply does not take"),
+    "side by side alone": (put(1, SUM, [18, 1]), "unknown step"),
+    "side by side with nobody": (put(1, SUM, [18]), "unknown step"),
+    "side by side with a list": (put(1, SUM, [18, 1, [2]]), "steps before it"),
+    "side by side with a float": (put(1, SUM, [18, 1, 2.0]), "steps before it"),
+    "side by side with the future": (put(1, SUM, [18, 1, 0]), "0 steps before it"),
+    "side by side, more channels than the next takes": (put(1, SUM, [18, 1, 2]), "does not take|cut off|damaged"),
+    "a linear layer of places": (put(1, HEAD, [15, 2, FC]), "damaged"),
+    "groups that do not divide what arrives": (put(1, 2, 7, 3), "divisible"),
+    "groups that do not divide the filters": (put(1, 2, 2, 3), "divisible"),
+    "no groups": (put(1, 2, 7, 0), "0 groups"),
+    "negative groups": (put(1, 2, 7, -2), "-2 groups"),
+    "groups of billions": (put(1, 2, 7, 10**12), "damaged"),
+    "true groups": (put(1, 2, 7, True), "groups"),
+    "groups as a float": (put(1, 2, 7, 2.0), "unknown step"),
+    "one group in the long form": (put(1, 2, 7, 1), "1 groups"),
+    "a kernel of one direction for two": (put(1, 2, 3, [3]), "a kernel of"),
+    "a kernel of three directions for two": (put(1, 2, 3, [3, 3, 3]), "a kernel of"),
+    "a kernel that is a number": (put(1, 2, 3, 3), "unknown step"),
+    "a kernel of text": (put(1, 2, 3, ["3", "3"]), "damaged"),
+    "a stride of one number": (put(1, 2, 4, 1), "one way"),
+    "a stride of three": (put(1, 2, 4, [1, 1, 1]), "not a size"),
+    "other groups in the plain form": (put(1, 2, 0, 1), "unknown step"),
+    "a name in a long form that is taken": (put(1, LATE, [15, 4, [1, "conv", *CONV]]), "name of a layer"),
+    "a pad of too many": (put(1, LATE, [22, 0, 4097]), "does not take"),
+    "a negative pad": (put(1, LATE, [22, -1, 1]), "argument"),
+    "a pad of a list": (put(1, LATE, [22, [0], 1]), "damaged"),
+    "a true pad": (put(1, LATE, [22, True, 1]), "argument"),
+    "half a pad": (put(1, LATE, [22, 1]), "damaged"),
+    "a mean that is asked for with a number": (put(1, LATE, [23, 1]), "argument"),
+    "a mean that is asked for with nothing": (put(1, LATE, [23, None]), "argument"),
+    "a mean of flat values": (put(1, HEAD, [23, False]), "GlobalMean does not take"),
+    "every zeroth place": (put(1, LATE, 2, [24, 0]), "Subsample does not take"),
+    "every 4097th place": (put(1, LATE, 2, [24, 4097]), "Subsample does not take"),
+    "every second place in one direction": (put(1, LATE, 2, [24, [2, 1]]), "damaged"),
+    "every second place of flat values": (put(1, HEAD, [24, 2]), "Subsample does not take"),
+    "a pool of one direction for two": (put(1, LATE, [25, 2, 2, 0, 1]), "does not take"),
+    "a pool of three directions for two": (put(1, LATE, [28, 2, 2, 0]), "does not take"),
+    "an affine step with an argument": (put(1, LATE, [21, 2]), "unknown step"),
+    "an affine step whose numbers are not there": (put(1, 1, [21]), "cut off|damaged"),
+    "one mean for two channels": (put(1, 1, [20, [0.0], [1.0]]), "unknown step"),
+    "three means for two channels": (put(1, 1, [20, [0.0] * 3, [1.0] * 3]), "unknown step"),
+    "fewer deviations than means": (put(1, 1, [20, [0.0, 0.0], [1.0]]), "unknown step"),
+    "means of flat values": (put(1, HEAD, [20, [0.0, 0.0], [1.0, 1.0]]), "unknown step"),
+    "no means": (put(1, 1, [20, [], []]), "unknown step"),
+    "means without deviations": (put(1, 1, [20, [0.0, 0.0]]), "unknown step"),
+    "a mean for each channel that is whole": (put(1, 1, [20, [0, 0], [1.0, 1.0]]), "finite number"),
+    "a mean for each channel that is none": (put(1, 1, [20, [0.0, float("nan")], [1.0, 1.0]]), "finite number"),
+    "a deviation of zero in a channel": (put(1, 1, [20, [0.0, 0.0], [1.0, 0.0]]), "positive"),
+    "a mean with more digits than a float has": (put(1, 1, [20, [0.0, 0.1], [1.0, 1.0]]), "one way"),
+    "a softplus of whole numbers": (put(1, 1, [32, 1, 20]), "finite number"),
+    "a softplus without a threshold": (put(1, 1, [32, 1.0]), "damaged"),
+    "an endless threshold": (put(1, 1, [32, 1.0, float("inf")]), "finite number"),
+    "a sigmoid with an argument": (put(1, 1, [29, 1]), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_a_hostile_header_of_a_network_that_branches_is_refused(name: str) -> None:
+    change, message = WIRES[name]
+    header, rest = split(pack(residual()))
+    assert joined(dumps(header), rest) == pack(residual())
+    change(header)
+    with pytest.raises(BhcError, match=message) as caught:
+        parse(joined(dumps(header), rest))
+    assert len(str(caught.value)) < 1000
+
+
+def test_another_wiring_that_fits_is_another_network() -> None:
+    header, rest = split(pack(residual()))
+    header[STEPS][SUM] = [16, 1, 3]
+    read = parse(joined(dumps(header), rest))
+    assert not same(read, residual())
+    assert read.graph.steps[SUM].reads == ("deep", "conv")
+    assert pack(read) == joined(dumps(header), rest)
+
+
+def test_activations_are_bounded_together() -> None:
+    """Each of them is as large as it may be; together they are too many."""
+    network = quantised(in_a_row(GlobalMean(False), nn.Linear(4, 2)), (4, 1 << 20), {})
+    header, rest = split(pack(network))
+    assert prod(header[0]) == LARGEST_ACTIVATION
+    header[STEPS][:0] = [[2]] * 15
+    parse(joined(dumps(header), rest))
+    for more in ([2], [16, 1, 15], [18, 1, 1], [24, 1]):
+        with pytest.raises(BhcError, match="activations of shape"):
+            parse(joined(dumps(header | {STEPS: [*header[STEPS][:15], more, *header[STEPS][15:]]}), rest))
+
+
+def test_values_that_grow_with_every_step_are_refused_before_they_are_made() -> None:
+    network = quantised(in_a_row(nn.Linear(4, 2)), (4,), {})
+    header, rest = split(pack(network))
+    for growing in ([18, 1, 1], [18, *[1] * 500], [22, 4096, 4096]):
+        steps = [growing] * (MOST_STEPS - 1) + header[STEPS]
+        with pytest.raises(BhcError):
+            parse(joined(dumps(header | {STEPS: steps}), rest))
+
+
+def test_a_network_without_weighted_layers_is_refused() -> None:
+    network = quantised(in_a_row(Affine(2), nn.Linear(2, 2)), (2,), {})
+    header, rest = split(pack(network))
+    assert header[STEPS][0] == [21]
+    with pytest.raises(BhcError, match="labels for outputs"):
+        parse(joined(dumps(header | {STEPS: [[21]]}), rest[: 1 + 16]))
+
+
+def test_means_for_channels_are_for_rows_and_columns() -> None:
+    """Numbers of shape (C, 1, 1) would meet other values in another way."""
+    for shape, steps in (((2, 5), nn.MaxPool1d(2)), ((2, 3, 3, 3), nn.MaxPool3d(2))):
+        network = quantised(in_a_row(steps, GlobalMean(False), nn.Linear(2, 2)), shape, {})
+        header, rest = split(pack(network))
+        with pytest.raises(BhcError, match="unknown step"):
+            parse(joined(dumps(header | {STEPS: [[20, [0.0] * 2, [1.0] * 2], *header[STEPS]]}), rest))
+
+
+def test_affine_numbers_that_are_none_are_refused() -> None:
+    network = quantised(in_a_row(Affine(2), nn.Linear(2, 2, bias=False)), (2,), {"1": 0.0})
+    header, rest = split(pack(network))
+    for place in range(4):
+        numbers = np.ones(4, dtype="<f4")
+        numbers[place] = np.nan
+        with pytest.raises(BhcError, match="finite"):
+            parse(joined(dumps(header), rest[:1] + numbers.tobytes()))
 
 
 @pytest.mark.parametrize("header", [0, [], {}, "BHC", None, [[6], [], [], 1.0, {}], {"0": 1}])
@@ -216,7 +391,7 @@ def test_damaged_streams_and_arrays_are_refused_or_read() -> None:
 
 
 def test_floats_that_are_none_are_refused() -> None:
-    network = quantised(nn.Sequential(nn.Linear(2, 2, bias=False)), (2,), {})
+    network = quantised(in_a_row(nn.Linear(2, 2, bias=False)), (2,), {})
     header, rest = split(pack(network))
     for value in (np.nan, np.inf, -np.inf):
         floats = np.array([0, 0, 0, value], dtype="<f4").tobytes()
@@ -231,7 +406,7 @@ def test_a_bias_of_minus_128_is_refused() -> None:
 
 
 def test_conv_arguments_that_torch_would_take_otherwise_are_refused() -> None:
-    chain = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(8, 2))
+    chain = in_a_row(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(8, 2))
     header, rest = split(pack(quantised(chain, (1, 2, 2), {})))
     assert header[STEPS][0][3:7] == [[1, 1], [1, 1], [0, 0], [1, 1]]
     for place in (4, 5, 6):

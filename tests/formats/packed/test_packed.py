@@ -1,6 +1,6 @@
 import re
-from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +12,15 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, read_network
 from bhc.formats.file import parse_network
+from bhc.formats.packed import layout
 from bhc.formats.packed.layout import CARD_NAMES, KIND_NAMES, MOST_STEPS
 from bhc.formats.packed.priors import Flat
-from bhc.formats.packed.write import take_apart
-from bhc.graph import KINDS_BY_NAME, Select, describe
+from bhc.formats.packed.write import HOLDING_FLOATS, take_apart
+from bhc.graph import INPUT, KINDS, KINDS_BY_NAME, Add, GlobalMean, PadChannels, Select, Subsample
+from tests.formats.chains import named
+from tests.formats.graphs import GRAPHS, wired
 
-from .toys import every_kind, example, quantised, zoo
+from .toys import CARD, branching_example, example, in_a_row, quantised, zoo
 
 HERE = Path(__file__).parent
 VERSION_1 = (HERE / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
@@ -28,6 +31,13 @@ GOLDEN = """
     42 48 43 02 47 a5 00 81 06 01 83 83 0d f9 00 00 f9 54 00 82 0e 04 85 00 62 66 63 02 82 f9 30 00 83 00 20 04 f9 24 00
     02 82 03 04 03 f9 3c 00 04 a7 00 a1 01 82 03 04 05 f9 ba 00 06 f9 38 00 07 81 06 08 18 3c 09 19 01 18 0a 18 78 04 77
     be e0 0c 05 81 87 52 df 43 6e 11
+"""
+
+GOLDEN_BRANCHING = """
+    42 48 43 02 62 a5 00 83 02 02 03 01 87 83 14 82 f9 00 00 f9 3c 00 82 f9 40 00 f9 44 00 8a 13 64 64 65 65 70 02 82
+    01 01 82 01 01 82 00 00 82 01 01 02 82 f9 30 00 83 00 20 05 f4 81 15 83 10 01 03 83 0f 03 82 18 18 02 83 0f 02 82
+    17 f4 85 00 62 66 63 02 82 f9 30 00 83 00 20 04 f4 02 82 00 01 03 f9 3c 00 04 a0 00 00 00 c0 3f 00 00 00 bf 00 00
+    80 3e 00 00 00 00 d2 33 75 9a 67 ac 06 36
 """
 
 
@@ -44,7 +54,7 @@ def test_a_network_reads_back_to_the_last_bit(name: str) -> None:
     read = parse(pack(network))
     assert same(read, network)
     inputs = 50 * torch.randn(3, *network.input_shape)
-    assert torch.equal(read.chain(inputs), network.chain(inputs))
+    assert torch.equal(read.graph(inputs), network.graph(inputs))
     assert list(read.weights) == list(network.weights)
     for codes, expected in ((read.weights, network.weights), (read.biases, network.biases)):
         assert {key: value.step for key, value in codes.items()} == {key: value.step for key, value in expected.items()}
@@ -64,19 +74,42 @@ def test_the_parts_add_up_to_the_size(name: str) -> None:
     content = pack(ZOO[name])
     for parts in (packed_parts(ZOO[name]), parse_network(content, IT).parts):
         assert sum(part.bytes for part in parts) == pytest.approx(len(content))
-        assert {part.layer for part in parts} - {None} <= {layer.name for layer in ZOO[name].layers}
+        assert {part.layer for part in parts} - {None} <= names_in_file(ZOO[name])
+
+
+def names_in_file(network: QuantisedNetwork) -> set[str]:
+    """Layers and steps with floats, by their own names and by those that a reader gives to steps without one."""
+    holding = [step for step in network.graph.steps if isinstance(step.module, HOLDING_FLOATS)]
+    kinds = [KINDS[type(step.module)].name.replace("-", "_") for step in holding]
+    given = {f"{kind}{1 + kinds[:place].count(kind)}" for place, kind in enumerate(kinds)}
+    return {layer.name for layer in network.layers} | {step.name for step in holding} | given
+
+
+# Kinds that a file has other names for: what is read, convolutions of all sorts, one number a channel.
+OF_FILES = {"from", "convolution", "normalise-channels"}
 
 
 def test_every_kind_has_a_number_and_is_tried() -> None:
-    assert set(KIND_NAMES) == set(KINDS_BY_NAME)
-    assert {step["kind"] for step in describe(every_kind())} == set(KINDS_BY_NAME)
+    assert set(KIND_NAMES) - OF_FILES == set(KINDS_BY_NAME) - {"conv-1d", "conv-3d"}
+    tried = {KINDS[type(step.module)].name for network in ZOO.values() for step in network.graph.steps}
+    assert tried == set(KINDS_BY_NAME)
+    used = {number for network in ZOO.values() for number in numbers_in(take_apart(network).header[layout.STEPS])}
+    assert used == set(range(len(KIND_NAMES)))
+
+
+def numbers_in(steps: list[Any]) -> set[int]:
+    """The kinds of steps, and of those that are wrapped."""
+    return {step[0] for step in steps} | {step[2][0] for step in steps if step[0] == layout.KIND_NUMBERS["from"]}
 
 
 def test_numbers_of_kinds_and_names_stay() -> None:
     """They are in files. New ones go to the end."""
     assert KIND_NAMES == (
         "linear", "conv-2d", "relu", "relu6", "leaky-relu", "elu", "selu", "gelu", "silu", "tanh",
-        "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select",
+        "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat",
+        "convolution", "normalise-channels", "affine", "pad-channels", "global-mean", "subsample",
+        "max-pool-1d", "max-pool-3d", "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
+        "channel-norm", "self-attention", "flatten-places", "shift",
     )  # fmt: skip
     assert CARD_NAMES == (
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
@@ -87,6 +120,7 @@ def test_numbers_of_kinds_and_names_stay() -> None:
 
 def test_the_bytes_do_not_change_unnoticed() -> None:
     assert pack(example()).hex(" ") == " ".join(GOLDEN.split())
+    assert pack(branching_example()).hex(" ") == " ".join(GOLDEN_BRANCHING.split())
 
 
 def test_the_document_shows_these_bytes() -> None:
@@ -104,9 +138,9 @@ def test_the_document_lists_every_kind_and_name() -> None:
 
 
 def test_names_of_layers_are_kept_and_others_made() -> None:
-    steps = OrderedDict(relu1=nn.Linear(4, 4), x=nn.ReLU(), y=nn.ReLU(), z=nn.Tanh(), relu3=nn.Linear(4, 2))
-    read = parse(pack(quantised(nn.Sequential(steps), (4,), {})))
-    assert [name for name, _ in read.chain.named_children()] == ["relu1", "relu2", "relu4", "tanh1", "relu3"]
+    steps = named(relu1=nn.Linear(4, 4), x=nn.ReLU(), y=nn.ReLU(), z=nn.Tanh(), relu3=nn.Linear(4, 2))
+    read = parse(pack(quantised(steps, (4,), {})))
+    assert [name for name, _ in read.graph.named_children()] == ["relu1", "relu2", "relu4", "tanh1", "relu3"]
 
 
 def test_a_prior_that_is_not_the_cheapest_reads_all_the_same() -> None:
@@ -117,9 +151,9 @@ def test_a_prior_that_is_not_the_cheapest_reads_all_the_same() -> None:
 
 
 def test_numbers_of_other_types_are_written_as_what_they_are() -> None:
-    network = quantised(nn.Sequential(nn.LeakyReLU(1), nn.Linear(4, 2)), (4,), {"1": 1.0})
+    network = quantised(in_a_row(nn.LeakyReLU(1), nn.Linear(4, 2)), (4,), {"1": 1.0})
     odd = QuantisedNetwork(
-        network.chain,
+        network.graph,
         network.input_shape,
         tuple(np.array(network.labels)),
         weights={"1": Codes(network.weights["1"].codes, np.float32(0.0625))},
@@ -129,41 +163,146 @@ def test_numbers_of_other_types_are_written_as_what_they_are() -> None:
     assert pack(odd) == pack(network)
 
 
+# Values that branch
+
+
+def steps_of(network: QuantisedNetwork) -> list[Any]:
+    return take_apart(network).header[layout.STEPS]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_wiring_reads_back(name: str) -> None:
+    network = ZOO[name]
+    read = parse(pack(network)).graph
+    assert [type(step.module) for step in read.steps] == [type(step.module) for step in network.graph.steps]
+    names = {INPUT: INPUT} | {old.name: new.name for old, new in zip(network.graph.steps, read.steps, strict=True)}
+    assert [step.reads for step in read.steps] == [
+        tuple(names[source] for source in step.reads) for step in network.graph.steps
+    ]
+
+
+def test_steps_say_how_far_back_they_read() -> None:
+    steps = steps_of(ZOO["shortcut-of-zeros"])
+    assert [step[0] for step in steps] == [13, 1, 2, 1, 2, 1, 15, 22, 16, 2, 23, 0]
+    assert steps[6] == [15, 4, [24, 2]]
+    assert steps[7:9] == [[22, 1, 3], [16, 3, 1]]
+    steps = steps_of(ZOO["concat"])
+    assert steps[1][:2] == [15, 2]
+    assert steps[1][2][:3] == [1, "b", 4]
+    assert steps[3] == [18, 1, 4, 3]
+    assert steps_of(ZOO["a-value-met-by-itself"])[1] == [17, 1, 1]
+
+
+def test_the_document_shows_the_steps_of_a_residual_block() -> None:
+    graph = wired(
+        ("stem", nn.Conv2d(2, 4, 3, padding=1)),
+        ("relu", nn.ReLU()),
+        ("down", nn.Conv2d(4, 6, 3, stride=2, padding=1)),
+        ("fewer", Subsample(2), "relu"),
+        ("more", PadChannels(1, 1)),
+        ("sum", Add(), "down", "more"),
+        ("mean", GlobalMean(False)),
+        ("fc", nn.Linear(6, 2)),
+    )
+    network = quantised(graph, (2, 6, 7), {})
+    assert same(parse(pack(network)), network)
+    text = (HERE.parents[2] / "docs" / "format.md").read_text()
+    table = text.split("A residual block")[1].split("### ")[0]
+    shown = re.findall(r"^\| (\d) \| `(.*?)(?:, \.\.\.\])?` \|", table, re.MULTILINE)
+    assert len(shown) == 6
+    for place, beginning in shown:
+        assert str(steps_of(network)[int(place)]).replace("'", '"').startswith(beginning)
+
+
+def test_convolutions_of_other_sorts_say_their_groups() -> None:
+    (conv,) = (step for step in steps_of(ZOO["squeeze-and-excite"]) if step[0] == 19)
+    assert conv[:8] == [19, "depthwise", 6, [3, 3], [1, 1], [1, 1], [1, 1], 6]
+    assert conv[9] is False
+    (first, *_, second) = (step for step in steps_of(ZOO["sound"]) if step[0] == 19)
+    assert first[:8] == [19, "first", 3, [3], [1], [1], [1], 1]
+    assert second[:8] == [19, "second", 4, [2], [1], [0], [2], 1]
+    assert steps_of(ZOO["volume"])[0][:8] == [19, "first", 2, [1, 2, 3], [1, 1, 1], [0, 1, 1], [1, 1, 1], 1]
+
+
+def test_pools_of_one_direction_say_their_sizes_as_torch_keeps_them() -> None:
+    steps = steps_of(ZOO["sound"])
+    assert [step for step in steps if step[0] in (25, 27)] == [[25, 3, 2, 1, 1], [27, [2], [1], [1]]]
+
+
+def test_one_number_a_channel_is_written_as_lists() -> None:
+    assert steps_of(ZOO["normalise-by-channel"])[0] == [20, [0.5, -0.25, 2.0], [0.25, 3.0, 1.5]]
+
+
+def test_the_numbers_of_an_affine_step_lie_at_its_place_among_the_layers() -> None:
+    network = ZOO["affine"]
+    content = take_apart(network)
+    assert [layer.name for layer in content.layers] == ["scaled", "conv", "again", "flat_ones", "fc"]
+    weight, bias = network.graph.again.weight, network.graph.again.bias
+    assert content.layers[2].plain == weight.numpy().astype("<f4").tobytes() + bias.numpy().astype("<f4").tobytes()
+    assert steps_of(network)[0] == [21]
+
+
+def test_a_layer_that_reads_further_back_keeps_its_name() -> None:
+    graph = wired(("relu1", nn.Linear(4, 4)), ("x", nn.ReLU()), ("relu2", nn.Linear(4, 2), "relu1"), ("end", nn.ReLU()))
+    read = parse(pack(quantised(graph, (4,), {})))
+    assert [step.name for step in read.graph.steps] == ["relu1", "relu3", "relu2", "relu4"]
+
+
+def test_values_may_be_picked_after_the_last_layer() -> None:
+    graph = wired(("fc", nn.Linear(4, 5)), ("pick", Select(torch.tensor([1, 4]))))
+    network = quantised(graph, (4,), {"fc": 2.0})
+    assert same(parse(pack(network)), network)
+    assert {part.layer for part in packed_parts(network) if part.name == "inputs read"} == {"fc"}
+
+
 # What cannot be written
 
 
 def test_a_list_of_inputs_out_of_order_cannot_be_written() -> None:
     for index in ([1, 0], [1, 1]):
-        chain = nn.Sequential(Select(torch.tensor(index)), nn.Linear(2, 2))
+        chain = in_a_row(Select(torch.tensor(index)), nn.Linear(2, 2))
         with pytest.raises(BhcError, match="out of order"):
             pack(quantised(chain, (4,), {}))
 
 
 def test_more_than_a_reader_believes_cannot_be_written() -> None:
-    chain = nn.Sequential(nn.Linear(1500, 1500, bias=False), nn.Linear(1500, 2))
+    chain = in_a_row(nn.Linear(1500, 1500, bias=False), nn.Linear(1500, 2))
     with pytest.raises(BhcError, match="no reader would believe"):
         pack(quantised(chain, (1500,), {"0": 0.0}))
 
 
 def test_more_steps_than_a_reader_takes_cannot_be_written() -> None:
     steps = [nn.ReLU() for _ in range(MOST_STEPS - 1)]
-    parse(pack(quantised(nn.Sequential(*steps, nn.Linear(2, 2)), (2,), {})))
-    with pytest.raises(BhcError, match="at most 128"):
-        pack(quantised(nn.Sequential(*steps, nn.ReLU(), nn.Linear(2, 2)), (2,), {}))
+    parse(pack(quantised(in_a_row(*steps, nn.Linear(2, 2)), (2,), {})))
+    with pytest.raises(BhcError, match="at most 1024"):
+        pack(quantised(in_a_row(*steps, nn.ReLU(), nn.Linear(2, 2)), (2,), {}))
 
 
 def test_a_card_beyond_the_limits_cannot_be_written() -> None:
-    chain = nn.Sequential(nn.Linear(2, 2))
+    chain = in_a_row(nn.Linear(2, 2))
     with pytest.raises(BhcError, match="too many"):
         pack(quantised(chain, (2,), {}, card={"class_names": ["a"] * 9000}))
+
+
+def test_more_activations_than_a_reader_takes_cannot_be_written() -> None:
+    layer = nn.Linear(1, 2).requires_grad_(False)
+    for size, count, written in ((1 << 22, 15, True), (1 << 22, 16, False), ((1 << 22) + 1, 1, False)):
+        steps = [(f"r{place}", nn.ReLU()) for place in range(count)]
+        graph = wired(*steps, ("mean", GlobalMean(False)), ("fc", layer))
+        network = QuantisedNetwork(graph, (1, size), (3, 4), card=CARD)
+        if written:
+            assert same(parse(pack(network)), network)
+        else:
+            with pytest.raises(BhcError, match="numbers"):
+                pack(network)
 
 
 # Damage
 
 
-@pytest.fixture(scope="module")
-def content() -> bytes:
-    return pack(ZOO["every kind"])
+@pytest.fixture(scope="module", params=["every kind", "branching example"])
+def content(request: pytest.FixtureRequest) -> bytes:
+    return pack(ZOO[request.param])
 
 
 def test_every_truncation_is_noticed(content: bytes) -> None:

@@ -1,6 +1,7 @@
 """The specification's own reader against the library's."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from torch import nn
 import bhc
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
-from bhc.graph import Select, chain_shapes
+from bhc.formats.packed.write import HOLDING_FLOATS
+from bhc.graph import INPUT, LAYERS, Select, passages
 
 from . import reference
 from .toys import zoo
@@ -24,20 +26,32 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     assert tuple(file.labels) == network.labels
     assert file.temperature == network.temperature
     assert file.card == network.card
-    assert file.shapes == [shape for _, _, _, shape in chain_shapes(network.chain, network.input_shape)]
-    selects = [step for step in network.chain if isinstance(step, Select)]
+    steps = network.graph.steps
+    assert file.shapes == [passage.leaving for passage in passages(network.graph, network.input_shape)]
+    places = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
+    assert file.reads == [[places[name] for name in step.reads] for step in steps]
+    selects = [step.module for step in steps if isinstance(step.module, Select)]
     assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [step.index.tolist() for step in selects]
-    assert [layer.name for layer in file.layers] == [layer.name for layer in network.layers]
-    for read, layer in zip(file.layers, network.layers, strict=True):
-        agree_on_numbers(read.shape, read.step, read.codes, read.floats, layer.module.weight)
-        if layer.module.bias is None:
-            assert read.bias_step is None
-            assert not read.bias_codes + read.bias_floats
-        else:
-            shape = (len(layer.module.bias),)
-            agree_on_numbers(shape, read.bias_step, read.bias_codes, read.bias_floats, layer.module.bias)
-        if layer.weight is not None:
-            assert read.codes == layer.weight.codes.ravel().tolist()
+    layers = [step for step in steps if isinstance(step.module, (*LAYERS, *HOLDING_FLOATS))]
+    for read, layer in zip(file.layers, layers, strict=True):
+        if isinstance(layer.module, HOLDING_FLOATS):
+            assert read.name == ""
+            floats = torch.cat([numbers.flatten() for numbers in layer.module.parameters()])
+            assert torch.equal(torch.tensor(read.floats + read.bias_floats), floats)
+            continue
+        assert read.name == layer.name
+        agree_on_layer(read, layer.module)
+        if layer.name in network.weights:
+            assert read.codes == network.weights[layer.name].codes.ravel().tolist()
+
+
+def agree_on_layer(read: reference.Layer, module: Any) -> None:
+    agree_on_numbers(read.shape, read.step, read.codes, read.floats, module.weight)
+    if module.bias is None:
+        assert read.bias_step is None
+        assert not read.bias_codes + read.bias_floats
+    else:
+        agree_on_numbers((len(module.bias),), read.bias_step, read.bias_codes, read.bias_floats, module.bias)
 
 
 def agree_on_numbers(
@@ -75,4 +89,4 @@ def test_the_modules_compute_what_the_file_says() -> None:
     layer = file.layers[0]
     weight = torch.tensor(layer.codes, dtype=torch.float32).reshape(layer.shape) * layer.step
     bias = torch.tensor(layer.bias_codes, dtype=torch.float32) * layer.bias_step
-    assert torch.allclose(nn.functional.linear(kept, weight, bias), network.chain(x))
+    assert torch.allclose(nn.functional.linear(kept, weight, bias), network.graph(x))

@@ -19,7 +19,10 @@ INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
 # A kind's number in files never changes; new kinds are added at the end.
 KIND_NAMES = (
     "linear", "conv-2d", "relu", "relu6", "leaky-relu", "elu", "selu", "gelu", "silu", "tanh",
-    "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select",
+    "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat", "convolution",
+    "normalise-channels", "affine", "pad-channels", "global-mean", "subsample", "max-pool-1d", "max-pool-3d",
+    "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
+    "channel-norm", "self-attention", "flatten-places", "shift",
 )  # fmt: skip
 KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
 
@@ -31,8 +34,9 @@ CARD_NAMES = (
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
 
-MOST_STEPS = 1 << 7
+MOST_STEPS = 1 << 10
 LARGEST_ACTIVATION = 1 << 22  # numbers between two steps
+LARGEST_ACTIVATIONS = 1 << 26  # all of them together
 # A constant layer takes no bytes, so a small file may hold some numbers for nothing; but not any number of them.
 FREE_NUMBERS, NUMBERS_A_BYTE = 1 << 20, 64
 
@@ -46,7 +50,7 @@ def most_numbers(size: int) -> int:
 class Selection:
     """Which of the values that arrive a layer reads."""
 
-    layer: int  # its place among the weighted layers
+    layer: int  # the place, among those with numbers, of the next layer
     mask: np.ndarray  # 0 or 1, int32
 
     @property
@@ -131,7 +135,8 @@ class Content:
                 priors += size
                 yield Part("prior of the weights", size, layer.name)
         yield Part("architecture, labels, steps", len(header) - card - priors)
-        masks = [(self.layers[mask.layer].name, mask.coded_bytes) for mask in self.selections]
+        last = len(self.layers) - 1
+        masks = [(self.layers[min(mask.layer, last)].name, mask.coded_bytes) for mask in self.selections]
         yield from _shares("inputs read", masks, selection)
         for layer in self.layers:
             if layer.plain:

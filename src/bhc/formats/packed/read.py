@@ -5,9 +5,9 @@ is written again and compared with the file: there is one way to store a network
 """
 
 import zlib
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from bhc.formats.packed.layout import (
     KIND_NAMES,
     LABELS,
     LARGEST_ACTIVATION,
+    LARGEST_ACTIVATIONS,
     MAGIC,
     MOST_STEPS,
     STEPS,
@@ -34,9 +35,9 @@ from bhc.formats.packed.layout import (
     most_numbers,
 )
 from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
-from bhc.formats.packed.write import take_apart
+from bhc.formats.packed.write import HOLDING_FLOATS, REAL_ARGUMENTS, take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.graph import KINDS_BY_NAME, Select, output_shape, rebuild
+from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Graph, Select, Shape, Step, output_shape, rebuild
 
 LARGEST_LABEL = (1 << 31) - 1
 # Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
@@ -87,53 +88,117 @@ class _Reader:
 
 @dataclass
 class _Pending:
-    """A weighted layer whose shape is known and whose numbers are still to be read."""
+    """A layer whose shape is known and whose numbers are still to be read."""
 
     name: str
-    module: nn.Linear | nn.Conv2d
+    module: Any
     step: float | None
     prior: StatedPrior | None
     bias_step: float | None
 
 
 class _Assembly:
-    """The chain as it grows, step by step, on paper: modules without storage."""
+    """The graph as it grows, step by step, on paper: modules without storage."""
 
     def __init__(self, header: dict[int, Any], *, allowance: int) -> None:
         self.header = header
-        self.input_shape = self.shape = tuple(header[INPUT_SHAPE])
+        self.input_shape = tuple(header[INPUT_SHAPE])
         self.allowance = allowance
-        self.steps: OrderedDict[str, nn.Module] = OrderedDict()
+        self.room = LARGEST_ACTIVATIONS
+        self.names = [INPUT]  # of what each step may read
+        self.shapes: list[Shape] = [self.input_shape]
+        self.reads: tuple[int, ...] = ()  # of the step that is being added, as places in ``names``
+        self.steps: dict[str, Step] = {}
         self.layers: list[_Pending] = []
         self.selections: list[tuple[str, int, int]] = []  # the step, how many values arrive, how many are read
-        self.names = {step[1] for step in header[STEPS] if _is_weighted(step)}
+        self.taken = {step[1] for step in map(_inner, header[STEPS]) if _is_weighted(step)}
         self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
     def add(self, step: Any) -> None:
+        self.reads = (len(self.names) - 1,)
+        match step:
+            case [15, int(back), [int(), *_] as inner] if back > 1 and not _is_joint(inner):
+                self.reads = (self._place(back),)
+                self._add(inner)
+            case [15, *_]:
+                raise ValueError(f"an unknown step, {brief(step)}")
+            case _:
+                self._add(step)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the value that arrives."""
+        return self.shapes[self.reads[0]]
+
+    def _place(self, back: Any) -> int:
+        if type(back) is not int or not 1 <= back <= len(self.names):
+            raise ValueError(f"a step reads what is {brief(back)} steps before it")
+        return len(self.names) - back
+
+    def _add(self, step: Any) -> None:
         match step:
             case [0, str(name), int(outputs), weight, bias]:
                 (inputs,) = self.shape
-                self._weighted({"in_features": inputs, "out_features": outputs}, name, weight, bias)
+                self._weighted("linear", {"in_features": inputs, "out_features": outputs}, name, weight, bias)
             case [1, str(name), int(outputs), kernel, stride, padding, dilation, weight, bias]:
-                channels, _, _ = self.shape
-                geometry = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-                self._weighted({"in_channels": channels, "out_channels": outputs} | geometry, name, weight, bias)
+                self._convolution(name, outputs, kernel, stride, padding, dilation, 1, weight, bias)
+            case [19, str(name), int(outputs), list(kernel), stride, padding, dilation, int(groups), weight, bias]:
+                if groups < 1 or (groups == 1 and len(kernel) == 2):
+                    raise ValueError(f"a convolution of {groups} groups")
+                self._convolution(name, outputs, kernel, stride, padding, dilation, groups, weight, bias)
             case [13, float(mean), float(std)]:
                 normalise = KINDS_BY_NAME["normalise"].module
                 self._append(self._free_name("normalise"), normalise(_moderate(mean), _positive(std)))
+            case [20, list(mean), list(std)] if len(mean) == len(std) == self.shape[0] and len(self.shape) == 3:
+                normalise = KINDS_BY_NAME["normalise"].module
+                module = normalise([*map(_moderate, mean)], [*map(_positive, std)])
+                self._append(self._free_name("normalise"), module)
             case [14, int(kept)]:
                 self._select(kept)
-            case [int(number), *arguments] if 2 <= number <= 12:
+            case [21]:
+                self._holding_floats("affine", channels=self.shape[0])
+            case [33, eps]:
+                self._holding_floats("channel-norm", channels=self.shape[0], eps=_positive(eps))
+            case [34, int(heads)]:
+                if heads * self.shape[-1] ** 2 > LARGEST_ACTIVATION:
+                    raise ValueError(f"attention of {heads} heads over {self.shape[-1]} places")
+                self._holding_floats("self-attention", channels=self.shape[0], heads=heads)
+            case [36]:
+                self._holding_floats("shift", shape=self.shape)
+            case [16 | 17 as number, int(left), int(right)]:
+                self._joint(number, left, right)
+            case [18, *backs] if len(backs) > 1:
+                self._joint(18, *backs)
+            case [int(number), *arguments] if 2 <= number <= 12 or 22 <= number <= 32 or number == 35:
                 kind = KINDS_BY_NAME[KIND_NAMES[number]]
                 named = {name: _argument(name, value) for name, value in zip(kind.arguments, arguments, strict=True)}
                 self._append(self._free_name(kind.name), self._build(kind.name, named))
             case _:
                 raise ValueError(f"an unknown step, {brief(step)}")
 
-    def _weighted(self, arguments: dict[str, Any], name: str, weight: Any, bias: Any) -> None:
-        kind = "linear" if "in_features" in arguments else "conv-2d"
-        module = self._build(kind, arguments | {"bias": bias is not False})
-        assert isinstance(module, nn.Linear | nn.Conv2d)
+    def _joint(self, number: int, *backs: Any) -> None:
+        self.reads = tuple(map(self._place, backs))
+        kind = KINDS_BY_NAME[KIND_NAMES[number]]
+        self._append(self._free_name(kind.name), kind.module())
+
+    def _holding_floats(self, kind: str, **arguments: Any) -> None:
+        module = self._build(kind, arguments)
+        name = self._free_name(kind)
+        self.layers.append(_Pending(name, module, None, None, None))
+        self._append(name, module)
+
+    def _convolution(
+        self, name: str, outputs: int, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int, *numbers: Any
+    ) -> None:
+        geometry = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        channels, *places = self.shape
+        if not isinstance(kernel, list) or len(kernel) != len(places):
+            raise ValueError(f"a kernel of {brief(kernel)} for values of shape {self.shape}")
+        arguments = {"in_channels": channels, "out_channels": outputs} | geometry
+        self._weighted(f"conv-{len(places)}d", arguments, name, *numbers)
+
+    def _weighted(self, kind: str, arguments: dict[str, Any], name: str, weight: Any, bias: Any) -> None:
+        module: Any = self._build(kind, arguments | {"bias": bias is not False})
         step = prior = None
         if weight is not None:
             step, prior = _positive(weight[0], SMALLEST_STEP), prior_from_list(weight[1])
@@ -150,8 +215,7 @@ class _Assembly:
         self._spend(arriving)
         name = self._free_name("select")
         self.selections.append((name, arriving, kept))
-        self.steps[name] = nn.Identity()
-        self.shape = (kept,)
+        self._note(name, nn.Identity(), (kept,))
 
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
@@ -160,29 +224,35 @@ class _Assembly:
 
     def _build(self, kind: str, arguments: dict[str, Any]) -> nn.Module:
         with torch.device("meta"):
-            return rebuild([{"kind": kind, "name": "step", **arguments}])[0]
+            return rebuild([{"kind": kind, "name": "step", **arguments}]).steps[0].module
 
     def _append(self, name: str, module: nn.Module) -> None:
-        if name in self.steps or not name or "." in name:
+        if name in self.steps or not name or "." in name or hasattr(Graph, name) or name == "training":
             raise ValueError(f"{name[:60]!r} cannot be the name of a layer")
-        self.steps[name] = module
-        self.shape = output_shape(module, self.shape)
-        if prod(self.shape) > LARGEST_ACTIVATION:
-            raise ValueError(f"activations of shape {self.shape}")
+        self._note(name, module, output_shape(module, *[self.shapes[place] for place in self.reads]))
+
+    def _note(self, name: str, module: nn.Module, shape: Shape) -> None:
+        self.room -= prod(shape)
+        if prod(shape) > LARGEST_ACTIVATION or self.room < 0:
+            raise ValueError(f"activations of shape {shape}")
+        self.steps[name] = Step(name, module, tuple(self.names[place] for place in self.reads))
+        self.names.append(name)
+        self.shapes.append(shape)
 
     def _free_name(self, kind: str) -> str:
         """The kind and the next number, less those that weighted layers are called by."""
         names = (kind.replace("-", "_") + str(number) for number in self.numbers[kind])
-        return next(name for name in names if name not in self.names)
+        return next(name for name in names if name not in self.taken)
 
     def fill(self, reader: _Reader) -> tuple[QuantisedNetwork, dict[str, StatedPrior]]:
         """Read the numbers, now that all sizes are known and found sound."""
         labels = tuple(self.header[LABELS])
-        if not self.layers or self.shape != (len(labels),):
-            raise ValueError(f"{len(labels)} labels for outputs of shape {self.shape}")
+        weighted = any(isinstance(layer.module, LAYERS) for layer in self.layers)
+        if not weighted or self.shapes[-1] != (len(labels),):
+            raise ValueError(f"{len(labels)} labels for outputs of shape {self.shapes[-1]}")
         decoder = Decoder(reader.take(reader.varint()))
         for name, arriving, kept in self.selections:
-            self.steps[name] = _read_selection(decoder, arriving, kept)
+            self.steps[name] = replace(self.steps[name], module=_read_selection(decoder, arriving, kept))
         plain = [self._read_plain(reader, layer) for layer in self.layers]
         decoder = Decoder(reader.rest())
         weights, priors = {}, {}
@@ -191,7 +261,7 @@ class _Assembly:
                 weights[layer.name] = self._read_codes(decoder, layer, layer.step, layer.prior)
                 priors[layer.name] = layer.prior
         network = QuantisedNetwork.build(
-            nn.Sequential(self.steps).eval().requires_grad_(False),
+            Graph(self.steps.values()).eval().requires_grad_(False),
             weights=weights,
             biases={layer.name: codes for layer, codes in zip(self.layers, plain, strict=True) if codes is not None},
             input_shape=self.input_shape,
@@ -204,6 +274,10 @@ class _Assembly:
     def _read_plain(self, reader: _Reader, layer: _Pending) -> Codes | None:
         """Float weights go into the module at once; biases do, or come back as codes."""
         module = layer.module
+        if isinstance(module, HOLDING_FLOATS):
+            for name, numbers in list(module.named_parameters()):
+                setattr(module, name, _floats(reader, tuple(numbers.shape)))
+            return None
         if layer.step is None:
             module.weight = _floats(reader, tuple(module.weight.shape))
         if module.bias is None:
@@ -253,8 +327,17 @@ def _check_header(header: Any) -> dict[int, Any]:
     return header
 
 
+def _inner(step: Any) -> Any:
+    """The step without where it reads from."""
+    return step[2] if isinstance(step, list) and len(step) == 3 and step[0] == 15 else step
+
+
+def _is_joint(step: Any) -> bool:
+    return step[0] in (16, 17, 18)
+
+
 def _is_weighted(step: Any) -> bool:
-    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1) and isinstance(step[1], str)
+    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1, 19) and isinstance(step[1], str)
 
 
 def _whole(numbers: Any, lowest: int, highest: int) -> bool:
@@ -263,8 +346,12 @@ def _whole(numbers: Any, lowest: int, highest: int) -> bool:
 
 def _argument(name: str, value: Any) -> Any:
     """An argument of a step without weights: a number, one of GELU's two forms, or one or two sizes."""
-    if name in ("negative_slope", "alpha"):
+    if name in REAL_ARGUMENTS:
         return _moderate(value)
+    if name == "keep_places":
+        if type(value) is not bool:
+            raise ValueError(f"{brief(value)} as an argument")
+        return value
     if value in ("none", "tanh") if name == "approximate" else _whole(_listed(value), 0, LARGEST_ACTIVATION):
         return value
     raise ValueError(f"{brief(value)} as an argument")

@@ -1,6 +1,7 @@
 """From a quantised network to a file's content."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from bhc.formats.packed.layout import (
     INPUT_SHAPE,
     KIND_NUMBERS,
     LABELS,
+    LARGEST_ACTIVATION,
+    LARGEST_ACTIVATIONS,
     MOST_STEPS,
     STEPS,
     TEMPERATURE,
@@ -25,7 +28,35 @@ from bhc.formats.packed.layout import (
 )
 from bhc.formats.packed.priors import StatedPrior, choose_prior
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import KINDS, Select, chain_shapes
+from bhc.graph import (
+    CONVOLUTIONS,
+    INPUT,
+    KINDS,
+    LAYERS,
+    Add,
+    Affine,
+    ChannelNorm,
+    Concat,
+    Multiply,
+    Passage,
+    Select,
+    SelfAttention,
+    Shift,
+    WeightedModule,
+    passages,
+)
+
+JOINTS = (Add, Multiply, Concat)
+# Steps with numbers of their own that stay floats, and those of their arguments that the shapes do not tell.
+HOLDING_FLOATS = (Affine, ChannelNorm, SelfAttention, Shift)
+NOT_IN_SHAPES: dict[str, tuple[str, ...]] = {
+    "affine": (),
+    "channel-norm": ("eps",),
+    "self-attention": ("heads",),
+    "shift": (),
+}
+FROM = KIND_NUMBERS["from"]
+REAL_ARGUMENTS = ("negative_slope", "alpha", "beta", "threshold", "eps")
 
 
 def pack(network: QuantisedNetwork) -> bytes:
@@ -33,6 +64,7 @@ def pack(network: QuantisedNetwork) -> bytes:
     content = take_apart(network)
     packed = content.to_bytes()
     _check_limits(content, len(packed))
+    _check_activations(network)
     return packed
 
 
@@ -48,6 +80,16 @@ def _check_limits(content: Content, size: int) -> None:
         raise BhcError(
             f"{content.numbers:,} weights, codes and inputs in {size:,} bytes, which no reader would believe",
             hint="layers this large with next to nothing in them should be pruned first",
+        )
+
+
+def _check_activations(network: QuantisedNetwork) -> None:
+    sizes = [prod(each.leaving) for each in passages(network.graph, network.input_shape)]
+    if max(sizes, default=0) > LARGEST_ACTIVATION or sum(sizes) > LARGEST_ACTIVATIONS:
+        raise BhcError(
+            f"steps that give up to {max(sizes):,} numbers, {sum(sizes):,} in all;"
+            f" a .bhc file holds at most {LARGEST_ACTIVATION:,} and {LARGEST_ACTIVATIONS:,}",
+            hint="smaller inputs make them fewer",
         )
 
 
@@ -69,22 +111,48 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
             CARD: abbreviate(dict(network.card)),
         }
     )
-    for name, module, arriving, _ in chain_shapes(network.chain, network.input_shape):
-        kind = KINDS[type(module)]
-        step: list[Any] = [KIND_NUMBERS[kind.name]]
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            layer = _pack_layer(network, name, module, priors.get(name))
-            content.layers.append(layer)
-            step += [name, len(module.weight), *_geometry(module), *_number_forms(network, layer, module)]
-        elif isinstance(module, Select):
-            content.selections.append(Selection(len(content.layers), _mask(module, arriving[0])))
-            step.append(len(module.index))
-        elif kind.name == "normalise":
-            step += [float(module.mean), float(module.std)]  # type: ignore[arg-type]
-        else:
-            step += [_argument(argument, getattr(module, argument)) for argument in kind.arguments]
-        steps.append(step)
+    places = {INPUT: -1}
+    for place, passage in enumerate(passages(network.graph, network.input_shape)):
+        step = _step(network, passage, content, priors)
+        back = [place - places[name] for name in passage.step.reads]
+        if isinstance(passage.module, JOINTS):
+            step += back
+        steps.append(step if back == [1] or isinstance(passage.module, JOINTS) else [FROM, *back, step])
+        places[passage.name] = place
     return content
+
+
+def _step(
+    network: QuantisedNetwork, passage: Passage, content: Content, priors: Mapping[str, StatedPrior]
+) -> list[Any]:
+    """The step without what it reads; its numbers go to ``content``."""
+    name, module = passage.name, passage.module
+    kind = KINDS[type(module)]
+    if isinstance(module, LAYERS):
+        layer = _pack_layer(network, name, module, priors.get(name))
+        content.layers.append(layer)
+        number = KIND_NUMBERS["convolution" if _is_general(module) else kind.name]
+        return [number, name, len(module.weight), *_geometry(module), *_number_forms(network, layer, module)]
+    if isinstance(module, Select):
+        content.selections.append(Selection(len(content.layers), _mask(module, passage.arriving[0][0])))
+        return [KIND_NUMBERS[kind.name], len(module.index)]
+    if isinstance(module, HOLDING_FLOATS):
+        content.layers.append(PackedLayer(name, None, None, b"".join(map(_floats, module.parameters()))))
+        return [KIND_NUMBERS[kind.name], *[_argument(key, getattr(module, key)) for key in NOT_IN_SHAPES[kind.name]]]
+    if kind.name == "normalise":
+        mean, std = module.mean, module.std
+        if mean.dim():  # type: ignore[operator]
+            return [KIND_NUMBERS["normalise-channels"], mean.flatten().tolist(), std.flatten().tolist()]  # type: ignore[operator]
+        return [KIND_NUMBERS[kind.name], float(mean), float(std)]  # type: ignore[arg-type]
+    return [
+        KIND_NUMBERS[kind.name],
+        *[_argument(argument, getattr(module, argument)) for argument in kind.arguments],
+    ]
+
+
+def _is_general(module: WeightedModule) -> bool:
+    """Whether it is a convolution other than the usual one: of two directions, in one group."""
+    return isinstance(module, CONVOLUTIONS) and (not isinstance(module, nn.Conv2d) or module.groups > 1)
 
 
 def _mask(module: Select, arriving: int) -> np.ndarray:
@@ -97,9 +165,7 @@ def _mask(module: Select, arriving: int) -> np.ndarray:
     return mask
 
 
-def _pack_layer(
-    network: QuantisedNetwork, name: str, module: nn.Linear | nn.Conv2d, prior: StatedPrior | None
-) -> PackedLayer:
+def _pack_layer(network: QuantisedNetwork, name: str, module: WeightedModule, prior: StatedPrior | None) -> PackedLayer:
     weights, biases = network.weights.get(name), network.biases.get(name)
     plain = b"" if weights is not None else _floats(module.weight)
     if module.bias is not None:
@@ -118,10 +184,11 @@ def _number_forms(network: QuantisedNetwork, layer: PackedLayer, module: nn.Modu
     return [weight_form, None if biases is None else float(biases.step)]
 
 
-def _geometry(module: nn.Linear | nn.Conv2d) -> list[Any]:
+def _geometry(module: WeightedModule) -> list[Any]:
     if isinstance(module, nn.Linear):
         return []
-    return [_plain(part) for part in (module.kernel_size, module.stride, module.padding, module.dilation)]
+    plain = [_plain(part) for part in (module.kernel_size, module.stride, module.padding, module.dilation)]
+    return [*plain, module.groups] if _is_general(module) else plain
 
 
 def abbreviate(value: Any) -> Any:
@@ -134,7 +201,7 @@ def abbreviate(value: Any) -> Any:
 
 
 def _argument(name: str, value: Any) -> Any:
-    return float(value) if name in ("negative_slope", "alpha") else _plain(value)
+    return float(value) if name in REAL_ARGUMENTS else _plain(value)
 
 
 def _plain(value: Any) -> Any:

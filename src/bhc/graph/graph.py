@@ -1,0 +1,103 @@
+"""A network as steps in the order they run, each reading the results of earlier ones."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor, fx, nn
+
+INPUT = ""  # what the network is given, among the names that a step reads
+
+Apply = Callable[..., Tensor]  # a step and what it reads, to what it gives
+
+
+@dataclass(frozen=True)
+class Step:
+    """One module, and whose results it is called with."""
+
+    name: str
+    module: nn.Module
+    reads: tuple[str, ...]
+
+
+class Graph(nn.Module):
+    """Steps as children, named as they are in state dicts; the last one gives the result."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        super().__init__()
+        self._reads: dict[str, tuple[str, ...]] = {}
+        for step in steps:
+            if step.name in self._reads or not all(name == INPUT or name in self._reads for name in step.reads):
+                raise ValueError(f"step {step.name!r} is there twice, or reads what comes after it")
+            self.add_module(step.name, step.module)
+            self._reads[step.name] = step.reads
+
+    @classmethod
+    def chain(cls, named: Iterable[tuple[str, nn.Module]]) -> "Graph":
+        """Steps that each read the one before."""
+        steps, before = [], INPUT
+        for name, module in named:
+            steps.append(Step(name, module, (before,)))
+            before = name
+        return cls(steps)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(Step(name, self._modules[name], reads) for name, reads in self._reads.items())  # type: ignore[arg-type]
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """Who reads each result; the network's own result counts as read by a step without a name."""
+        readers: dict[str, tuple[str, ...]] = dict.fromkeys((INPUT, *self._reads), ())
+        for name, reads in self._reads.items():
+            for source in reads:
+                readers[source] += (name,)
+        readers[self.last_step] += (INPUT,)
+        return readers
+
+    @property
+    def last_step(self) -> str:
+        return next(reversed(self._reads), INPUT)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each step reads just the one before it."""
+        before = [INPUT, *self._reads]
+        return all(reads == (name,) for name, reads in zip(before, self._reads.values(), strict=False))
+
+    @cached_property
+    def _finished(self) -> Mapping[str, tuple[str, ...]]:
+        """The results that nobody reads once a step has run."""
+        last_reader = {source: name for name, reads in self._reads.items() for source in reads}
+        finished: dict[str, tuple[str, ...]] = dict.fromkeys(self._reads, ())
+        for source, name in last_reader.items():
+            finished[name] += (source,)
+        return finished
+
+    def run(self, x: Tensor, apply: Apply) -> Tensor:
+        """Go through the steps, each done by ``apply``; what is no longer read is let go."""
+        values = {INPUT: x}
+        for step in self.steps:
+            values[step.name] = apply(step, *[values[name] for name in step.reads])
+            for name in self._finished[step.name]:
+                del values[name]
+        return values[self.last_step]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x, lambda step, *values: step.module(*values))
+
+    def with_steps(self, replaced: Mapping[str, nn.Module]) -> "Graph":
+        """The same wiring with other modules in some places."""
+        return Graph(Step(step.name, replaced.get(step.name, step.module), step.reads) for step in self.steps)
+
+    def plain(self) -> nn.Module:
+        """The same function without this class: an ``nn.Sequential``, or an ``fx.GraphModule`` where values branch."""
+        if self.is_chain:
+            return nn.Sequential(OrderedDict((step.name, step.module) for step in self.steps)).train(self.training)
+        graph = fx.Graph()
+        nodes = {INPUT: graph.placeholder("x")}
+        for step in self.steps:
+            nodes[step.name] = graph.call_module(step.name, tuple(nodes[name] for name in step.reads))
+        graph.output(nodes[self.last_step])
+        return fx.GraphModule(dict(self._modules), graph, class_name="Network").train(self.training)

@@ -1,0 +1,103 @@
+"""Sequences with channels first, (N, C, T): a token is a place, and a linear layer on tokens a convolution.
+
+What mixes all channels of a token, norms and attention, is kept whole: its channels are never cut.
+"""
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class FlattenPlaces(nn.Module):
+    """All directions in space as one: (N, C, ...) -> (N, C, T)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(2)
+
+
+class ChannelNorm(nn.Module):
+    """``nn.LayerNorm`` over the channels of each place."""
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__()
+        self.channels, self.eps = channels, eps
+        self.weight = nn.Parameter(torch.ones(channels), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=False)
+
+    @classmethod
+    def of(cls, norm: nn.LayerNorm) -> "ChannelNorm":
+        channel_norm = cls(norm.normalized_shape[0], norm.eps)
+        if norm.weight is not None:
+            channel_norm.weight.data = norm.weight.detach().clone()
+        if norm.bias is not None:
+            channel_norm.bias.data = norm.bias.detach().clone()
+        return channel_norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x.mT, (self.channels,), self.weight, self.bias, self.eps).mT
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps}"
+
+
+class SelfAttention(nn.Module):
+    """``nn.MultiheadAttention`` of a sequence with itself, for use: no dropout, no masks, no weights returned."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.channels, self.heads = channels, heads
+        self.in_weight = nn.Parameter(torch.zeros(3 * channels, channels), requires_grad=False)
+        self.in_bias = nn.Parameter(torch.zeros(3 * channels), requires_grad=False)
+        self.out_weight = nn.Parameter(torch.zeros(channels, channels), requires_grad=False)
+        self.out_bias = nn.Parameter(torch.zeros(channels), requires_grad=False)
+
+    @classmethod
+    def of(cls, module: nn.MultiheadAttention) -> "SelfAttention":
+        attention = cls(module.embed_dim, module.num_heads)
+        source: Any = module
+        attention.in_weight.data = source.in_proj_weight.detach().clone()
+        attention.out_weight.data = source.out_proj.weight.detach().clone()
+        if source.in_proj_bias is not None:
+            attention.in_bias.data = source.in_proj_bias.detach().clone()
+            attention.out_bias.data = source.out_proj.bias.detach().clone()
+        return attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = F.conv1d(x, self.in_weight[..., None], self.in_bias)
+        query, key, value = mixed.unflatten(1, (3, self.heads, -1)).mT.unbind(1)  # (N, heads, T, C of a head)
+        attended = F.scaled_dot_product_attention(query, key, value)
+        return F.conv1d(attended.mT.flatten(1, 2), self.out_weight[..., None], self.out_bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}"
+
+
+class Shift(nn.Module):
+    """A learned number for each channel and place, added: where a token stands."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.bias = nn.Parameter(torch.zeros(self.shape), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}"
+
+
+def as_convolution(linear: nn.Linear) -> nn.Conv1d:
+    """A linear layer on each token."""
+    convolution = nn.Conv1d(linear.in_features, linear.out_features, 1, bias=linear.bias is not None)
+    convolution.weight.data = linear.weight.detach()[..., None].clone()
+    if linear.bias is not None and convolution.bias is not None:
+        convolution.bias.data = linear.bias.detach().clone()
+    return convolution.requires_grad_(False)

@@ -1,0 +1,329 @@
+"""Small networks of every make: branches, gates, groups, one to three directions in space."""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+CLASSES = 10
+
+
+class Block(nn.Module):
+    """Two convolutions and a shortcut: projected, or padded with zeros (option A)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, *, project: bool) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.stride, self.padding = stride, (outputs - inputs) // 2
+        self.shortcut: nn.Module | None = None
+        if project and stride > 1:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        elif self.stride > 1:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
+        out += x
+        return F.relu(out)
+
+
+class Residual(nn.Module):
+    def __init__(self, *, project: bool) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4)
+        self.blocks = nn.Sequential(
+            Block(4, 4, 1, project=project), Block(4, 8, 2, project=project), Block(8, 8, 1, project=project)
+        )
+        self.end = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(F.relu(self.norm(self.stem(x))))
+        x = F.avg_pool2d(x, x.size(3))
+        return self.end(x.view(x.size(0), -1))
+
+
+class PreActivation(nn.Module):
+    """Batch norms before the convolutions: those of the stream stay as steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.n1, self.c1 = nn.BatchNorm2d(6), nn.Conv2d(6, 5, 3, padding=1, bias=False)
+        self.n2, self.c2 = nn.BatchNorm2d(5), nn.Conv2d(5, 6, 3, padding=1, bias=False)
+        self.n3, self.end = nn.BatchNorm2d(6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + self.c2(F.relu(self.n2(self.c1(F.relu(self.n1(x))))))
+        return self.end(F.relu(self.n3(x)).mean((2, 3)))
+
+
+class Dense(nn.Module):
+    """Values side by side, under activations that do not leave zero at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 4, 3, padding=1), nn.Conv2d(9, 3, 1)
+        self.norm, self.soft, self.end = nn.BatchNorm2d(12), nn.Softplus(), nn.Linear(12 * 9, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(self.a(x).sigmoid(), 2)
+        x = torch.cat([x, self.soft(self.b(x))], 1)
+        x = torch.cat([x, F.gelu(self.c(x))], 1)
+        return self.end(torch.flatten(self.norm(x), 1))
+
+
+class Mobile(nn.Module):
+    """Depthwise and grouped convolutions, and a gate on channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.d, self.p = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3, padding=1, groups=6), nn.Conv2d(6, 8, 1)
+        self.n, self.g = nn.BatchNorm2d(6), nn.Conv2d(8, 12, 3, padding=1, groups=4)
+        self.narrow, self.wide, self.end = nn.Conv2d(12, 3, 1), nn.Conv2d(3, 12, 1), nn.Linear(12, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.p(F.relu6(self.n(self.d(F.relu(self.a(x)))))))
+        x = F.hardswish(self.g(x))
+        gate = torch.sigmoid(self.wide(F.relu(self.narrow(F.adaptive_avg_pool2d(x, 1)))))
+        return self.end((x * gate).mean((2, 3)))
+
+
+class Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Conv1d(2, 6, 5, stride=2, padding=2), nn.BatchNorm1d(6)
+        self.b, self.c = nn.Conv1d(6, 6, 3, padding=2, dilation=2), nn.Conv1d(6, 4, 3, groups=2)
+        self.hidden, self.end = nn.Linear(12, 7), nn.Linear(7, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.a(x)))
+        x = F.max_pool1d(x + torch.tanh(self.b(x)), 2)
+        x = torch.flatten(F.relu(self.c(x)), 1)
+        return self.end(F.elu(self.hidden(x)))
+
+
+class Volumes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv3d(1, 4, (1, 3, 3), padding=(0, 1, 1), bias=False), nn.Conv3d(4, 5, 2, stride=2)
+        self.norm, self.end = nn.BatchNorm3d(4), nn.Linear(20, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.a(x)))
+        x = F.avg_pool3d(F.silu(self.b(x)), (1, 2, 2))
+        return self.end(x.flatten(1))
+
+
+class TwoHeads(nn.Module):
+    """Two linear layers whose sums are the classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(12, 6), nn.Linear(12, 5)
+        self.head, self.other = nn.Linear(6, CLASSES), nn.Linear(5, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.left(x))) + self.other(torch.sigmoid(self.right(x)))
+
+
+def all_convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 5, 3, stride=2),
+        nn.Hardsigmoid(),
+        nn.Conv2d(5, CLASSES, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+
+
+class Nested(nn.Module):
+    """A user's modules inside each other, with dropout and one activation for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU(inplace=True)
+        self.body = nn.ModuleDict({"a": nn.Sequential(nn.Conv2d(3, 4, 3), self.act), "b": _Twice(4, self.act)})
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(4 * 4, 8), self.act, nn.Identity(), nn.Linear(8, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.max_pool2d(self.body["b"](self.body["a"](x)), 2).flatten(1))
+
+
+class _Twice(nn.Module):
+    def __init__(self, channels: int, act: nn.Module) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList([nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2)])
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in self.steps:
+            x = self.act(step(x)) + x
+        return x
+
+
+# How to build each, and the shape of an example.
+class Transformer(nn.Module):
+    """Patches as tokens with learned places; attention and a small network on each token, both beside a stream."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 2, 2)
+        self.places = nn.Parameter(torch.randn(1, 9, width))
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width, bias=False)
+        self.attend = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.think = nn.Sequential(nn.Linear(width, 8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, width))
+        self.end = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
+        normal = self.before(x)
+        x = x + self.attend(normal, normal, normal, need_weights=False)[0]
+        x = x + self.think(self.after(x))
+        return self.end(x.mean(1))
+
+
+NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "residual": (lambda: Residual(project=True), (3, 6, 6)),
+    "option-a": (lambda: Residual(project=False), (3, 6, 6)),
+    "pre-activation": (PreActivation, (3, 5, 5)),
+    "dense": (Dense, (3, 6, 6)),
+    "mobile": (Mobile, (3, 6, 6)),
+    "sequences": (Sequences, (2, 20)),
+    "volumes": (Volumes, (1, 4, 5, 8)),
+    "flatten": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 5, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(20, 7),
+            nn.Tanh(),
+            nn.Linear(7, CLASSES),
+        ),
+        (1, 6, 6),
+    ),
+    "two-heads": (TwoHeads, (12,)),
+    "all-convolutional": (all_convolutional, (3, 8, 8)),
+    "nested": (Nested, (3, 6, 6)),
+    "transformer": (Transformer, (3, 6, 6)),
+}
+
+
+KINDS = (
+    "conv", "conv", "conv", "grouped", "depthwise", "norm", "relu", "sigmoid", "add", "add", "multiply", "gate",
+    "beside", "halve", "pad", "pool",
+)  # fmt: skip
+
+
+class Random(nn.Module):
+    """Steps drawn at random, each of values drawn at random; what nobody reads is put side by side at the end."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.draws, self.layers = random.Random(seed), nn.ModuleDict()
+        self.program: list[tuple[str, Any, list[int]]] = []  # what is done, with what, and to which values
+        self.shapes = [(3, 6)]  # channels and places in each direction of every value
+        self.read: set[int] = set()
+        for _ in range(self.draws.randint(4, 12)):
+            self._grow()
+        last = [value for value in range(len(self.shapes)) if value not in self.read]
+        self.ends = [value for value in last if value > 0]
+        widths = [self.shapes[value][0] for value in self.ends]
+        self.hidden, self.end = nn.Linear(sum(widths), 6), nn.Linear(6, CLASSES)
+
+    def _add(self, kind: str, option: Any, values: list[int], shape: tuple[int, int]) -> None:
+        self.program.append((kind, option, values))
+        self.shapes.append(shape)
+        self.read.update(values)
+
+    def _layer(self, module: nn.Module) -> str:
+        self.layers[name := f"layer{len(self.layers)}"] = module
+        return name
+
+    def _grow(self) -> None:
+        value = self.draws.randrange(len(self.shapes))
+        channels, size = self.shapes[value]
+        alike = [other for other, shape in enumerate(self.shapes) if shape == (channels, size)]
+        beside = [other for other, shape in enumerate(self.shapes) if shape[1] == size and other != value]
+        kind = self.draws.choice(KINDS)
+        match kind:
+            case "conv" | "grouped" | "depthwise":
+                groups = {"conv": 1, "grouped": 2, "depthwise": channels}[kind]
+                if channels % groups:
+                    return
+                wide = self.draws.choice([2, 4, 6]) if groups < channels or kind == "conv" else channels
+                conv = nn.Conv2d(channels, wide, 3, padding=1, groups=groups, bias=self.draws.random() < 0.5)
+                self._add("layer", self._layer(conv), [value], (wide, size))
+            case "norm":
+                self._add("layer", self._layer(nn.BatchNorm2d(channels)), [value], (channels, size))
+            case "relu" | "sigmoid":
+                self._add("call", getattr(torch, kind), [value], (channels, size))
+            case "add" | "multiply":
+                self._add(kind, None, [value, self.draws.choice(alike)], (channels, size))
+            case "gate":
+                gate = self._layer(nn.Conv2d(channels, channels, 1))
+                self._add("gate", gate, [value], (channels, size))
+            case "beside" if beside:
+                other = self.draws.choice(beside)
+                self._add("beside", None, [value, other], (channels + self.shapes[other][0], size))
+            case "halve" if size > 2:
+                self._add("halve", None, [value], (channels, (size + 1) // 2))
+            case "pad":
+                after = self.draws.randrange(3)
+                self._add("pad", (1, after), [value], (channels + 1 + after, size))
+            case "pool" if size > 2:
+                self._add("pool", None, [value], (channels, size // 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [x]
+        for kind, option, reads in self.program:
+            values.append(self._apply(kind, option, *(values[value] for value in reads)))
+        flat = torch.cat([values[value].mean((2, 3)) for value in self.ends], 1)
+        return self.end(F.relu(self.hidden(flat)))
+
+    def _apply(self, kind: str, option: Any, value: Tensor, *others: Tensor) -> Tensor:
+        match kind:
+            case "layer":
+                return self.layers[option](value)
+            case "call":
+                return option(value)
+            case "add":
+                return value + others[0]
+            case "multiply":
+                return value * others[0]
+            case "gate":
+                return value * torch.sigmoid(self.layers[option](F.adaptive_avg_pool2d(value, 1)))
+            case "beside":
+                return torch.cat([value, *others], 1)
+            case "halve":
+                return value[:, :, ::2, ::2]
+            case "pad":
+                return F.pad(value, (0, 0, 0, 0, *option))
+        return F.max_pool2d(value, 2)
+
+
+def build(name: str) -> tuple[nn.Module, Tensor]:
+    """The network as training might leave it, and a batch."""
+    return used(*NETWORKS[name])
+
+
+def used(make: Any, shape: tuple[int, ...]) -> tuple[nn.Module, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = make().eval()
+        for module in net.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+                module.running_mean.normal_()  # type: ignore[union-attr]
+                module.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+                module.weight.data.uniform_(0.5, 2)
+                module.bias.data.normal_()
+        return net, torch.randn(4, *shape)

@@ -1,0 +1,162 @@
+"""The slim network computes what the masked one computes, whatever way the network is wired."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bhc
+from bhc.contexts import Context, ContextBatch
+from bhc.emission import Cutter, slim_model
+from bhc.graph import LAYERS
+from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+
+from .networks import NETWORKS, Random, build, used
+
+GENERATORS = (bhc.ScalesOnly(), bhc.LowRank(2), bhc.Full())
+FAMILIES = ("io-gnj", "gnj", "ghs", "sparse-vd")
+NOTHING, EVERYTHING = -1e6, 1e6
+THRESHOLDS = (NOTHING, -3.0, -1.0, 0.0, 2.0, EVERYTHING)
+CLASSES = (1, 4, 7)
+
+
+# What is added to the log-variances of scales and of weights: so that some units go and some stay.
+CENTRES = {"io-gnj": (5.0, 0.0), "gnj": (5.0, 0.0), "ghs": (8.0, 0.0), "sparse-vd": (0.0, 12.0)}
+
+
+def spread_(network: ConditionalNetwork, family: str) -> None:
+    """Spread the dropout rates over a wide range; a horseshoe's grow with the exponential of its variances."""
+    of_scales, of_weights = CENTRES[family]
+    wide, narrow = (1.0, 0.001) if family == "ghs" else (3.0, 0.1)
+    draws = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in network.hypernet.named_parameters():
+            noise = torch.randn(parameter.shape, generator=draws)
+            if "logvar" in name and name.endswith("offset"):
+                parameter += (of_scales if "vectors" in name else of_weights) + wide * noise
+            elif name.endswith("matrix"):
+                parameter += narrow * noise
+
+
+def wrapped(name: str, generator: GeneratorSpec, family: str) -> tuple[bhc.Compressor, Tensor]:
+    net, x = build(name)
+    return wrapped_as(net, x, generator, family), x
+
+
+def wrapped_as(net: nn.Module, x: Tensor, generator: GeneratorSpec, family: str) -> bhc.Compressor:
+    """A model whose dropout rates are spread."""
+    initial = None if family == "ghs" else bhc.Initial()
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, generator=generator, family=family, initial=initial)
+    spread_(model.network, family)
+    model.network.eval()
+    return model
+
+
+def masked(network: ConditionalNetwork, x: Tensor, threshold: float) -> Tensor:
+    batch = ContextBatch.of([Context(classes=CLASSES)], network.num_classes)
+    return network.masked(x, batch, threshold=torch.tensor([[threshold]]))[:, list(CLASSES)]
+
+
+def assert_equal(given: Tensor, expected: Tensor) -> None:
+    """To 1e-4 of the largest logit."""
+    assert expected.isfinite().all()
+    torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * max(1.0, expected.abs().max().item()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("generator", GENERATORS, ids=lambda generator: generator.kind)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) -> None:
+    model, x = wrapped(name, generator, family)
+    cutter = Cutter(model.network, Context(classes=CLASSES))
+    sizes = []
+    for threshold in THRESHOLDS:
+        plan = cutter.cut(threshold)
+        slim = slim_model(model.network, plan)
+        assert_equal(slim(x), masked(model.network, x, threshold))
+        assert_equal(slim.plain()(x), slim(x))
+        weights = [module.weight.numel() for module in slim.modules() if isinstance(module, LAYERS)]
+        assert sum(weights) == plan.num_weights
+        assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in plan.layers)
+        sizes.append(plan.num_weights)
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) > 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(16))
+def test_slim_equals_masked_in_networks_drawn_at_random(seed: int, tmp_path: Path) -> None:
+    family = FAMILIES[seed % 4]
+    net, x = used(lambda: Random(seed), (3, 6, 6))
+    model = wrapped_as(net, x, GENERATORS[seed % 3], family)
+    for threshold in THRESHOLDS:
+        plan = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
+        assert_equal(slim_model(model.network, plan)(x), masked(model.network, x, threshold))
+    small = model.compress(classes=list(CLASSES), threshold=0.0)
+    small.save(tmp_path / "small.bhc")
+    assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_whole_network_is_the_original_where_nothing_is_cut(name: str) -> None:
+    net, x = build(name)
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, initial=bhc.Initial.exact())
+    everything = Context(classes=tuple(range(10)))
+    plan = Cutter(model.network, everything).cut(EVERYTHING)
+    assert plan.num_weights == model.network.num_weights
+    torch.testing.assert_close(slim_model(model.network, plan)(x), net(x), rtol=1e-2, atol=1e-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_unit_of_everything_survives_any_threshold(name: str) -> None:
+    """What layers write together has one unit left, or a group of them."""
+    model, _ = wrapped(name, bhc.ScalesOnly(), "io-gnj")
+    plan = Cutter(model.network, Context(classes=CLASSES)).cut(NOTHING)
+    units, outputs = model.network.units, set(model.network.find_masks.outputs.tolist())
+    free = ~units.always
+    free[list(outputs)] = False
+    alive = plan.alive.numpy() & free
+    for layer in model.network.layers:
+        written = np.unique(layer.writes.numpy())
+        if free[written].all():
+            assert alive[written].any()
+    assert alive.sum() < free.sum()
+    assert any(layer.rescued for layer in plan.layers)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("threshold", [NOTHING, 0.0, EVERYTHING])
+@pytest.mark.parametrize("family", ["io-gnj", "sparse-vd"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_was_emitted_survives_files_and_runtimes(name: str, family: str, threshold: float, tmp_path: Path) -> None:
+    model, x = wrapped(name, bhc.ScalesOnly(), family)
+    small = model.compress(classes=list(CLASSES), threshold=threshold)
+    expected = small.module(x)
+    small.save(tmp_path / "small.bhc")
+    assert_equal(bhc.read(tmp_path / "small.bhc").module(x), expected)
+    small.to_onnx(tmp_path / "small.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "small.onnx"))
+    (given,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert_equal(torch.from_numpy(given), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kept", ["blocks_0_conv1", "stem", "end"])
+def test_a_layer_that_is_kept_stays_whole(kept: str) -> None:
+    net, x = build("residual")
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, keep=[kept])
+    spread_(model.network, "io-gnj")
+    for threshold in (NOTHING, 0.0):
+        plan = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
+        cut = next(layer for layer in plan.layers if layer.layer.name == kept)
+        whole = cut.layer.num_outputs if kept != "end" else len(CLASSES)
+        assert len(cut.kept_outputs) == whole
+        if cut.layer.is_convolution:
+            assert len(cut.kept_inputs) == cut.layer.num_inputs
+        assert_equal(slim_model(model.network, plan)(x), masked(model.network, x, threshold))

@@ -1,0 +1,149 @@
+"""Batch norms are taken into layers exactly, or stay as two numbers a channel."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bhc.graph import INPUT, Add, Affine, Graph, Step, trace
+from bhc.graph.batch_norm import fold_batch_norms
+
+LAYERS = {
+    "linear": (nn.Linear(4, 6), nn.BatchNorm1d, (4,)),
+    "linear without bias": (nn.Linear(4, 6, bias=False), nn.BatchNorm1d, (4,)),
+    "conv-1d": (nn.Conv1d(4, 6, 3, padding=1), nn.BatchNorm1d, (4, 7)),
+    "conv-2d": (nn.Conv2d(4, 6, 3, stride=2), nn.BatchNorm2d, (4, 7, 6)),
+    "conv-3d": (nn.Conv3d(4, 6, (1, 2, 3)), nn.BatchNorm3d, (4, 3, 4, 5)),
+    "without bias": (nn.Conv2d(4, 6, 3, padding="same", bias=False), nn.BatchNorm2d, (4, 7, 6)),
+    "grouped": (nn.Conv2d(4, 6, 3, groups=2, bias=False), nn.BatchNorm2d, (4, 7, 6)),
+    "depthwise": (nn.Conv2d(4, 4, 3, groups=4), nn.BatchNorm2d, (4, 7, 6)),
+}
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def used(norm: Any, *, seed: int = 1) -> Any:
+    """A norm as training leaves it, in double precision."""
+    norm = norm.double().eval()
+    draws = torch.Generator().manual_seed(seed)
+    norm.running_mean.normal_(generator=draws)
+    norm.running_var.uniform_(0.1, 4, generator=draws)
+    if norm.affine:
+        norm.weight.data.normal_(generator=draws)
+        norm.bias.data.normal_(generator=draws)
+    return norm
+
+
+def modules_of(graph: Graph) -> list[type[nn.Module]]:
+    return [type(step.module) for step in graph.steps]
+
+
+def assert_equal(given: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(given, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("layer", "norm", "shape"), LAYERS.values(), ids=LAYERS)
+def test_a_norm_after_a_layer_is_taken_into_it(layer: Any, norm: Any, shape: tuple[int, ...], affine: bool) -> None:
+    layer, x = layer.double(), numbers(3, *shape)
+    before = layer.weight.detach().clone()
+    graph = Graph.chain([("layer", layer), ("norm", used(norm(len(layer.weight), affine=affine))), ("relu", nn.ReLU())])
+    folded = fold_batch_norms(graph)
+    assert modules_of(folded) == [type(layer), nn.ReLU]
+    assert folded.is_chain
+    assert_equal(folded(x), graph(x))
+    assert torch.equal(layer.weight, before), "the network's own layer has changed"
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.1])
+def test_the_small_number_under_the_root_counts(eps: float) -> None:
+    graph = Graph.chain([("layer", nn.Linear(4, 6).double()), ("norm", used(nn.BatchNorm1d(6, eps=eps)))])
+    x = numbers(3, 4)
+    assert_equal(fold_batch_norms(graph)(x), graph(x))
+
+
+def test_two_norms_after_one_layer_are_both_taken_in() -> None:
+    graph = Graph.chain(
+        [("layer", nn.Linear(4, 6).double()), ("a", used(nn.BatchNorm1d(6))), ("b", used(nn.BatchNorm1d(6), seed=2))]
+    )
+    folded, x = fold_batch_norms(graph), numbers(3, 4)
+    assert modules_of(folded) == [nn.Linear]
+    assert_equal(folded(x), graph(x))
+
+
+def test_a_norm_of_a_value_that_others_read_stays_as_two_numbers_a_channel() -> None:
+    graph = Graph(
+        [
+            Step("layer", nn.Conv2d(3, 4, 1).double(), (INPUT,)),
+            Step("norm", used(nn.BatchNorm2d(4)), ("layer",)),
+            Step("sum", Add(), ("norm", "layer")),
+        ]
+    )
+    folded, x = fold_batch_norms(graph), numbers(2, 3, 5, 5)
+    assert modules_of(folded) == [nn.Conv2d, Affine, Add]
+    assert_equal(folded(x), graph(x))
+
+
+def test_two_norms_of_one_value_stay_too() -> None:
+    graph = Graph(
+        [
+            Step("layer", nn.Linear(3, 4).double(), (INPUT,)),
+            Step("a", used(nn.BatchNorm1d(4)), ("layer",)),
+            Step("b", used(nn.BatchNorm1d(4), seed=2), ("layer",)),
+            Step("sum", Add(), ("a", "b")),
+        ]
+    )
+    folded, x = fold_batch_norms(graph), numbers(2, 3)
+    assert modules_of(folded) == [nn.Linear, Affine, Affine, Add]
+    assert_equal(folded(x), graph(x))
+
+
+def test_what_reads_a_folded_norm_twice_reads_the_layer_twice() -> None:
+    graph = Graph(
+        [
+            Step("layer", nn.Linear(3, 4).double(), (INPUT,)),
+            Step("norm", used(nn.BatchNorm1d(4)), ("layer",)),
+            Step("relu", nn.ReLU(), ("norm",)),
+            Step("sum", Add(), ("relu", "norm")),
+        ]
+    )
+    folded, x = fold_batch_norms(graph), numbers(2, 3)
+    assert [step.reads for step in folded.steps] == [(INPUT,), ("layer",), ("relu", "layer")]
+    assert_equal(folded(x), graph(x))
+
+
+@pytest.mark.parametrize("before", [nn.ReLU(), nn.AvgPool2d(2), None], ids=["relu", "pool", "input"])
+def test_a_norm_after_no_layer_stays(before: nn.Module | None) -> None:
+    steps = [] if before is None else [("layer", nn.Conv2d(3, 3, 1).double()), ("before", before)]
+    graph = Graph.chain([*steps, ("norm", used(nn.BatchNorm2d(3)))])
+    folded, x = fold_batch_norms(graph), numbers(2, 3, 4, 4)
+    assert modules_of(folded)[-1] is Affine
+    assert_equal(folded(x), graph(x))
+
+
+def test_a_norm_after_an_addition_stays_under_its_name() -> None:
+    graph = Graph(
+        [
+            Step("layer", nn.Conv1d(3, 3, 3, padding=1).double(), (INPUT,)),
+            Step("sum", Add(), (INPUT, "layer")),
+            Step("norm", used(nn.BatchNorm1d(3, affine=False)), ("sum",)),
+            Step("relu", nn.ReLU(), ("norm",)),
+        ]
+    )
+    folded, x = fold_batch_norms(graph), numbers(2, 3, 6)
+    assert [step.name for step in folded.steps] == ["layer", "sum", "norm", "relu"]
+    assert isinstance(folded.norm, Affine)
+    assert_equal(folded(x), graph(x))
+
+
+def test_tracing_leaves_no_norm_and_the_network_alone() -> None:
+    norm = used(nn.BatchNorm2d(4)).float()
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    graph = trace(net, torch.randn(5, 1, 6, 6))
+    assert not any(isinstance(module, nn.BatchNorm2d | Affine) for module in graph.modules())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert net.training

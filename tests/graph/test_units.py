@@ -1,0 +1,285 @@
+"""Which channels live and die together."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bhc.graph import (
+    CONVOLUTIONS,
+    INPUT,
+    Add,
+    Affine,
+    Concat,
+    GlobalMean,
+    Graph,
+    Multiply,
+    PadChannels,
+    Step,
+    Subsample,
+    Units,
+    find_units,
+    trace,
+)
+
+
+def conv(inputs: int, outputs: int, **options: int) -> nn.Module:
+    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
+
+
+def units_of(steps: Iterable[Step], shape: tuple[int, ...] = (3, 8, 8), *, keep: Iterable[str] = ()) -> Units:
+    return find_units(Graph(steps), shape, keep=keep)
+
+
+def same(units: Units, *names: str) -> bool:
+    """Whether values carry the same units, channel by channel."""
+    return all(np.array_equal(units.carried[name], units.carried[names[0]]) for name in names)
+
+
+def apart(units: Units, *names: str) -> bool:
+    """Whether no unit is in two of the values."""
+    carried = np.concatenate([np.unique(units.carried[name]) for name in names])
+    return len(set(carried)) == len(carried)
+
+
+def test_every_output_of_a_chain_is_a_unit_of_its_own() -> None:
+    units = units_of([Step("a", conv(3, 4), (INPUT,)), Step("r", nn.ReLU(), ("a",)), Step("b", conv(4, 5), ("r",))])
+    assert units.count == 3 + 4 + 5
+    assert same(units, "a", "r")
+    assert apart(units, INPUT, "a", "b")
+    assert [units.carried[name].tolist() for name in (INPUT, "a", "b")] == [
+        [0, 1, 2],
+        [3, 4, 5, 6],
+        [7, 8, 9, 10, 11],
+    ]
+
+
+def test_a_residual_stream_shares_its_units() -> None:
+    units = units_of(
+        [
+            Step("stem", conv(3, 4), (INPUT,)),
+            Step("a1", conv(4, 6), ("stem",)),
+            Step("a2", conv(6, 4), ("a1",)),
+            Step("sum1", Add(), ("a2", "stem")),
+            Step("relu", nn.ReLU(), ("sum1",)),
+            Step("b1", conv(4, 6), ("relu",)),
+            Step("b2", conv(6, 4), ("b1",)),
+            Step("sum2", Add(), ("relu", "b2")),
+            Step("end", conv(4, 2), ("sum2",)),
+        ]
+    )
+    assert same(units, "stem", "a2", "sum1", "relu", "b2", "sum2")
+    assert apart(units, INPUT, "stem", "a1", "b1", "end")
+    assert units.count == 3 + 4 + 6 + 6 + 2
+
+
+def test_a_projection_begins_a_stream_of_its_own() -> None:
+    units = units_of(
+        [
+            Step("stem", conv(3, 4), (INPUT,)),
+            Step("branch", conv(4, 6), ("stem",)),
+            Step("shortcut", nn.Conv2d(4, 6, 1), ("stem",)),
+            Step("sum", Add(), ("branch", "shortcut")),
+            Step("end", conv(6, 2), ("sum",)),
+        ]
+    )
+    assert same(units, "branch", "shortcut", "sum")
+    assert apart(units, "stem", "sum", "end")
+
+
+def test_a_shortcut_with_padding_shares_its_middle_and_leaves_the_edges_to_the_branch() -> None:
+    units = units_of(
+        [
+            Step("stem", conv(3, 4), (INPUT,)),
+            Step("branch", conv(4, 7, stride=2), ("stem",)),
+            Step("halved", Subsample(2), ("stem",)),
+            Step("wide", PadChannels(1, 2), ("halved",)),
+            Step("sum", Add(), ("branch", "wide")),
+            Step("end", conv(7, 2), ("sum",)),
+        ]
+    )
+    assert same(units, "branch", "wide", "sum")
+    assert np.array_equal(units.carried["sum"][1:5], units.carried["stem"])
+    edges = units.carried["sum"][[0, 5, 6]]
+    assert not set(edges) & set(units.carried["stem"])
+    assert units.count == 3 + 4 + 3 + 2
+
+
+def test_values_side_by_side_keep_their_units() -> None:
+    units = units_of(
+        [
+            Step("a", conv(3, 4), (INPUT,)),
+            Step("b", conv(4, 2), ("a",)),
+            Step("beside", Concat(), ("a", "b", INPUT)),
+            Step("end", conv(9, 2), ("beside",)),
+        ]
+    )
+    parts = [units.carried[name] for name in ("a", "b", INPUT)]
+    assert np.array_equal(units.carried["beside"], np.concatenate(parts))
+    assert apart(units, "a", "b", INPUT, "end")
+
+
+def test_a_flatten_repeats_the_unit_of_each_channel() -> None:
+    units = units_of(
+        [Step("a", conv(3, 2), (INPUT,)), Step("flat", nn.Flatten(), ("a",)), Step("end", nn.Linear(8, 2), ("flat",))],
+        (3, 2, 2),
+    )
+    first, second = units.carried["a"]
+    assert units.carried["flat"].tolist() == [first] * 4 + [second] * 4
+
+
+@pytest.mark.parametrize("step", [nn.MaxPool2d(2), GlobalMean(True), GlobalMean(False), Affine(4), nn.Sigmoid()])
+def test_steps_of_each_channel_carry_on_what_arrives(step: nn.Module) -> None:
+    units = units_of([Step("a", conv(3, 4), (INPUT,)), Step("step", step, ("a",))])
+    assert same(units, "a", "step")
+
+
+def test_the_inputs_and_outputs_of_a_group_are_one_unit() -> None:
+    units = units_of(
+        [
+            Step("a", conv(3, 4), (INPUT,)),
+            Step("grouped", conv(4, 6, groups=2), ("a",)),
+            Step("end", conv(6, 2), ("grouped",)),
+        ]
+    )
+    (first,), (second,) = (set(part) for part in np.split(units.carried["a"], 2))
+    assert first != second
+    assert units.carried["grouped"].tolist() == [first] * 3 + [second] * 3
+
+
+def test_a_depthwise_layer_writes_the_units_that_it_reads() -> None:
+    units = units_of([Step("a", conv(3, 4), (INPUT,)), Step("d", conv(4, 4, groups=4), ("a",))])
+    assert same(units, "a", "d")
+    wide = units_of([Step("a", conv(3, 4), (INPUT,)), Step("d", conv(4, 8, groups=4), ("a",))])
+    assert np.array_equal(wide.carried["d"], np.repeat(wide.carried["a"], 2))
+
+
+def test_groups_of_the_input_are_never_cut() -> None:
+    units = units_of([Step("a", conv(3, 6, groups=3), (INPUT,)), Step("end", conv(6, 2), ("a",))])
+    assert units.always[units.carried["a"]].all()
+
+
+def test_a_gate_shares_the_units_of_what_it_gates() -> None:
+    units = units_of(
+        [
+            Step("a", conv(3, 4), (INPUT,)),
+            Step("mean", GlobalMean(True), ("a",)),
+            Step("narrow", nn.Conv2d(4, 2, 1), ("mean",)),
+            Step("gate", nn.Conv2d(2, 4, 1), ("narrow",)),
+            Step("gated", Multiply(), ("a", "gate")),
+            Step("end", conv(4, 2), ("gated",)),
+        ]
+    )
+    assert same(units, "a", "gate", "gated")
+    assert apart(units, "a", "narrow", "end")
+
+
+CHAIN = [Step("a", conv(3, 4), (INPUT,)), Step("b", conv(4, 5), ("a",)), Step("c", conv(5, 2), ("b",))]
+
+
+def test_only_the_input_is_always_kept() -> None:
+    units = units_of(CHAIN)
+    assert units.always.nonzero()[0].tolist() == units.carried[INPUT].tolist()
+
+
+def test_what_a_kept_step_reads_and_writes_is_kept() -> None:
+    units = units_of(CHAIN, keep=["b"])
+    assert units.always[units.carried["a"]].all()
+    assert units.always[units.carried["b"]].all()
+    assert not units.always[units.carried["c"]].any()
+
+
+def test_outputs_are_left_to_the_context_even_if_their_layer_is_kept() -> None:
+    units = units_of(CHAIN, keep=["c"])
+    assert units.always[units.carried["b"]].all()
+    assert not units.always[units.carried["c"]].any()
+
+
+# The same question, asked of another library.
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a1, self.a2 = conv(3, 4), conv(4, 6), conv(6, 4)
+        self.b1, self.b2, self.shortcut = conv(4, 5, stride=2), conv(5, 8), nn.Conv2d(4, 8, 1, 2)
+        self.end = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        x = F.relu(self.a2(F.relu(self.a1(x))) + x)
+        x = F.relu(self.b2(F.relu(self.b1(x))) + self.shortcut(x))
+        return self.end(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = conv(3, 4), conv(4, 3), conv(7, 5), conv(12, 6)
+        self.end = nn.Linear(6 * 16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.a(x)), 2)
+        x = torch.cat([x, F.relu(self.b(x))], 1)
+        x = torch.cat([x, F.relu(self.c(x))], 1)
+        return self.end(torch.flatten(F.relu(self.d(x)), 1))
+
+
+class Depthwise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.d, self.p = conv(3, 6), conv(6, 6, groups=6), nn.Conv2d(6, 4, 1)
+        self.e, self.q, self.end = conv(4, 4, groups=4), nn.Conv2d(4, 4, 1), nn.Linear(4, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.p(F.relu(self.d(F.relu(self.a(x))))))
+        x = x + self.q(F.relu(self.e(x)))
+        return self.end(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+Channel = tuple[str, bool, int]  # a layer, whether it is one of its outputs, and which
+
+
+def our_groups(net: nn.Module, example: Tensor) -> set[frozenset[Channel]]:
+    """The weights' rows and columns that go with each unit."""
+    graph, shape = trace(net, example), tuple(example.shape[1:])
+    units = find_units(graph, shape)
+    groups: dict[int, set[Channel]] = defaultdict(set)
+    for step in graph.steps:
+        if not isinstance(step.module, nn.Linear | nn.Conv2d):
+            continue
+        for place, unit in enumerate(units.carried[step.name]):
+            groups[unit].add((step.name, True, place))
+        if isinstance(step.module, CONVOLUTIONS) and step.module.groups > 1:
+            continue  # its inputs are its outputs
+        for place, unit in enumerate(units.carried[step.reads[0]]):
+            groups[unit].add((step.name, False, place))
+    fixed = {*units.carried[INPUT], *units.carried[graph.last_step]}
+    return {frozenset(group) for unit, group in groups.items() if unit not in fixed}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("build", [Residual, Dense, Depthwise])
+def test_coupled_channels_are_those_that_another_library_finds(build: type[nn.Module]) -> None:
+    tp = pytest.importorskip("torch_pruning")
+    net, example = build(), torch.randn(1, 3, 8, 8)
+    dependencies = tp.DependencyGraph().build_dependency(net, example_inputs=example)
+    names = {module: name for name, module in net.named_modules()}
+    theirs = set()
+    for name, module in net.named_modules():
+        if not isinstance(module, nn.Linear | nn.Conv2d) or name == "end":
+            continue
+        prune = dependencies.get_pruner_of_module(module).prune_out_channels
+        for channel in range(len(module.weight)):
+            group = set()
+            for dependency, places in dependencies.get_pruning_group(module, prune, idxs=[channel]):
+                layer = dependency.target.module
+                if isinstance(layer, nn.Linear | nn.Conv2d):
+                    outputs = dependencies.is_out_channel_pruning_fn(dependency.handler)
+                    group |= {(names[layer], outputs, place) for place in places}
+            theirs.add(frozenset(group))
+    assert our_groups(net, example) == theirs

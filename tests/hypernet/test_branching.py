@@ -1,0 +1,75 @@
+"""Branching networks learn as chains do: noisy passes, gradients, several contexts, and a way to disk and back."""
+
+import json
+
+import pytest
+import torch
+
+from bhc.errors import BhcError
+from bhc.graph import trace
+from bhc.hypernet import ConditionalNetwork, Design, Initial, LowRank
+from bhc.posterior import FAMILIES, FreshNoise
+
+from ..emission.networks import NETWORKS, build
+from .toys import GENERATORS, PAIRS, contexts, pairs, perturb_, seeded
+
+
+def branching(name, spec, *, family="io-gnj", keep=()):
+    net, x = build(name)
+    design = Design(spec, Initial(), family=family, keep=keep)
+    return ConditionalNetwork(trace(net, x), PAIRS, design, example_input=x, generator=seeded(1)), x
+
+
+@pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_reach_every_parameter(name, spec):
+    model, x = branching(name, spec)
+    perturb_(model.hypernet, std=0.01)
+    logits, beliefs = model.noisy(x, pairs(2), noise=FreshNoise(seeded()))
+    assert logits.shape == (len(x), 10)
+    (logits.square().sum() + model.hypernet.kl(beliefs).sum()).backward()
+    for key, parameter in model.hypernet.named_parameters():
+        if parameter.numel():
+            assert parameter.grad is not None, key
+            assert parameter.grad.isfinite().all(), key
+            assert (parameter.grad != 0).any(), key
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_contexts_together_are_each_context_alone(name, family):
+    model, x = branching(name, LowRank(2), family=family)
+    perturb_(model.hypernet, std=0.05)
+    threshold = torch.tensor([[-8.8], [0.0]])
+    together = model.masked(torch.cat([x, x]), pairs(2), threshold=threshold)
+    for context in range(2):
+        batch = contexts(PAIRS, {"classes": [context, context + 1]})
+        alone = model.masked(x, batch, threshold=threshold[context : context + 1])
+        torch.testing.assert_close(together.chunk(2)[context], alone, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_model_comes_back_with_its_state(name):
+    model, x = branching(name, LowRank(2), family="io-gnj")
+    perturb_(model.hypernet)
+    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
+    restored.load_state_dict(model.state_dict())
+    for threshold in (-9.0, -6.0, 0.0):
+        limit = torch.full((2, 1), threshold)
+        assert torch.equal(model.masked(x, pairs(2), threshold=limit), restored.masked(x, pairs(2), threshold=limit))
+
+
+def test_what_is_kept_is_part_of_the_description():
+    model, _ = branching("residual", LowRank(2), keep=("stem",))
+    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
+    assert restored.design.keep == ("stem",)
+    assert (restored.units.always == model.units.always).all()
+    assert restored.units.always[restored.units.carried["stem"]].all()
+
+
+def test_a_layer_to_keep_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(BhcError, match="there is no layer 'stern' to keep") as caught:
+        branching("residual", LowRank(2), keep=("stern",))
+    assert "stem" in caught.value.hint
