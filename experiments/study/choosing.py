@@ -59,7 +59,7 @@ def _trials(member: Member, sample: Sample, thresholds: Sequence[float]) -> list
         plan = cutter.cut(threshold)
         signature = (*plan.widths, *(int(kept.sum()) for kept in _kept_weights(plan)))
         if signature not in known:  # a falling threshold only ever removes, so the counts tell
-            chain = unrolled(assemble(network, slimmer.layers(plan)))
+            chain = unrolled(assemble(network, plan, slimmer.layers(plan)))
             places = torch.cat([chain(images).argmax(1) for images in sample.examples.images.split(CHUNK)])
             wrong = int((torch.tensor(plan.classes)[places] != sample.examples.labels).sum())
             known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, wrong, len(places))

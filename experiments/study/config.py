@@ -68,6 +68,8 @@ class Study:
     learn_high: dict[str, Any]  # the second stage of a budget
     consolidate: dict[str, Any] | None
     choice: Choice
+    augment: bool  # whether images are cropped and mirrored
+    bf16: bool  # whether products are done in bfloat16
     settings: dict[str, Any] = field(repr=False)  # the file as it was read
 
     @classmethod
@@ -100,6 +102,8 @@ class Study:
             learn_high=data.get("learn_high", {}),
             consolidate=data.get("consolidate"),
             choice=Choice.of(**data["choose"]),
+            augment=bool(data.get("augment", False)),
+            bf16=bool(data.get("bf16", False)),
             settings=data,
         )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
@@ -49,7 +51,7 @@ class Bench:
         path = self.runs / f"{model}-{self.dataset.name}.safetensors"
         if not path.exists():
             self.runs.mkdir(parents=True, exist_ok=True)
-            net = pretrain(model, self.dataset, progress=self.progress)
+            net = pretrain(model, self.dataset, progress=self.progress, device=self.device).cpu()
             errors = {part: error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
             save_weights(path, model, net, self.dataset, errors=errors)
         return path
@@ -107,6 +109,8 @@ class Bench:
             checkpoint_every=CHECKPOINT_EVERY,
             progress=self.progress,
             device=self.device,
+            augment=bhc.data.CropAndFlip() if study.augment else None,
+            precision=torch.bfloat16 if study.bf16 else None,
         )
 
 

@@ -184,7 +184,8 @@ def draw_architecture(
 def draw_pixels(axes: Axes, small: Compressed, title: str) -> None:
     """The inputs that an emitted network reads, as a picture."""
     read = np.zeros(small.input_shape, dtype=float)
-    first = next((module for module in small.module if hasattr(module, "weight") or isinstance(module, Select)), None)
+    modules = (step.module for step in small.network.graph.steps)
+    first = next((module for module in modules if hasattr(module, "weight") or isinstance(module, Select)), None)
     if isinstance(first, Select):
         read.reshape(-1)[first.index.numpy()] = 1.0
     else:

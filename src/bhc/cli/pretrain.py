@@ -1,32 +1,65 @@
 """``bhc pretrain``: a network to start from."""
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
+from torch import nn
 
 from bhc import data as datasets
 from bhc import models
 from bhc.cli.console import program, say, show
 from bhc.cli.options import DataDir, Force, Json, Seed, refuse_existing
-from bhc.training import Pretraining, default_progress, error_of, pretrain, save_weights
+from bhc.errors import BhcError
+from bhc.training import (
+    BatchNormPretraining,
+    Pretraining,
+    default_plan,
+    default_progress,
+    error_of,
+    find_device,
+    pretrain,
+    save_weights,
+)
 
 
 def pretrain_command(
     model: Annotated[str, typer.Option(help=f"One of: {', '.join(models.NAMES)}.")],
     data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
     out: Annotated[Path, typer.Option(help="File for the weights (.safetensors).")],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 10,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Passes over the training set. Default: {Pretraining().epochs}; "
+            f"{BatchNormPretraining().epochs} for networks with batch norm (vgg, resnet-...).",
+            show_default=False,
+        ),
+    ] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(help="Take the weights of a public checkpoint (resnet-...) instead of training."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Seed = 0,
     data_dir: DataDir = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train a plain network and write its weights."""
+    """Train a plain network, or take a public one, and write its weights."""
     models.check(model)
     refuse_existing(out, force=force)
+    find_device(device)
     dataset = datasets.load(data, data_dir=data_dir)
-    net = pretrain(model, dataset, Pretraining(epochs=epochs), seed=seed, progress=default_progress())
+    if public is None:
+        plan = default_plan(model)
+        plan = plan if epochs is None else replace(plan, epochs=epochs)
+        net = pretrain(model, dataset, plan, seed=seed, progress=default_progress(), device=device)
+    else:
+        net = _public(public, model, dataset).to(find_device(device))
     errors = {
         "validation_error": error_of(net, dataset.validation),
         "test_error": error_of(net, dataset.test),
@@ -39,3 +72,18 @@ def pretrain_command(
         show(f"{name.replace('_', ' ')}: {value:.2f} %", as_json=False)
     say(f"wrote {out}")
     say(f"next: {program()} train --model {model} --weights {out} --data {data} --context classes --out run/")
+
+
+def _public(path: Path, model: str, dataset: datasets.DataSet) -> nn.Sequential:
+    """A network of ours with the weights of a torch checkpoint, of which nothing but tensors is read."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise BhcError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+    if not isinstance(checkpoint, dict):
+        raise BhcError(f"{path} holds a {type(checkpoint).__name__}, not named tensors")
+    net = models.build(
+        model, image_shape=dataset.image_shape, num_classes=dataset.num_classes, full_scale=dataset.full_scale
+    )
+    models.load_public_resnet_(net, checkpoint)
+    return net.eval().requires_grad_(False)

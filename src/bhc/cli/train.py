@@ -70,6 +70,10 @@ def train_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew in a folder that holds a run.")] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 500,
+    augment: Annotated[
+        bool, typer.Option("--augment", help="Crop and mirror the images that are learned from.")
+    ] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16: faster on a GPU.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits again on CUDA too, at some cost in speed.")
@@ -145,6 +149,8 @@ def train_command(
         progress=default_progress(),
         device=device,
         deterministic=deterministic,
+        augment=datasets.CropAndFlip() if augment else None,
+        precision=torch.bfloat16 if bf16 else None,
     )
     training = compressor.model.training
     result = {

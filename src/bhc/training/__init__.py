@@ -1,9 +1,11 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
+from bhc.training.collapse import CollapseWarning
 from bhc.training.device import describe_device, find_device, repeatable
 from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off
 from bhc.training.loop import Options, choose_threshold, train
-from bhc.training.pretraining import Pretraining, error_of, load_weights, pretrain, save_weights
+from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
+from bhc.training.pretraining import default_plan, error_of, load_weights, pretrain, save_weights, train_plainly_
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.stages import (
@@ -18,12 +20,15 @@ from bhc.training.step import CaptureWarning
 
 __all__ = [
     "Bars",
+    "BatchNormPretraining",
     "CaptureWarning",
+    "CollapseWarning",
     "Consolidate",
     "FreezeOffsets",
     "Learn",
     "Lines",
     "Options",
+    "Plan",
     "Point",
     "Pretraining",
     "Probe",
@@ -36,6 +41,7 @@ __all__ = [
     "TrainedModel",
     "base_error",
     "choose_threshold",
+    "default_plan",
     "default_progress",
     "describe_device",
     "error_of",
@@ -49,5 +55,6 @@ __all__ = [
     "save_weights",
     "trade_off",
     "train",
+    "train_plainly_",
     "two_stage_budget",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch
 from bhc.data import Split
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import LayerMask, find_masks
+from bhc.posterior import LayerMask
 from bhc.training.objective import restrict
 
 CHUNK = 4096
@@ -42,7 +42,7 @@ def count_weights(network: ConditionalNetwork, masks: Sequence[LayerMask]) -> Te
     """Dense weights that stay: kept inputs x kept outputs x kernel, summed over the layers."""
     return torch.stack(
         [
-            mask.keep_in.sum(1) * mask.keep_out.sum(1) * layer.kernel_area
+            layer.kept_weights(mask.keep_in.sum(1), mask.keep_out.sum(1))
             for layer, mask in zip(network.layers, masks, strict=True)
         ]
     ).sum(0)
@@ -53,8 +53,8 @@ def pruning_ratios(network: ConditionalNetwork, batch: ContextBatch, threshold: 
     """Weights of the original over weights kept, for each context of a batch."""
     dropouts = network.hypernet.dropouts(network.space.encode(batch))
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
-    masks = find_masks(network.layers, dropouts, thresholds, batch.outputs)
-    return network.num_weights / count_weights(network, masks)
+    fates = network.find_masks(dropouts, thresholds, batch.outputs)
+    return network.num_weights / count_weights(network, fates.layers)
 
 
 @torch.no_grad()
@@ -108,7 +108,7 @@ def try_thresholds(
     trials = []
     for threshold in thresholds:
         limit = torch.full((1, 1), threshold, device=device)
-        masks = find_masks(network.layers, dropouts, limit, batch.outputs)
+        masks = network.find_masks(dropouts, limit, batch.outputs).layers
         answers = [
             restrict(network.bayesian.masked(x, means, masks), batch.outputs).argmax(1) for x in images.split(CHUNK)
         ]

@@ -9,6 +9,7 @@ import torch
 
 from bhc.contexts import ContextBatch
 from bhc.data import Split
+from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
@@ -20,6 +21,7 @@ from bhc.training.checkpoint import (
     restore_optimizer_,
     save_checkpoint,
 )
+from bhc.training.collapse import CollapseWatch
 from bhc.training.device import describe_device
 from bhc.training.evaluation import Point, Probe, base_error, pruning_ratios, trade_off
 from bhc.training.probes import find_probes
@@ -44,6 +46,8 @@ class Options:
     checkpoint_every: int = 500
     log_every: int = 50
     capture: bool = True  # on a GPU: the step as one CUDA graph
+    augment: Augmentation | None = None  # what is done to images before they are learned from
+    precision: torch.dtype | None = None  # of the products; None: that of the weights
     progress: Progress = field(default_factory=Silent)
 
 
@@ -88,9 +92,12 @@ class _Trainer:
         self.validation = cap_per_class(validation_set)
         self.folder = None if options.run is None else RunFolder(options.run)
         self.position = Position(curves={})
-        self.draw = Draw.of(train_set, network.num_classes, device=network.device, seed=options.seed)
+        self.draw = Draw.of(
+            train_set, network.num_classes, device=network.device, seed=options.seed, augment=options.augment
+        )
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
+        self.collapse = CollapseWatch(self.probes)
         self.seconds_before, self.began = 0.0, time.monotonic()
 
     def go(self) -> None:
@@ -134,8 +141,14 @@ class _Trainer:
         )
 
     def _run_stage(self, stage: Stage, restored: dict[str, Any] | None) -> None:
-        first, capture = self.position.stage_step, self.options.capture
-        take = make_step(stage, self.network, self.draw, first=first, capture=capture)
+        take = make_step(
+            stage,
+            self.network,
+            self.draw,
+            first=self.position.stage_step,
+            capture=self.options.capture,
+            precision=self.options.precision,
+        )
         if restored is not None:
             restore_optimizer_(take.optimizer, restored)
         skipped_before = self.position.skipped
@@ -172,6 +185,7 @@ class _Trainer:
 
     def _log(self, stage: Stage, terms: dict[str, float]) -> None:
         if isinstance(stage, Learn):
+            self.collapse.look(terms["cross_entropy"])
             terms["kl_weight"] = stage.kl_weight * stage.warmth(self.position.stage_step)
         terms["ratio"] = self._sparsity()
         if self.position.skipped:
@@ -235,6 +249,8 @@ class _Trainer:
             "seed": self.options.seed,
             "data": int(train_set.images.long().sum()),
             "device": self.network.device.type,  # its generators' states fit no other
+            "augment": None if self.options.augment is None else str(self.options.augment),
+            "precision": None if self.options.precision is None else str(self.options.precision),
         }
 
 

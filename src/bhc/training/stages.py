@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
 from bhc.data import Split
+from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
@@ -25,13 +26,22 @@ class Draw:
     data: ClassIndex
     generator: Generator  # of contexts and examples, on the device of the data
     noise: Noise
+    augment: Augmentation | None = None
 
     @classmethod
-    def of(cls, split: Split, num_classes: int, *, device: torch.device, seed: int) -> "Draw":
+    def of(
+        cls,
+        split: Split,
+        num_classes: int,
+        *,
+        device: torch.device,
+        seed: int,
+        augment: Augmentation | None = None,
+    ) -> "Draw":
         """Everything on one device, and following from the seed."""
         generator = Generator(device).manual_seed(seed)
         noise = PooledNoise(seed) if device.type == "cpu" else FreshNoise(Generator(device).manual_seed(seed + 1))
-        return cls(ClassIndex(split, num_classes, device=device), generator, noise)
+        return cls(ClassIndex(split, num_classes, device=device), generator, noise, augment)
 
     @property
     def generators(self) -> dict[str, Generator]:
@@ -214,7 +224,7 @@ class Consolidate(Stage):
         threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
         logits = network.masked(x, batch, threshold=threshold)
         with torch.no_grad():
-            teacher = network.base_model(x)
+            teacher = network.bayesian.plain(x)
         total = distillation(
             restrict(logits, batch.outputs),
             labels,
@@ -258,6 +268,8 @@ def _draw(
         batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.generator.device))
     x, labels = draw.data.draw(batch, examples, generator=draw.generator)
     batch = network.space.observe(batch, x.reshape(contexts, examples, *x.shape[1:]))
+    if draw.augment is not None:
+        x = draw.augment(x, generator=draw.generator)
     return batch, x, labels
 
 

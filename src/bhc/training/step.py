@@ -48,8 +48,16 @@ class Schedule:
 class TrainingStep:
     """Draw, loss, gradients, update. A step with gradients that are not finite changes nothing and is counted."""
 
-    def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0) -> None:
-        self.stage, self.network, self.draw = stage, network, draw
+    def __init__(
+        self,
+        stage: Stage,
+        network: ConditionalNetwork,
+        draw: Draw,
+        *,
+        first: int = 0,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self.stage, self.network, self.draw, self.precision = stage, network, draw, precision
         device = network.device
         groups = stage.parameter_groups(network)
         self._schedule = Schedule(stage, [group["lr"] for group in groups], device)
@@ -75,7 +83,8 @@ class TrainingStep:
         warmth, rates = self._schedule.advance()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"].copy_(rate)
-        loss = self.stage.loss(self.network, self.draw, warmth=warmth)
+        with self.network.computing_in(self.precision):
+            loss = self.stage.loss(self.network, self.draw, warmth=warmth)
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         bad = not_finite(self.optimizer)
@@ -91,8 +100,16 @@ class TrainingStep:
 class CapturedStep(TrainingStep):
     """The same step as one CUDA graph; falls back to launching kernels where something in it cannot be captured."""
 
-    def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0) -> None:
-        super().__init__(stage, network, draw, first=first)
+    def __init__(
+        self,
+        stage: Stage,
+        network: ConditionalNetwork,
+        draw: Draw,
+        *,
+        first: int = 0,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(stage, network, draw, first=first, precision=precision)
         self._device = network.device
         self._side = torch.cuda.Stream(network.device)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -144,11 +161,17 @@ class CapturedStep(TrainingStep):
 
 
 def make_step(
-    stage: Stage, network: ConditionalNetwork, draw: Draw, *, first: int = 0, capture: bool = True
+    stage: Stage,
+    network: ConditionalNetwork,
+    draw: Draw,
+    *,
+    first: int = 0,
+    capture: bool = True,
+    precision: torch.dtype | None = None,
 ) -> TrainingStep:
     """The steps of a stage from number ``first`` on: captured where that is wanted and there is a GPU."""
     kind = CapturedStep if capture and network.device.type == "cuda" else TrainingStep
-    return kind(stage, network, draw, first=first)
+    return kind(stage, network, draw, first=first, precision=precision)
 
 
 def not_finite(optimizer: torch.optim.Optimizer) -> Tensor:
