@@ -14,6 +14,7 @@ from bhc.graph import (
     Graph,
     Multiply,
     PadChannels,
+    Place,
     Select,
     SelfAttention,
     Shape,
@@ -178,6 +179,20 @@ GRAPHS: dict[str, tuple[Graph, Shape]] = {
             ("fc", nn.Linear(6, 4)),
         ),
         (2, 4, 6),
+    ),
+    "some-of-a-stream": (
+        wired(
+            ("stem", nn.Conv2d(2, 5, 3, padding=1)),
+            ("act", nn.ReLU()),
+            ("branch", nn.Conv2d(5, 2, 3, padding=1)),
+            ("put", Place(torch.tensor([0, 3]), 5)),
+            ("sum", Add(), "act", "put"),
+            ("mean", GlobalMean(False)),
+            ("fewer", nn.Linear(5, 1)),
+            ("put_flat", Place(torch.tensor([2]), 3)),
+            ("fc", nn.Linear(3, 4)),
+        ),
+        (2, 4, 5),
     ),
     "normalise-by-channel": (
         headed(

@@ -386,6 +386,24 @@ def slow_alive(finder, rates, threshold, outputs):
     return torch.tensor(alive)
 
 
+def must_write(finder):
+    """By layer, the outputs that it may not leave to others: it has no others, or they are factors, groups, kept."""
+    written = [unit for layer in finder.layers for unit in layer.writes.tolist()]
+    tied = {
+        unit for layer in finder.layers if layer.groups > 1 or layer.name == "gate" for unit in layer.writes.tolist()
+    }
+    outputs = set(finder.outputs.tolist())
+    return {
+        layer.name: torch.tensor(
+            [
+                written.count(unit) == 1 or unit in tied | outputs or bool(finder.always[unit])
+                for unit in layer.writes.tolist()
+            ]
+        )
+        for layer in finder.layers
+    }
+
+
 def is_empty(alive, layer):
     return not alive[layer.writes].any()
 
@@ -397,6 +415,7 @@ def test_units_of_a_branching_network_follow_the_rules_one_at_a_time(threshold, 
     rates = random_dropouts(finder, contexts=contexts)
     outputs = torch.rand(contexts, 4, generator=torch.Generator().manual_seed(3)) < 0.7
     fates, compared = finder(rates, at(threshold, contexts), outputs), 0
+    musts = must_write(finder)
     for context in range(contexts):
         own = [LayerDropout(layer.in_log_dropout[context], layer.out_log_dropout[context]) for layer in rates]
         expected = slow_alive(finder, own, threshold, outputs[context])
@@ -411,22 +430,43 @@ def test_units_of_a_branching_network_follow_the_rules_one_at_a_time(threshold, 
         for layer, belief, mask_ in zip(finder.layers, own, fates.layers, strict=True):
             arriving = expected[layer.reads]
             read = arriving if layer.is_convolution else arriving & (belief.in_log_dropout < threshold)
-            assert torch.equal(mask_.keep_out[context], expected[layer.writes])
+            writes = expected[layer.writes] & (musts[layer.name] | (belief.out_log_dropout < threshold))
+            assert not writes.any() or torch.equal(mask_.keep_out[context], writes)
             assert mask_.rescued[context].item() == (not read.any())
             assert not read.any() or torch.equal(mask_.keep_in[context], read)
     assert compared > 10 or threshold < 0
 
 
-def test_writers_of_one_stream_share_its_fate():
+def test_a_writer_that_is_noisy_leaves_a_unit_of_the_stream_to_the_others():
     finder = finder_of(branching_graph())
     rates = dropouts(finder, value=QUIET)
     by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
     rates[by_name["one"]].out_log_dropout[0, 2] = NOISY
-    assert all(given.keep_out.all() for given in mask(finder, rates)), "the other writer is quiet"
+    fates = finder(rates, at(0.0), all_classes(finder))
+    assert fates.alive.all()
+    without, whole = [[True, True, False, True, True]], [[True] * 5]
+    assert [fates.layers[by_name[name]].keep_out.tolist() for name in ("one", "other")] == [without, whole]
     rates[by_name["other"]].out_log_dropout[0, 2] = NOISY
-    masks = mask(finder, rates)
-    for name in ("one", "other"):
-        assert masks[by_name[name]].keep_out.tolist() == [[True, True, False, True, True]]
+    fates = finder(rates, at(0.0), all_classes(finder))
+    assert (~fates.alive).sum() == 1
+    assert [fates.layers[by_name[name]].keep_out.tolist() for name in ("one", "other")] == [without, without]
+
+
+def test_a_writer_that_is_noisy_throughout_writes_one_unit_of_the_stream_all_the_same():
+    finder = finder_of(branching_graph())
+    rates = dropouts(finder, value=QUIET)
+    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates[by_name["one"]].out_log_dropout[0] = torch.tensor([NOISY, NOISY, NOISY - 1, NOISY, NOISY])
+    assert mask(finder, rates)[by_name["one"]].keep_out.tolist() == [[False, False, True, False, False]]
+
+
+def test_factors_and_groups_are_written_by_all():
+    finder = finder_of(branching_graph())
+    rates = dropouts(finder, value=QUIET)
+    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    for name in ("gate", "branch"):
+        rates[by_name[name]].out_log_dropout[0, 1] = NOISY
+    assert all(given.keep_out.all() for given in mask(finder, rates))
 
 
 def test_a_reader_that_is_noisy_skips_a_unit_that_another_reads():

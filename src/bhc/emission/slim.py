@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bhc.emission.plan import Cutter, LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
-from bhc.graph import CONVOLUTIONS, Affine, Graph, PadChannels, Select, Shift, Step
+from bhc.graph import CONVOLUTIONS, Affine, Graph, PadChannels, Place, Select, Shift, Step
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import Scales, marginal_variance
 
@@ -106,17 +106,23 @@ def assemble(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer
 def _steps(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer]) -> Iterator[Step]:
     by_name = {layer.cut.layer.name: layer for layer in layers}
     alive = plan.alive.cpu().numpy()
+    instead: dict[str, str] = {}  # the step that puts what a layer writes where it belongs
     for step in network.base_model.steps:
         layer = by_name.get(step.name)
+        reads = tuple(instead.get(name, name) for name in step.reads)
         if layer is None:
             arriving, leaving = (network.units.carried[name] for name in (step.reads[0], step.name))
-            yield Step(step.name, _narrower(step.module, alive[leaving], len(arriving)), step.reads)
+            yield Step(step.name, _narrower(step.module, alive[leaving], len(arriving)), reads)
             continue
-        reads, index = step.reads, _read_positions(layer.cut, plan.alive)
+        index = _read_positions(layer.cut, plan.alive)
         if index is not None:
             yield Step(f"select_{step.name}", Select(index), reads)
             reads = (f"select_{step.name}",)
         yield Step(step.name, _smaller(layer), reads)
+        places = _written_places(layer.cut, plan.alive)
+        if places is not None:
+            instead[step.name] = f"place_{step.name}"
+            yield Step(instead[step.name], places, (step.name,))
 
 
 def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
@@ -148,6 +154,15 @@ def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
     is_read[layer.kept_inputs] = True
     among = is_read[arriving]
     return None if bool(among.all()) else among.nonzero().flatten().cpu()
+
+
+def _written_places(layer: LayerPlan, alive: Tensor) -> Place | None:
+    """Where among the units that live this layer's are; None if it writes them all."""
+    living = alive[layer.layer.writes.to(alive.device)]
+    is_written = torch.zeros_like(living)
+    is_written[layer.kept_outputs] = True
+    among = is_written[living]
+    return None if bool(among.all()) else Place(among.nonzero().flatten().cpu(), len(among))
 
 
 def _smaller(layer: SlimLayer) -> nn.Module:

@@ -22,6 +22,7 @@ from bhc.graph import (
     GlobalMean,
     Multiply,
     PadChannels,
+    Place,
     Select,
     Step,
     Subsample,
@@ -191,8 +192,8 @@ def _subsample(writer: _Writer, name: str, module: Subsample) -> None:
     writer.node("Slice", name, *[writer.constant(f"{name}.{key}", values) for key, values in numbers.items()])
 
 
-def _pad_channels(writer: _Writer, name: str, module: PadChannels) -> None:
-    rest = [0] * (len(writer.arriving[name]) - 1)
+def _pad_channels(writer: _Writer, name: str, module: PadChannels, *, like: str | None = None) -> None:
+    rest = [0] * (len(writer.arriving[like or name]) - 1)
     pads = np.array([0, module.before, *rest, 0, module.after, *rest])
     writer.node("Pad", name, writer.constant(f"{name}.pads", pads))
 
@@ -213,6 +214,14 @@ def _joint(kind: str, **attributes: int) -> Callable[["_Writer", str, nn.Module]
 
 def _select(writer: _Writer, name: str, module: Select) -> None:
     writer.node("Gather", name, writer.constant(f"{name}.index", module.index.numpy()), axis=1)
+
+
+def _place(writer: _Writer, name: str, module: Place) -> None:
+    """A channel of zeros beside those that arrive, and each place reads the one or the other."""
+    _pad_channels(writer, f"{name}.zero", PadChannels(0, 1), like=name)
+    source = np.full(module.width, len(module.index))
+    source[module.index.numpy()] = np.arange(len(module.index))
+    writer.node("Gather", name, writer.constant(f"{name}.index", source), axis=1)
 
 
 def _normalise(writer: _Writer, name: str, module: nn.Module) -> None:
@@ -283,5 +292,6 @@ RULES: dict[type[nn.Module], Callable[..., None]] = {
     Concat: _joint("Concat", axis=1),
     nn.Flatten: _plain("Flatten"),
     Select: _select,
+    Place: _place,
     next(kind for kind, entry in KINDS.items() if entry.name == "normalise"): _normalise,
 }

@@ -5,7 +5,7 @@ from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS, Kind, WeightedModule
 from bhc.graph.layers import Layer, find_layers
 from bhc.graph.shapes import Passage, Shape, conv_padding, output_shape, pair, passages, sizes
-from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Select, Subsample
+from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Place, Select, Subsample
 from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
 from bhc.graph.trace import trace
 from bhc.graph.units import Units, find_units
@@ -28,6 +28,7 @@ __all__ = [
     "Multiply",
     "PadChannels",
     "Passage",
+    "Place",
     "Select",
     "SelfAttention",
     "Shape",

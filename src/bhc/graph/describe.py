@@ -10,6 +10,7 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS
+from bhc.graph.steps import Place, Select
 
 # No supported layer comes near this; a damaged or hostile description must not make us allocate more.
 LARGEST_LAYER = 1 << 28
@@ -35,7 +36,7 @@ def _describe_step(name: str, module: nn.Module) -> dict[str, Any]:
     step |= {argument: getattr(module, argument) for argument in kind.arguments}
     if isinstance(module, LAYERS):
         step["bias"] = module.bias is not None
-    if kind.name == "select":
+    if kind.name in ("select", "place"):
         step["kept"] = len(module.index)  # type: ignore[arg-type]
     if kind.name == "normalise":
         step["channels"] = module.mean.numel() if module.mean.dim() else None  # type: ignore[operator]
@@ -62,8 +63,9 @@ def _rebuild_step(step: dict[str, Any]) -> nn.Module:
         channels = step.get("channels")
         number: Any = 0.0 if channels is None else [0.0] * _bounded(channels)
         return kind.module(number, 1.0 if channels is None else [1.0] * channels)
-    if kind.name == "select":
-        return kind.module(torch.zeros(_bounded(step["kept"]), dtype=torch.long))
+    if kind.name in ("select", "place"):
+        index = torch.zeros(_bounded(step["kept"]), dtype=torch.long)
+        return Select(index) if kind.name == "select" else Place(index, _bounded(step["width"]))
     arguments = {name: _argument(value) for name, value in step.items()}
     if kind.module in CONVOLUTIONS:
         arguments.setdefault("groups", 1)  # older descriptions know no others

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Select, Subsample
+from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Place, Select, Subsample
 from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
 from bhc.models.normalise import Normalise
 
@@ -65,6 +65,7 @@ SHAPERS = (
     Kind("flatten", nn.Flatten),
     Kind("normalise", Normalise),
     Kind("select", Select),
+    Kind("place", Place, ("width",)),
     Kind("affine", Affine, ("channels",)),
     Kind("pad-channels", PadChannels, ("before", "after")),
 )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.kinds import AVERAGE_POOLS, CONVOLUTIONS, MAX_POOLS
-from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Select, Subsample
+from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Place, Select, Subsample
 from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
 from bhc.models.normalise import Normalise
 
@@ -74,6 +74,9 @@ def output_shape(module: nn.Module, *arriving: Shape) -> Shape:
         case Select():
             _expect(len(shape) == 1 and _within(module.index, shape[0]), refusal)
             return (len(module.index),)
+        case Place():
+            _expect(shape[0] == len(module.index) and _within(module.index, module.width), refusal)
+            return (module.width, *shape[1:])
         case GlobalMean():
             _expect(len(shape) > 1, refusal)
             return (shape[0], *[1] * (len(shape) - 1)) if module.keep_places else (shape[0],)

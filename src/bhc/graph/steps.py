@@ -21,6 +21,24 @@ class Select(nn.Module):
         return f"kept={len(self.index)}"
 
 
+class Place(nn.Module):
+    """Channels put at their places among ``width``, zeros at the others: a layer that writes some of a stream."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("index", index.long())
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = x.new_zeros(x.shape[0], self.width, *x.shape[2:])
+        return zeros.index_copy(1, self.index, x)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, kept={len(self.index)}"
+
+
 class Add(nn.Module):
     """Two values of one shape, added: where a residual stream and a branch meet."""
 

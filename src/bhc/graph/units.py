@@ -26,6 +26,7 @@ class Units:
 
     carried: dict[str, Carried]  # by every value, in the graph's names
     always: np.ndarray  # (U,) bool: these are never cut
+    tied: np.ndarray  # (U,) bool: of these all parts are needed, not only their sum
 
     @property
     def count(self) -> int:
@@ -70,6 +71,7 @@ class _Search:
         self.sets = _Sets()
         self.carried: dict[str, Carried] = {INPUT: self.sets.new(input_shape[0])}
         self.whole: list[Carried] = []  # what is never cut
+        self.tied: list[Carried] = []  # what all of its writers write
 
     def follow(self, passage: Passage) -> None:
         arriving = [self.carried[name] for name in passage.step.reads]
@@ -85,7 +87,10 @@ class _Search:
                 return units
             case nn.Flatten():
                 return np.repeat(units, prod(passage.arriving[0][1:]))
-            case Add() | Multiply():
+            case Add():
+                return self._joined(*arriving)
+            case Multiply():
+                self.tied.append(units)  # a factor that is left out would be zero
                 return self._joined(*arriving)
             case Concat():
                 return np.concatenate(arriving)
@@ -98,6 +103,7 @@ class _Search:
         outputs = self.sets.new(len(module.weight))  # type: ignore[arg-type]
         if isinstance(module, CONVOLUTIONS) and module.groups > 1:
             # Inputs and outputs of one group are one unit: the group goes, or stays.
+            self.tied.append(outputs)
             for inside, outside in zip(np.split(units, module.groups), np.split(outputs, module.groups), strict=True):
                 for unit in (*inside, *outside):
                     self.sets.join(outside[0], unit)
@@ -114,7 +120,9 @@ class _Search:
         number = {root: place for place, root in enumerate(sorted(set(roots)))}
         of = np.array([number[root] for root in roots])
         carried = {name: of[units] for name, units in self.carried.items()}
-        always = np.zeros(len(number), dtype=bool)
+        always, tied = np.zeros((2, len(number)), dtype=bool)
         for units in (*(carried[name] for name in whole - {last}), *(of[units] for units in self.whole)):
             always[units] = True
-        return Units(carried, always)
+        for units in self.tied:
+            tied[of[units]] = True
+        return Units(carried, always, tied)

@@ -33,18 +33,19 @@ class Fates:
 class MaskFinder(nn.Module):
     """``m_z = [log alpha < tau]``, ``m_s = [log beta < tau]``, made to agree between layers.
 
-    A unit lives if a scale that writes it and a scale that reads it are under the threshold; a linear reader whose
-    own scale is over it skips the unit. Most units have one writer; those of a residual stream share one fate, and
-    all of their writers write. After a flatten each position has a reader of its own. The one input scale of a
-    convolution covers all of its input and therefore decides nothing. At least one unit is kept of everything that
-    a layer writes, and the outputs are just the context's classes. Where single weights have rates, a unit's
-    writers and readers are the least noisy weights that lead to it and from it.
+    A unit lives if a scale that writes it and a scale that reads it are under the threshold. A linear reader whose
+    own scale is over it skips the unit, and so does one of several writers, those of a residual stream. After a
+    flatten each position has a reader of its own. The one input scale of a convolution covers all of its input and
+    therefore decides nothing. At least one unit is kept of everything that a layer writes, and the outputs are just
+    the context's classes. Where single weights have rates, a unit's writers and readers are the least noisy weights
+    that lead to it and from it.
     """
 
     reads: Tensor
     writes: Tensor
     always: Tensor
     outputs: Tensor
+    must_write: Tensor
 
     def __init__(self, layers: Sequence[Layer], units: Units, last: str) -> None:
         super().__init__()
@@ -65,6 +66,16 @@ class MaskFinder(nn.Module):
         reads = [set(layer.reads.tolist()) for layer in layers]
         self.feeding = [[place for place, group in enumerate(groups) if read & set(group)] for read in reads]
         self.num_groups = len(groups)
+        # Who adds to what others write too may leave it to them, but not what is never cut.
+        writers = torch.bincount(self.writes, minlength=units.count)
+        self.one_of_several = [
+            layer.groups == 1
+            and bool((writers[layer.writes] > 1).any())  # a layer alone with its units needs no second look
+            and not set(layer.writes.tolist()) & set(self.outputs.tolist())
+            for layer in layers
+        ]
+        must_write = self.always | torch.from_numpy(units.tied) | (writers == 1)
+        self.register_buffer("must_write", must_write[self.writes], persistent=False)
 
     def forward(
         self,
@@ -77,13 +88,18 @@ class MaskFinder(nn.Module):
         leaving = alive[:, self.writes].split([layer.num_outputs for layer in self.layers], dim=1)
         nothing = torch.zeros_like(outputs[:, 0])
         masks = []
-        for layer, dropout, keep_in, keep_out, feeding in zip(
-            self.layers, dropouts, arriving, leaving, self.feeding, strict=True
+        musts = self.must_write.split([layer.num_outputs for layer in self.layers])
+        for layer, dropout, keep_in, keep_out, feeding, one_of_several, must_write in zip(
+            self.layers, dropouts, arriving, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
             rescued = reduce(torch.logical_or, [forced[place] for place in feeding], nothing)
             if not layer.is_convolution:
                 keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold)
                 rescued = rescued | unread
+            if one_of_several:
+                rates = _of_writers(dropout)
+                rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
+                keep_out, _ = _skip(keep_out, rates, threshold)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
         return Fates(alive, tuple(masks))
 
@@ -135,7 +151,7 @@ def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
 
 
 def _skip(arriving: Tensor, rates: Tensor | None, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """What a linear layer reads of what arrives, (K, I), and where it would have read nothing, (K,)."""
+    """What a layer reads of what arrives, or writes of what lives, (K, n), and where it would be nothing, (K,)."""
     if rates is None:
         return arriving, torch.zeros_like(arriving[:, 0])
     reads = arriving & (rates < threshold)

@@ -128,6 +128,9 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         if kind in (0, 1, 19):
             layer, shape = weighted(kind, arguments, shape)
             layers.append((layer, (arguments[-2], arguments[-1])))
+        elif kind == 37:
+            selections.append((arguments[0], shape[0]))
+            shape = (arguments[0], *shape[1:])
         elif kind == 14:
             selections.append((shape[0], arguments[0]))
             shape = (arguments[0],)

@@ -109,7 +109,7 @@ def test_numbers_of_kinds_and_names_stay() -> None:
         "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat",
         "convolution", "normalise-channels", "affine", "pad-channels", "global-mean", "subsample",
         "max-pool-1d", "max-pool-3d", "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
-        "channel-norm", "self-attention", "flatten-places", "shift",
+        "channel-norm", "self-attention", "flatten-places", "shift", "place",
     )  # fmt: skip
     assert CARD_NAMES == (
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",

@@ -22,7 +22,7 @@ KIND_NAMES = (
     "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat", "convolution",
     "normalise-channels", "affine", "pad-channels", "global-mean", "subsample", "max-pool-1d", "max-pool-3d",
     "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
-    "channel-norm", "self-attention", "flatten-places", "shift",
+    "channel-norm", "self-attention", "flatten-places", "shift", "place",
 )  # fmt: skip
 KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
 
@@ -48,7 +48,7 @@ def most_numbers(size: int) -> int:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which of the values that arrive a layer reads."""
+    """Which of the values that arrive a layer reads, or at which of many places what it writes stands."""
 
     layer: int  # the place, among those with numbers, of the next layer
     mask: np.ndarray  # 0 or 1, int32

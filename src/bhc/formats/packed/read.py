@@ -37,7 +37,7 @@ from bhc.formats.packed.layout import (
 from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
 from bhc.formats.packed.write import HOLDING_FLOATS, REAL_ARGUMENTS, take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Graph, Select, Shape, Step, output_shape, rebuild
+from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Graph, Place, Select, Shape, Step, output_shape, rebuild
 
 LARGEST_LABEL = (1 << 31) - 1
 # Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
@@ -110,7 +110,8 @@ class _Assembly:
         self.reads: tuple[int, ...] = ()  # of the step that is being added, as places in ``names``
         self.steps: dict[str, Step] = {}
         self.layers: list[_Pending] = []
-        self.selections: list[tuple[str, int, int]] = []  # the step, how many values arrive, how many are read
+        self.selections: list[tuple[str, int, int]] = []  # the step, how many values there are, how many are meant
+        self.placed: set[str] = set()  # of them, those that put channels at places
         self.taken = {step[1] for step in map(_inner, header[STEPS]) if _is_weighted(step)}
         self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
@@ -165,6 +166,8 @@ class _Assembly:
                 self._holding_floats("self-attention", channels=self.shape[0], heads=heads)
             case [36]:
                 self._holding_floats("shift", shape=self.shape)
+            case [37, int(width)]:
+                self._place_channels(width)
             case [16 | 17 as number, int(left), int(right)]:
                 self._joint(number, left, right)
             case [18, *backs] if len(backs) > 1:
@@ -217,6 +220,16 @@ class _Assembly:
         self.selections.append((name, arriving, kept))
         self._note(name, nn.Identity(), (kept,))
 
+    def _place_channels(self, width: int) -> None:
+        kept, *places = self.shape
+        if not kept <= width <= LARGEST_ACTIVATION:
+            raise ValueError(f"{kept} channels at {width} places")
+        self._spend(width)
+        name = self._free_name("place")
+        self.selections.append((name, width, kept))
+        self.placed.add(name)
+        self._note(name, nn.Identity(), (width, *places))
+
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
         if self.allowance < 0:
@@ -252,7 +265,9 @@ class _Assembly:
             raise ValueError(f"{len(labels)} labels for outputs of shape {self.shapes[-1]}")
         decoder = Decoder(reader.take(reader.varint()))
         for name, arriving, kept in self.selections:
-            self.steps[name] = replace(self.steps[name], module=_read_selection(decoder, arriving, kept))
+            index = _read_selection(decoder, arriving, kept)
+            module = Place(index, arriving) if name in self.placed else Select(index)
+            self.steps[name] = replace(self.steps[name], module=module)
         plain = [self._read_plain(reader, layer) for layer in self.layers]
         decoder = Decoder(reader.rest())
         weights, priors = {}, {}
@@ -298,11 +313,11 @@ class _Assembly:
         return Codes(decoder.read(prod(shape), prior).reshape(shape), step)
 
 
-def _read_selection(decoder: Decoder, arriving: int, kept: int) -> Select:
+def _read_selection(decoder: Decoder, arriving: int, kept: int) -> torch.Tensor:
     mask = decoder.read(arriving, Counted((arriving - kept, kept)))
     if mask.sum() != kept:
         raise ValueError("the list of values that are read is damaged")
-    return Select(torch.from_numpy(np.flatnonzero(mask)))
+    return torch.from_numpy(np.flatnonzero(mask))
 
 
 def _floats(reader: _Reader, shape: tuple[int, ...]) -> nn.Parameter:

@@ -39,6 +39,7 @@ from bhc.graph import (
     Concat,
     Multiply,
     Passage,
+    Place,
     Select,
     SelfAttention,
     Shift,
@@ -136,6 +137,9 @@ def _step(
     if isinstance(module, Select):
         content.selections.append(Selection(len(content.layers), _mask(module, passage.arriving[0][0])))
         return [KIND_NUMBERS[kind.name], len(module.index)]
+    if isinstance(module, Place):
+        content.selections.append(Selection(len(content.layers) - 1, _mask(module, module.width)))
+        return [KIND_NUMBERS[kind.name], module.width]
     if isinstance(module, HOLDING_FLOATS):
         content.layers.append(PackedLayer(name, None, None, b"".join(map(_floats, module.parameters()))))
         return [KIND_NUMBERS[kind.name], *[_argument(key, getattr(module, key)) for key in NOT_IN_SHAPES[kind.name]]]
@@ -155,7 +159,7 @@ def _is_general(module: WeightedModule) -> bool:
     return isinstance(module, CONVOLUTIONS) and (not isinstance(module, nn.Conv2d) or module.groups > 1)
 
 
-def _mask(module: Select, arriving: int) -> np.ndarray:
+def _mask(module: Select | Place, arriving: int) -> np.ndarray:
     """Which values are read. A file does not know their order, so it must be the natural one."""
     index = module.index.numpy()
     if (np.diff(index) <= 0).any():
