@@ -5,6 +5,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Silent, two_stage_budget
+from bhc.training.stages import slowdown
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
 
@@ -121,3 +122,15 @@ def test_a_domain_network_is_not_judged_on_images_outside_its_domain(
     report = model.compress(domain=digits.train.restricted_to([3, 4]).images).report
     assert report.error is None
     assert any("not limited to this domain" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(3, 1.0), (4, 1.0), (16, 8.0), (20, 5**1.5)])
+def test_means_of_deep_networks_take_smaller_steps(layers: int, expected: float) -> None:
+    hidden = [part for _ in range(layers - 1) for part in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
+    net = torch.nn.Sequential(*hidden, torch.nn.Linear(4, 3))
+    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
+    assert slowdown(network) == pytest.approx(expected)
+    groups = bhc.Learn(rate=0.08, logvar_rate=0.5, map_slowdown=1.0).parameter_groups(network)
+    assert sorted(group["lr"] for group in groups) == [pytest.approx(0.08 / expected), 0.5]
+    (group,) = bhc.Consolidate(rate=0.04).parameter_groups(network)
+    assert group["lr"] == pytest.approx(0.04 / expected)

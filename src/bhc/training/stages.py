@@ -18,6 +18,8 @@ from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training.batches import ClassIndex
 from bhc.training.objective import distillation, negative_elbo, restrict
 
+SHALLOW = 4  # layers
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -101,7 +103,8 @@ class Learn(Stage):
     ``num_data`` is N in the objective; by default ``|D_t|``, the training examples of each context's classes.
     ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
     end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
-    and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``).
+    and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Rates of means are
+    those of shallow networks; deeper ones take smaller steps (``slowdown``).
     """
 
     steps: int = 4000
@@ -130,9 +133,10 @@ class Learn(Stage):
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         by_rate: dict[float, list[Tensor]] = {}
+        of_means = self.rate / slowdown(network)
         for name, parameter in network.hypernet.named_parameters():
             if parameter.requires_grad:
-                rate = self.logvar_rate if "logvar" in name else self.rate
+                rate = self.logvar_rate if "logvar" in name else of_means
                 shared = name.endswith("offset")
                 by_rate.setdefault(rate if shared else rate / self.map_slowdown, []).append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
@@ -216,7 +220,8 @@ class Consolidate(Stage):
         network.hypernet.freeze_variances_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        return [{"params": [p for p in network.hypernet.parameters() if p.requires_grad], "lr": self.rate}]
+        free = [parameter for parameter in network.hypernet.parameters() if parameter.requires_grad]
+        return [{"params": free, "lr": self.rate / slowdown(network)}]
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
@@ -236,6 +241,15 @@ class Consolidate(Stage):
 
 
 Recipe = tuple[Stage, ...]
+
+
+def slowdown(network: ConditionalNetwork) -> float:
+    """How much smaller the steps of means are than in a network of few layers.
+
+    What a step does to one layer goes through all that follow. A residual network of 20 layers, its batch norms folded,
+    forgot all it knew within ten steps at the rate that suits four.
+    """
+    return max(1.0, len(network.layers) / SHALLOW) ** 1.5
 
 
 def two_stage_budget(low: Learn, high: Learn) -> Recipe:
