@@ -17,6 +17,16 @@ import torch
 from torch import nn
 
 from bhc.formats.packed.cbor import brief, loads
+from bhc.formats.packed.checks import (
+    SMALLEST_STEP,
+    argument,
+    check_header,
+    inner,
+    is_joint,
+    is_weighted,
+    moderate,
+    positive,
+)
 from bhc.formats.packed.coder import Decoder
 from bhc.formats.packed.layout import (
     CARD,
@@ -28,20 +38,15 @@ from bhc.formats.packed.layout import (
     LARGEST_ACTIVATION,
     LARGEST_ACTIVATIONS,
     MAGIC,
-    MOST_STEPS,
     STEPS,
     TEMPERATURE,
     Part,
     most_numbers,
 )
 from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
-from bhc.formats.packed.write import HOLDING_FLOATS, REAL_ARGUMENTS, take_apart
+from bhc.formats.packed.write import HOLDING_FLOATS, take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Graph, Place, Select, Shape, Step, output_shape, rebuild
-
-LARGEST_LABEL = (1 << 31) - 1
-# Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
-SMALLEST_STEP, SMALLEST_NUMBER, LARGEST_NUMBER = 1e-37, 1e-15, 1e15
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -50,7 +55,7 @@ def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
     if zlib.crc32(body) != int.from_bytes(checksum, "little"):
         raise ValueError("its checksum does not match")
     reader = _Reader(body, len(MAGIC) + 1)
-    header = _check_header(loads(reader.take(reader.varint())))
+    header = check_header(loads(reader.take(reader.varint())))
     assembly = _Assembly(header, allowance=most_numbers(len(content)))
     for step in header[STEPS]:
         assembly.add(step)
@@ -112,15 +117,15 @@ class _Assembly:
         self.layers: list[_Pending] = []
         self.selections: list[tuple[str, int, int]] = []  # the step, how many values there are, how many are meant
         self.placed: set[str] = set()  # of them, those that put channels at places
-        self.taken = {step[1] for step in map(_inner, header[STEPS]) if _is_weighted(step)}
+        self.taken = {step[1] for step in map(inner, header[STEPS]) if is_weighted(step)}
         self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
     def add(self, step: Any) -> None:
         self.reads = (len(self.names) - 1,)
         match step:
-            case [15, int(back), [int(), *_] as inner] if back > 1 and not _is_joint(inner):
+            case [15, int(back), [int(), *_] as other] if back > 1 and not is_joint(other):
                 self.reads = (self._place(back),)
-                self._add(inner)
+                self._add(other)
             case [15, *_]:
                 raise ValueError(f"an unknown step, {brief(step)}")
             case _:
@@ -149,17 +154,17 @@ class _Assembly:
                 self._convolution(name, outputs, kernel, stride, padding, dilation, groups, weight, bias)
             case [13, float(mean), float(std)]:
                 normalise = KINDS_BY_NAME["normalise"].module
-                self._append(self._free_name("normalise"), normalise(_moderate(mean), _positive(std)))
+                self._append(self._free_name("normalise"), normalise(moderate(mean), positive(std)))
             case [20, list(mean), list(std)] if len(mean) == len(std) == self.shape[0] and len(self.shape) == 3:
                 normalise = KINDS_BY_NAME["normalise"].module
-                module = normalise([*map(_moderate, mean)], [*map(_positive, std)])
+                module = normalise([*map(moderate, mean)], [*map(positive, std)])
                 self._append(self._free_name("normalise"), module)
             case [14, int(kept)]:
                 self._select(kept)
             case [21]:
                 self._holding_floats("affine", channels=self.shape[0])
             case [33, eps]:
-                self._holding_floats("channel-norm", channels=self.shape[0], eps=_positive(eps))
+                self._holding_floats("channel-norm", channels=self.shape[0], eps=positive(eps))
             case [34, int(heads)]:
                 if heads * self.shape[-1] ** 2 > LARGEST_ACTIVATION:
                     raise ValueError(f"attention of {heads} heads over {self.shape[-1]} places")
@@ -174,7 +179,7 @@ class _Assembly:
                 self._joint(18, *backs)
             case [int(number), *arguments] if 2 <= number <= 12 or 22 <= number <= 32 or number == 35:
                 kind = KINDS_BY_NAME[KIND_NAMES[number]]
-                named = {name: _argument(name, value) for name, value in zip(kind.arguments, arguments, strict=True)}
+                named = {name: argument(name, value) for name, value in zip(kind.arguments, arguments, strict=True)}
                 self._append(self._free_name(kind.name), self._build(kind.name, named))
             case _:
                 raise ValueError(f"an unknown step, {brief(step)}")
@@ -204,9 +209,9 @@ class _Assembly:
         module: Any = self._build(kind, arguments | {"bias": bias is not False})
         step = prior = None
         if weight is not None:
-            step, prior = _positive(weight[0], SMALLEST_STEP), prior_from_list(weight[1])
+            step, prior = positive(weight[0], SMALLEST_STEP), prior_from_list(weight[1])
             self._spend(module.weight.numel() + prior.count)
-        bias_step = None if bias is False or bias is None else _positive(bias, SMALLEST_STEP)
+        bias_step = None if bias is False or bias is None else positive(bias, SMALLEST_STEP)
         self.layers.append(_Pending(name, module, step, prior, bias_step))
         self._append(name, module)
 
@@ -325,68 +330,6 @@ def _floats(reader: _Reader, shape: tuple[int, ...]) -> nn.Parameter:
     if not np.isfinite(values).all():
         raise ValueError("a weight or bias is not a finite number")
     return nn.Parameter(torch.from_numpy(values.reshape(shape)), requires_grad=False)
-
-
-def _check_header(header: Any) -> dict[int, Any]:
-    """The header, if its parts have the types and sizes they must have."""
-    if not isinstance(header, dict) or list(header) != [INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD]:
-        raise ValueError("its header is not that of a network")
-    shape, labels, steps = header[INPUT_SHAPE], header[LABELS], header[STEPS]
-    if not _whole(shape, 1, LARGEST_ACTIVATION) or not 1 <= len(shape) <= 4 or prod(shape) > LARGEST_ACTIVATION:
-        raise ValueError(f"inputs of shape {brief(shape)}")
-    if not _whole(labels, 0, LARGEST_LABEL) or len(set(labels)) < len(labels):
-        raise ValueError("its labels are not different whole numbers")
-    if not isinstance(steps, list) or len(steps) > MOST_STEPS or not isinstance(header[CARD], dict):
-        raise ValueError("its header is not that of a network")
-    _positive(header[TEMPERATURE])
-    return header
-
-
-def _inner(step: Any) -> Any:
-    """The step without where it reads from."""
-    return step[2] if isinstance(step, list) and len(step) == 3 and step[0] == 15 else step
-
-
-def _is_joint(step: Any) -> bool:
-    return step[0] in (16, 17, 18)
-
-
-def _is_weighted(step: Any) -> bool:
-    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1, 19) and isinstance(step[1], str)
-
-
-def _whole(numbers: Any, lowest: int, highest: int) -> bool:
-    return isinstance(numbers, list) and all(type(n) is int and lowest <= n <= highest for n in numbers)
-
-
-def _argument(name: str, value: Any) -> Any:
-    """An argument of a step without weights: a number, one of GELU's two forms, or one or two sizes."""
-    if name in REAL_ARGUMENTS:
-        return _moderate(value)
-    if name == "keep_places":
-        if type(value) is not bool:
-            raise ValueError(f"{brief(value)} as an argument")
-        return value
-    if value in ("none", "tanh") if name == "approximate" else _whole(_listed(value), 0, LARGEST_ACTIVATION):
-        return value
-    raise ValueError(f"{brief(value)} as an argument")
-
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
-
-
-def _moderate(number: Any) -> float:
-    if type(number) is not float or not abs(number) <= LARGEST_NUMBER:
-        raise ValueError(f"{brief(number)} in the place of a finite number")
-    return number
-
-
-def _positive(number: Any, smallest: float = SMALLEST_NUMBER) -> float:
-    """A number that a single-precision float can hold and divide by."""
-    if _moderate(number) < smallest:
-        raise ValueError(f"{brief(number)} in the place of a positive number")
-    return number
 
 
 def spell_out(value: Any) -> Any:
