@@ -194,8 +194,19 @@ class Search:
         trials = [trial for trial in trials if (trial.scale or 0.0) <= COARSEST_USUAL]
         if self.workshop.judge is None:
             return trials[0]  # without labelled data nothing is known to be harmless: the finest
-        allowed = stock.trial(None).wrong_on_hard + self._slack
-        return _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
+        floats = stock.trial(None)
+        allowed = floats.wrong_on_hard + self._slack
+        chosen = _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
+        # The hard examples are a quick look; what they let pass is looked at on all.
+        while chosen is not trials[0] and not self._harmless(chosen, floats):
+            chosen = trials[trials.index(chosen) - 1]
+        return chosen
+
+    def _harmless(self, trial: Trial, floats: Trial) -> bool:
+        """Whether rounding costs next to nothing on the whole sample."""
+        if trial.verdict is None or floats.verdict is None:
+            return True
+        return trial.verdict.wrong <= floats.verdict.wrong + self._slack
 
     def _failure(self) -> BhcError:
         """Name the limit that cannot be met, and the nearest figure that can."""
