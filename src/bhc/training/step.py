@@ -58,6 +58,7 @@ class TrainingStep:
         precision: torch.dtype | None = None,
     ) -> None:
         self.stage, self.network, self.draw, self.precision = stage, network, draw, precision
+        self._first = first
         device = network.device
         groups = stage.parameter_groups(network)
         self._schedule = Schedule(stage, [group["lr"] for group in groups], device)
@@ -70,6 +71,10 @@ class TrainingStep:
         )
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
+        self._begin()
+
+    def _begin(self) -> None:
+        """What a way of taking steps needs beside this."""
 
     def __call__(self) -> Terms:
         """Take the next step of the stage; returns the terms of its loss."""
@@ -100,21 +105,12 @@ class TrainingStep:
 class CapturedStep(TrainingStep):
     """The same step as one CUDA graph; falls back to launching kernels where something in it cannot be captured."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        network: ConditionalNetwork,
-        draw: Draw,
-        *,
-        first: int = 0,
-        precision: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(stage, network, draw, first=first, precision=precision)
-        self._device = network.device
-        self._side = torch.cuda.Stream(network.device)
+    def _begin(self) -> None:
+        self._device = self.network.device
+        self._side = torch.cuda.Stream(self._device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._terms: Terms = {}
-        self._first, self._taken = first, 0
+        self._taken = 0
         self._take: Callable[[], Terms] = self._warm_up
 
     def __call__(self) -> Terms:

@@ -1,0 +1,184 @@
+"""Masks where units have several writers and readers."""
+
+import pytest
+import torch
+from torch import nn
+
+from bhc.graph import INPUT, Add, Concat, GlobalMean, Graph, Multiply, PadChannels, Step
+from bhc.posterior import LayerDropout
+
+from .rates import NOISY, QUIET, all_classes, at, dropouts, mask, random_dropouts, random_weight_rates
+from .toys import chain_of, finder_of
+
+
+def branching_graph():
+    """A residual stream, a value beside it, a gate on both, and two layers that read what is gated."""
+    return Graph(
+        [
+            Step("stem", nn.Conv2d(1, 3, 3, padding=1), (INPUT,)),
+            Step("branch", nn.Conv2d(3, 3, 3, padding=1, groups=3), ("stem",)),
+            Step("more", nn.Conv2d(3, 5, 1), ("stem",)),
+            Step("wide", PadChannels(1, 1), ("branch",)),
+            Step("sum", Add(), ("more", "wide")),
+            Step("beside", Concat(), ("sum", "stem")),
+            Step("mean", GlobalMean(False), ("beside",)),
+            Step("gate", nn.Linear(8, 8), ("mean",)),
+            Step("gated", Multiply(), ("mean", "gate")),
+            Step("one", nn.Linear(8, 5), ("gated",)),
+            Step("other", nn.Linear(8, 5), ("mean",)),
+            Step("both", Add(), ("one", "other")),
+            Step("end", nn.Linear(5, 4), ("both",)),
+        ]
+    )
+
+
+def links(finder, rates, unit):
+    """The rates of all that write a unit, and of all that read it; a convolution's inputs have none of their own."""
+    writers, readers = [], []
+    for layer, own in zip(finder.layers, rates, strict=True):
+        writers += [
+            own.out_log_dropout[at].item() for at, written in enumerate(layer.writes.tolist()) if written == unit
+        ]
+        for place, read in enumerate(layer.reads.tolist()):
+            if read == unit:
+                readers.append(-torch.inf if layer.is_convolution else own.in_log_dropout[place].item())
+    return writers, readers
+
+
+def slow_alive(finder, rates, threshold, outputs):
+    """Which units of any graph live in one context, before anything is rescued."""
+    alive = []
+    for unit in range(finder.num_units):
+        writers, readers = links(finder, rates, unit)
+        quiet = all(any(rate < threshold for rate in side) for side in (writers, readers))
+        alive.append(bool(finder.always[unit]) or quiet)
+    for place, unit in enumerate(finder.outputs.tolist()):
+        alive[unit] = bool(outputs[place])
+    return torch.tensor(alive)
+
+
+def must_write(finder):
+    """By layer, the outputs that it may not leave to others: it has no others, or they are factors, groups, kept."""
+    written = [unit for layer in finder.layers for unit in layer.writes.tolist()]
+    tied = {
+        unit for layer in finder.layers if layer.groups > 1 or layer.name == "gate" for unit in layer.writes.tolist()
+    }
+    outputs = set(finder.outputs.tolist())
+    return {
+        layer.name: torch.tensor(
+            [
+                written.count(unit) == 1 or unit in tied | outputs or bool(finder.always[unit])
+                for unit in layer.writes.tolist()
+            ]
+        )
+        for layer in finder.layers
+    }
+
+
+def is_empty(alive, layer):
+    return not alive[layer.writes].any()
+
+
+@pytest.mark.parametrize("keep", [(), ("gate",), ("branch", "one")], ids=str)
+@pytest.mark.parametrize("threshold", [-3.0, 0.0, 3.0])
+def test_units_of_a_branching_network_follow_the_rules_one_at_a_time(threshold, keep):
+    contexts, finder = 40, finder_of(branching_graph(), keep=keep)
+    rates = random_dropouts(finder, contexts=contexts)
+    outputs = torch.rand(contexts, 4, generator=torch.Generator().manual_seed(3)) < 0.7
+    fates, compared = finder(rates, at(threshold, contexts), outputs), 0
+    musts = must_write(finder)
+    for context in range(contexts):
+        own = [LayerDropout(layer.in_log_dropout[context], layer.out_log_dropout[context]) for layer in rates]
+        expected = slow_alive(finder, own, threshold, outputs[context])
+        given = fates.alive[context]
+        assert not any(is_empty(given, layer) for layer in finder.layers[:-1])
+        if any(is_empty(expected, layer) for layer in finder.layers[:-1]):
+            assert (expected & ~given).sum() == 0
+            assert given.sum() > expected.sum()
+            continue
+        compared += 1
+        assert torch.equal(given, expected)
+        for layer, belief, mask_ in zip(finder.layers, own, fates.layers, strict=True):
+            arriving = expected[layer.reads]
+            read = arriving if layer.is_convolution else arriving & (belief.in_log_dropout < threshold)
+            writes = expected[layer.writes] & (musts[layer.name] | (belief.out_log_dropout < threshold))
+            assert not writes.any() or torch.equal(mask_.keep_out[context], writes)
+            assert mask_.rescued[context].item() == (not read.any())
+            assert not read.any() or torch.equal(mask_.keep_in[context], read)
+    assert compared > 10 or threshold < 0
+
+
+def test_a_writer_that_is_noisy_leaves_a_unit_of_the_stream_to_the_others():
+    finder = finder_of(branching_graph())
+    rates = dropouts(finder, value=QUIET)
+    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates[by_name["one"]].out_log_dropout[0, 2] = NOISY
+    fates = finder(rates, at(0.0), all_classes(finder))
+    assert fates.alive.all()
+    without, whole = [[True, True, False, True, True]], [[True] * 5]
+    assert [fates.layers[by_name[name]].keep_out.tolist() for name in ("one", "other")] == [without, whole]
+    rates[by_name["other"]].out_log_dropout[0, 2] = NOISY
+    fates = finder(rates, at(0.0), all_classes(finder))
+    assert (~fates.alive).sum() == 1
+    assert [fates.layers[by_name[name]].keep_out.tolist() for name in ("one", "other")] == [without, without]
+
+
+def test_a_writer_that_is_noisy_throughout_writes_one_unit_of_the_stream_all_the_same():
+    finder = finder_of(branching_graph())
+    rates = dropouts(finder, value=QUIET)
+    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates[by_name["one"]].out_log_dropout[0] = torch.tensor([NOISY, NOISY, NOISY - 1, NOISY, NOISY])
+    assert mask(finder, rates)[by_name["one"]].keep_out.tolist() == [[False, False, True, False, False]]
+
+
+def test_factors_and_groups_are_written_by_all():
+    finder = finder_of(branching_graph())
+    rates = dropouts(finder, value=QUIET)
+    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    for name in ("gate", "branch"):
+        rates[by_name[name]].out_log_dropout[0, 1] = NOISY
+    assert all(given.keep_out.all() for given in mask(finder, rates))
+
+
+def test_a_reader_that_is_noisy_skips_a_unit_that_another_reads():
+    finder = finder_of(branching_graph())
+    rates = dropouts(finder, value=QUIET)
+    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates[by_name["one"]].in_log_dropout[0, 1] = NOISY
+    masks = mask(finder, rates)
+    assert masks[by_name["one"]].keep_in[0].nonzero().flatten().tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert masks[by_name["other"]].keep_in.all()
+    assert masks[by_name["more"]].keep_out.all()
+
+
+def test_a_group_goes_or_stays():
+    graph = chain_of(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 4))
+    finder = finder_of(graph)
+    rates = dropouts(finder)
+    rates[1].out_log_dropout[0, 3:] = NOISY
+    assert all(given.keep_out.all() for given in mask(finder, rates)), "the first layer still writes the group"
+    rates[0].out_log_dropout[0, 2:] = NOISY
+    first, grouped, _ = mask(finder, rates)
+    assert first.keep_out.tolist() == [[True, True, False, False]]
+    assert grouped.keep_out.tolist() == [[True, True, True, False, False, False]]
+
+
+@pytest.mark.parametrize("threshold", [-12.0, -10.0, -9.0, -8.0, -7.0, 0.0])
+def test_single_weights_of_groups_are_read_by_their_own_group(threshold):
+    graph = chain_of(nn.Conv1d(2, 4, 3), nn.Conv1d(4, 6, 2, groups=2), nn.Flatten(), nn.Linear(18, 4))
+    contexts, finder = 30, finder_of(graph, (2, 6))
+    rates = random_weight_rates(finder, contexts=contexts, centre=-2.0)
+    fates = finder(rates, at(threshold, contexts), all_classes(finder, contexts))
+    for context in range(contexts):
+        first, grouped, last = (layer.weights[context] < threshold for layer in rates)
+        expected = []
+        for group in range(2):
+            inputs, outputs = slice(2 * group, 2 * group + 2), slice(3 * group, 3 * group + 3)
+            writes = first[inputs].any() or grouped[outputs].any()
+            reads = grouped[outputs].any() or last[:, 9 * group : 9 * group + 9].any()
+            expected.append(bool(writes and reads))
+        if any(expected):
+            assert fates.layers[0].keep_out[context].tolist() == [alive for alive in expected for _ in range(2)]
+            assert fates.layers[1].keep_out[context].tolist() == [alive for alive in expected for _ in range(3)]
+        else:
+            assert fates.layers[1].keep_out[context].sum() == 3
