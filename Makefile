@@ -6,7 +6,7 @@ export BHC_CACHE ?= $(CURDIR)/.cache/bhc
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test bench paper-mnist clean
+.PHONY: demo test bench paper-mnist paper-cifar clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo --force
@@ -26,6 +26,16 @@ JOBS ?= 6
 paper-mnist: .venv/.installed
 	$(BIN)/python experiments/run.py experiments/configs/lenet-*.toml --jobs $(JOBS)
 	$(BIN)/python experiments/speed.py lenet-300-100 lenet-5-caffe
+	$(BIN)/python experiments/tables.py
+
+# Its CIFAR-10 tables and our ResNet-20 row, likewise. That row starts from public weights, to be put in place first: get
+# pretrained_models/resnet20-12fca82f.th of github.com/akamaster/pytorch_resnet_cifar10, then
+#   .venv/bin/bhc pretrain --model resnet-20 --data cifar10 --public resnet20-12fca82f.th \
+#     --out experiments/runs/resnet-20-cifar10.safetensors
+JOBS_CIFAR ?= 2
+paper-cifar: .venv/.installed
+	$(BIN)/python experiments/run.py experiments/configs/vgg-*.toml experiments/configs/resnet-20-*.toml \
+		--jobs $(JOBS_CIFAR)
 	$(BIN)/python experiments/tables.py
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -4,7 +4,8 @@
 
 Each configuration and seed gives one file, ``experiments/results/<experiment>/<configuration>-seed<n>.json``. What is
 there already is left alone; a training that was interrupted goes on from its last checkpoint. Trained runs are kept
-in ``--runs``; the pretrained networks that all start from are made there first.
+in ``--runs``; the pretrained networks that all start from are made there first, but for public ones: those are to be
+put there with ``bhc pretrain --public``.
 """
 
 import argparse
@@ -87,9 +88,11 @@ def run(task: Task, arguments: argparse.Namespace) -> None:
 
 def run_apart(tasks: Sequence[Task], arguments: argparse.Namespace) -> int:
     """Each task in a process of its own, some at a time; what they start from is made first."""
-    for model, data in sorted({(task.study.model, task.study.data) for task in tasks}):
-        dataset = bhc.data.load(data, data_dir=arguments.data_dir)
-        Bench(dataset, arguments.runs, arguments.device, default_progress()).weights(model)
+    studies = {(task.study.model, task.study.data, task.study.weights): task.study for task in tasks}
+    # Public weights first: where they are missing, nothing is trained in vain.
+    for study in sorted(studies.values(), key=lambda study: study.weights != "public"):
+        dataset = bhc.data.load(study.data, data_dir=arguments.data_dir)
+        Bench(dataset, arguments.runs, arguments.device, default_progress()).weights(study)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         codes = list(pool.map(lambda task: subprocess.run(command(task, arguments), check=False).returncode, tasks))
     failed = [task for task, code in zip(tasks, codes, strict=True) if code]

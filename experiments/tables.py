@@ -1,16 +1,16 @@
-"""The tables and figures of the paper's MNIST experiments, from result files.
+"""The tables and figures of the paper's experiments, from result files.
 
     python experiments/tables.py [--results DIR] [--out DIR]
 
-Reads every RESULTS/EXPERIMENT/RUN.json and paper.toml; writes markdown and PNG files. A row without a result says
-"not run"; a target that was not reached says so.
+Reads every RESULTS/EXPERIMENT/RUN.json and every paper/NAME.toml; writes markdown and PNG files into OUT/NAME. A row
+without a result says "not run"; a target that was not reached says so.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from report import build, read_paper, read_results
+from report import build, read_papers, read_results
 
 from bhc.errors import BhcError
 
@@ -23,8 +23,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "tables")
     arguments = parser.parse_args()
     try:
-        results = read_results(arguments.results)
-        written = build(results, read_paper(HERE / "paper.toml"), arguments.out)
+        papers = read_papers(HERE / "paper")
+        results = read_results(arguments.results, papers)
+        written = build(results, papers, arguments.out)
     except BhcError as error:
         print(error, file=sys.stderr)
         return 2

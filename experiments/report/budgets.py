@@ -6,11 +6,14 @@ from math import exp, log
 from typing import Any
 
 from .curves import ALL, Point, accuracy_at, pareto, read_on_test
-from .load import TITLES, Paper, Results
+from .load import Results
 from .markdown import bullets, document, table
+from .methods import TITLES
 from .numbers import NOT_RUN, NOTHING, measure
+from .paper import Paper
 
 RATES = (1.5, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300)
+OURS = "bhc-cw"
 BUDGETS = ("c_w = 0", "c_w = 1")
 BASELINES = ("bc-gnj", "bc-ghs")
 RULES = (
@@ -50,9 +53,9 @@ def curves_of(results: Results, model: str, method: str, name: str) -> Curves:
 
 
 def budgets(results: Results, paper: Paper) -> str:
-    models = [_model(results, paper, model) for model in paper.models]
+    models = [_model(results, paper, model) for model in paper.models_with(OURS)]
     return document(
-        "# Accuracy against compression rate",
+        f"# Accuracy against compression rate on {paper.dataset}",
         "![Accuracy against compression rate](cw.png)",
         *models,
         "## How to read it",
@@ -61,7 +64,7 @@ def budgets(results: Results, paper: Paper) -> str:
 
 
 def _model(results: Results, paper: Paper, model: str) -> str:
-    ours = [curves_of(results, model, "bhc-cw", name) for name in BUDGETS]
+    ours = [curves_of(results, model, OURS, name) for name in BUDGETS]
     rivals = {method: curves_of(results, model, method, ALL) for method in BASELINES}
     furthest = max(curves.furthest for curves in rivals.values())
     rates = [rate for rate in RATES if rate <= furthest]

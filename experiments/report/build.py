@@ -1,18 +1,20 @@
 """Everything under ``tables/``, written in one go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from matplotlib.figure import Figure
 
 from bhc.cli.plots import save_figure
 from bhc.files import write_bytes
 
-from .budgets import budgets
+from .budgets import BASELINES, budgets
 from .classes import classes
 from .contexts import contexts
-from .histogram import histogram
-from .load import Paper, Results
+from .histogram import METHODS, histogram
+from .load import Results
+from .paper import Paper
 from .per_context import per_context
 from .pictures import accuracy_figure, dropout_figure
 from .short import short
@@ -33,14 +35,41 @@ FIGURES: dict[str, Callable[[Results, Paper], Figure]] = {
     "cw.png": accuracy_figure,
     "log_dropout.png": dropout_figure,
 }
+Made = TypeVar("Made")
+ONLY_WITH = {  # made where a network has one of these rows; all others always
+    "budgets.md": ("bhc-cw",),
+    "cw.png": ("bhc-cw",),
+    "per_context.md": ("per-context",),
+    "histogram.md": METHODS,
+    "log_dropout.png": BASELINES,
+}
 
 
-def build(results: Results, paper: Paper, out: Path) -> list[Path]:
-    """Write every table and figure; the paths written. All text is made before the first file is replaced."""
-    texts = {name: make(results, paper) for name, make in TABLES.items()}
-    figures = {name: make(results, paper) for name, make in FIGURES.items()}
-    for name, text in texts.items():
-        write_bytes(out / name, text.encode())
-    for name, figure in figures.items():
-        save_figure(figure, out / name)
-    return [out / name for name in (*texts, *figures)]
+def build(results: Results, papers: Sequence[Paper], out: Path) -> list[Path]:
+    """Write every table and figure, a folder a paper; the paths written.
+
+    All text is made before the first file is replaced.
+    """
+    texts, figures = made(TABLES, results, papers), made(FIGURES, results, papers)
+    for place, text in texts.items():
+        write_bytes(out / place, text.encode())
+    for place, figure in figures.items():
+        save_figure(figure, out / place)
+    return [out / place for place in (*texts, *figures)]
+
+
+def made(
+    makers: Mapping[str, Callable[[Results, Paper], Made]], results: Results, papers: Sequence[Paper]
+) -> dict[Path, Made]:
+    """Whatever is called for, by its place under ``tables/``."""
+    return {
+        Path(paper.name, name): make(results, paper)
+        for paper in papers
+        for name, make in makers.items()
+        if called_for(name, paper)
+    }
+
+
+def called_for(name: str, paper: Paper) -> bool:
+    """Whether a paper has the rows that a table or figure is about."""
+    return name not in ONLY_WITH or bool(paper.models_with(*ONLY_WITH[name]))

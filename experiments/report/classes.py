@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from .load import METHODS, TITLES, Paper, Results, Run
+from .load import Results, Run
 from .markdown import bullets, document, table
+from .methods import TITLES
 from .numbers import NOT_RECORDED, NOT_RUN, NOTHING, error_text
+from .paper import Paper
 
 STATES = {"original_error": "original", "pruning_error": "pruned", "file_error": "file"}
 RULES = (
@@ -20,19 +22,20 @@ RULES = (
 
 def classes(results: Results, paper: Paper) -> str:
     models = [_model(results, paper, model) for model in paper.models]
-    return document("# Error by class, before and after", *models, "## How to read it", bullets(RULES))
+    title = f"# Error by class on {paper.dataset}, before and after"
+    return document(title, *models, "## How to read it", bullets(RULES))
 
 
 def _model(results: Results, paper: Paper, model: str) -> str:
-    runs = {method: results.of(model, method) for method in METHODS}
+    runs = {method: results.of(model, method) for method in paper.methods(model)}
     errors = {method: class_errors(some) for method, some in runs.items()}
     labels = sorted({label for found in errors.values() for label in found["original_error"]})
-    rows = [row for method in METHODS for row in _rows(method, errors[method], labels)]
+    rows = [row for method in runs for row in _rows(method, errors[method], labels)]
     return document(
         f"## {paper.title(model)}",
         table(
             ["method", "class that loses most", *(f"spread, {name}" for name in STATES.values())],
-            [_verdict(method, runs[method], errors[method]) for method in METHODS],
+            [_verdict(method, runs[method], errors[method]) for method in runs],
         ),
         table(["method", "network", *map(str, labels)], rows) if rows else "",
     ).rstrip()

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .load import CONDITIONAL, TITLES, Paper, Results, Run
+from .load import Results, Run
 from .markdown import document, table
+from .methods import CONDITIONAL, TITLES
 from .numbers import NOT_RUN, NOTHING, dashes, error_text, ratio_text, whole_text
+from .paper import Paper
 
 HEADER = [
     "context",
@@ -24,9 +26,11 @@ HEADER = [
 
 
 def contexts(results: Results, paper: Paper) -> str:
-    blocks = [_method(results, paper, model, method) for model in paper.models for method in CONDITIONAL]
+    blocks = [
+        _method(results, paper, model, method) for model in paper.models for method in paper.methods(model, CONDITIONAL)
+    ]
     intro = "Every emitted network. Ratios are times smaller, errors are test errors in percent."
-    return document("# Context by context", intro, *blocks)
+    return document(f"# {paper.dataset}, context by context", intro, *blocks)
 
 
 def _method(results: Results, paper: Paper, model: str, method: str) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .load import TITLES, Paper, Results
+from .load import Results
 from .markdown import bullets, document, table
+from .methods import TITLES
 from .numbers import NOT_RECORDED, NOT_RUN, NOTHING
+from .paper import Paper
 
 METHODS = ("bc-gnj", "bc-ghs", "bc-io-gnj")
 UNIFORM = 5 / 9  # the bimodality coefficient of a uniform distribution
@@ -26,9 +28,9 @@ Rates = dict[str, list[float]]
 
 
 def histogram(results: Results, paper: Paper) -> str:
-    models = [_model(results, paper, model) for model in paper.models]
+    models = [_model(results, paper, model) for model in paper.models_with(*METHODS)]
     return document(
-        "# Log dropout rates: two clusters or a continuum",
+        f"# Log dropout rates on {paper.dataset}: two clusters or a continuum",
         "![Histograms of log dropout rates](log_dropout.png)",
         "The paper says that BC-GHS splits them in two clusters where BC-GNJ gives a continuum.",
         *models,
@@ -38,7 +40,7 @@ def histogram(results: Results, paper: Paper) -> str:
 
 
 def _model(results: Results, paper: Paper, model: str) -> str:
-    rows = [row for method in METHODS for row in _rows(results, model, method)]
+    rows = [row for method in paper.methods(model, METHODS) for row in _rows(results, model, method)]
     return document(f"## {paper.title(model)}", table(HEADER, rows)).rstrip()
 
 

@@ -1,30 +1,14 @@
-"""What the tables are built from: result files, and the paper's printed numbers."""
+"""What the tables are built from: result files."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bhc.errors import BhcError
 from bhc.files import read_json
 
-MAIN_EXPERIMENT = "table1"  # its runs count where a method was also run in another experiment
-PAPER_ROWS = {"bhc-cx-domain": "bhc-cx", "bhc-cx-mixed": "bhc-cx"}  # ours -> the paper's name
-TITLES = {
-    "sparsevd": "SparseVD",
-    "bc-gnj": "BC-GNJ",
-    "bc-ghs": "BC-GHS",
-    "bc-io-gnj": "BC-IO-GNJ",
-    "bhc-cx-domain": "BHC c_x, domain",
-    "bhc-cx-mixed": "BHC c_x, mixed",
-    "bhc-cy": "BHC c_y",
-    "bhc-cw": "BHC c_w",
-    "per-context": "per context",
-}
-METHODS = tuple(TITLES)
-TABLE_METHODS = METHODS[:7]  # those with a row in the paper's tables
-CONDITIONAL = METHODS[4:]  # those with more than one context
+from .paper import Paper
 
 
 @dataclass(frozen=True)
@@ -61,6 +45,14 @@ class Run:
         """The curves over thresholds under this name, validation and test."""
         return next((curves for curves in self.data.get("trade_offs", []) if curves["name"] == name), None)
 
+    def counts_for(self, paper: Paper) -> bool:
+        """Whether a table has this row, from this experiment: two protocols in one mean would be neither."""
+        return (
+            self.experiment == paper.experiment
+            and self.model in paper.models
+            and self.method in paper.methods(self.model)
+        )
+
 
 @dataclass(frozen=True)
 class Results:
@@ -79,47 +71,8 @@ class Results:
         return [run for run in self.runs if (run.model, run.method) == (model, method)]
 
 
-@dataclass(frozen=True)
-class Paper:
-    """The paper's printed numbers and the targets set beside them."""
-
-    data: Mapping[str, Any]
-
-    @property
-    def models(self) -> list[str]:
-        return [name for name, entry in self.data.items() if "rows" in entry]
-
-    def title(self, model: str) -> str:
-        return self.data[model]["title"]
-
-    def row(self, model: str, method: str) -> Mapping[str, Any] | None:
-        """The printed row that one of our methods stands beside."""
-        return self.data[model]["rows"].get(PAPER_ROWS.get(method, method))
-
-    def target(self, model: str, method: str, column: str) -> dict[str, float]:
-        """What to reach in ``pruning`` or ``bits``, by key of a run's summary; empty where nothing was set."""
-        given = self.data[model].get("targets", {}).get(method)
-        if given is not None:
-            return given[column]
-        row, baselines = self.row(model, method), self.data["baselines"]
-        if row is None or method not in baselines["methods"]:
-            return {}
-        return {
-            f"{column}_ratio_mean": baselines["ratio_factor"] * row[f"{column}_ratio"],
-            f"{column}_error": round(row[f"{column}_error"] + baselines["error_margin"], 6),
-        }
-
-    def limit(self, name: str) -> float:
-        return self.data["limits"][name]
-
-
-def read_paper(path: Path) -> Paper:
-    with path.open("rb") as file:
-        return Paper(tomllib.load(file))
-
-
-def read_results(folder: Path) -> Results:
-    """Every ``FOLDER/EXPERIMENT/RUN.json``."""
+def read_results(folder: Path, papers: Sequence[Paper]) -> Results:
+    """Every ``FOLDER/EXPERIMENT/RUN.json`` that one of the papers has a row for."""
     runs, set_aside, timings = [], [], []
     for path in sorted(folder.glob("*/*.json")):
         data = read_json(path, limit=256 << 20)
@@ -129,24 +82,19 @@ def read_results(folder: Path) -> Results:
             runs.append(Run(path, data))
         else:
             set_aside.append(f"{path}: not the result of a run")
-    return replace(_choose(runs, set_aside), timings=tuple(timings))
+    wanted = [run for run in runs if any(run.counts_for(paper) for paper in papers)]
+    others = [run for run in runs if run not in wanted]
+    set_aside += [f"{run.path}: no table has {run.method} of {run.model} from {run.experiment}" for run in others]
+    return Results(_by_seed(wanted), tuple(set_aside), tuple(timings))
 
 
-def _choose(runs: list[Run], set_aside: list[str]) -> Results:
-    """Keep one experiment for each row: two protocols in one mean would be neither."""
-    chosen: dict[tuple[str, str], str] = {}
-    for run in sorted(runs, key=lambda run: (run.experiment != MAIN_EXPERIMENT, run.experiment)):
-        chosen.setdefault((run.model, run.method), run.experiment)
+def _by_seed(runs: Sequence[Run]) -> tuple[Run, ...]:
     kept: dict[tuple[str, str, int], Run] = {}
     for run in runs:
-        experiment = chosen[run.model, run.method]
-        if run.experiment != experiment:
-            set_aside.append(f"{run.path}: {run.method} of {run.model} is read from {experiment}")
-            continue
         other = kept.setdefault((run.model, run.method, run.seed), run)
         if other is not run:
             raise BhcError(
                 f"{other.path} and {run.path} are both {run.method} of {run.model} with seed {run.seed}",
                 hint="keep one of them in this folder, or move one to an experiment of its own",
             )
-    return Results(tuple(kept[key] for key in sorted(kept)), tuple(set_aside))
+    return tuple(kept[key] for key in sorted(kept))

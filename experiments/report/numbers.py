@@ -1,11 +1,12 @@
 """Numbers over seeds, and how numbers are written."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 Text = Callable[[float | None], str]
 NOT_RUN, NOT_RECORDED, NOTHING = "not run", "not recorded", "-"
+FEW_LAYERS = 8  # of more, ranges between the means would hide the architecture
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,16 @@ def dashes(values: Iterable[object]) -> str:
     return "-".join(map(str, values))
 
 
-def range_text(values: list[float]) -> str:
-    """The rounded mean, and in brackets the smallest and the largest where they differ."""
-    low, high = min(values), max(values)
-    mean = f"{fmean(values):,.0f}"
-    return mean if low == high else f"{mean} ({low:,.0f} to {high:,.0f})"
+def layers_text(layers: Sequence[Sequence[float]]) -> str:
+    """Layer by layer the rounded mean, and in brackets the smallest and the largest where they differ."""
+    if len(layers) <= FEW_LAYERS:
+        return " - ".join(_with_range(*map(_whole, (fmean(layer), min(layer), max(layer)))) for layer in layers)
+    return _with_range(*(dashes(_whole(pick(layer)) for layer in layers) for pick in (fmean, min, max)))
+
+
+def _with_range(mean: str, low: str, high: str) -> str:
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"

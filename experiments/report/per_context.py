@@ -6,9 +6,11 @@ from typing import Any
 
 from .curves import ALL, pareto, read_on_test
 from .equal_error import AtError, quotients, quotients_text
-from .load import TITLES, Paper, Results, Run
+from .load import Results, Run
 from .markdown import bullets, document, table
+from .methods import TITLES
 from .numbers import NOT_RUN, error_text, measure, ratio_text, whole_text
+from .paper import Paper
 from .table1 import over_seeds
 
 RATIOS = {"ratio_mean": "mean", "ratio_harmonic": "harmonic"}
@@ -35,8 +37,9 @@ RULES = (
 
 
 def per_context(results: Results, paper: Paper) -> str:
-    models = [_model(results, paper, model) for model in paper.models]
-    return document("# One hypernetwork against training per context", *models, "## How to read it", bullets(RULES))
+    models = [_model(results, paper, model) for model in paper.models_with(ALONE)]
+    title = f"# One hypernetwork against training per context on {paper.dataset}"
+    return document(title, *models, "## How to read it", bullets(RULES))
 
 
 def _model(results: Results, paper: Paper, model: str) -> str:

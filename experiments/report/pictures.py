@@ -6,20 +6,23 @@ from math import exp, log
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bhc.cli.plots import AFTER, LINE, STYLE
 
-from .budgets import BASELINES, Curves, curves_of
+from .budgets import BASELINES, OURS, Curves, curves_of
 from .curves import ALL, Point, accuracy_at
 from .histogram import Rates, rates_of
-from .load import TITLES, Paper, Results
+from .load import Results
+from .methods import TITLES
 from .numbers import NOT_RUN, measure
+from .paper import Paper
 
 LINES = {
-    ("bhc-cw", "c_w = 0"): (AFTER, "-", "o"),
-    ("bhc-cw", "c_w = 1"): ("#0f766e", "-", "s"),
+    (OURS, "c_w = 0"): (AFTER, "-", "o"),
+    (OURS, "c_w = 1"): ("#0f766e", "-", "s"),
     ("bc-gnj", ALL): (LINE, "--", "^"),
     ("bc-ghs", ALL): ("#6b7280", "--", "D"),
 }
@@ -31,10 +34,11 @@ EDGE = 12.0  # rates beyond are drawn there
 
 def accuracy_figure(results: Results, paper: Paper) -> Figure:
     """Accuracy against compression rate, a panel a network."""
+    models = paper.models_with(OURS)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 4.6))
-        panels = np.atleast_1d(figure.subplots(1, len(paper.models)))
-        for axes, model in zip(panels, paper.models, strict=True):
+        panels = np.atleast_1d(figure.subplots(1, len(models)))
+        for axes, model in zip(panels, models, strict=True):
             _draw_accuracy(axes, results, model)
             axes.set_title(paper.title(model))
         handles = [Line2D([], [], color=colour, ls=dashes, lw=1.8) for colour, dashes, _ in LINES.values()]
@@ -128,12 +132,13 @@ def mean_line(curves: Curves) -> tuple[list[float], list[float]]:
 
 def dropout_figure(results: Results, paper: Paper) -> Figure:
     """Log dropout rates of the two baselines, a row a network."""
+    models = paper.models_with(*BASELINES)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 3.2 * len(paper.models)))
-        panels = figure.subplots(len(paper.models), len(BASELINES), squeeze=False)
-        found = {(model, method): rates_of(results, model, method) for model in paper.models for method in BASELINES}
+        figure = Figure(figsize=(10, 3.2 * len(models)))
+        panels = figure.subplots(len(models), len(BASELINES), squeeze=False)
+        found = {(model, method): rates_of(results, model, method) for model in models for method in BASELINES}
         for axes, ((model, method), rates) in zip(panels.flat, found.items(), strict=True):
-            # The two priors leave rates of different ranges: each method has its own axis, alike for both networks.
+            # The two priors leave rates of different ranges: each method has its own axis, alike for all networks.
             own = [some for key, some in found.items() if key[1] == method]
             _draw_rates(axes, rates, _common_bins([rate for some in own for group in some.values() for rate in group]))
             axes.set_title(f"{paper.title(model)}, {TITLES[method]}")
@@ -152,15 +157,23 @@ def _draw_rates(axes: Axes, rates: Rates, bins: list[float]) -> None:
         return
     values = [np.clip(group, -EDGE, EDGE) for group in rates.values()]
     labels = [f"{name} ({len(group):,})" for name, group in rates.items()]
-    colours = [GROUPS[place % len(GROUPS)] for place in range(len(values))]
-    axes.hist(values, bins=bins, histtype="stepfilled", stacked=True, color=colours, label=labels)
+    many = len(values) > len(GROUPS)
+    axes.hist(values, bins=bins, histtype="stepfilled", stacked=True, color=_colours(len(values)), label=labels)
     beyond = any(abs(rate) > EDGE for group in rates.values() for rate in group)
     axes.set_xlabel(f"log dropout rate (beyond ±{EDGE:g}: drawn at the edge)" if beyond else "log dropout rate")
     axes.set_yscale("symlog", linthresh=20)  # the units that go are many times those that stay
     axes.set_ylabel("number of scales")
     # Clusters stand left or right, so the room for names is above them.
-    axes.set_ylim(top=6 * axes.get_ylim()[1])
-    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2, handlelength=1.2)
+    axes.set_ylim(top=(100 if many else 6) * axes.get_ylim()[1])
+    size = 6 if many else 8
+    axes.legend(frameon=False, fontsize=size, ncols=3, loc="upper left", columnspacing=1.2, handlelength=1.2)
+
+
+def _colours(count: int) -> list[str]:
+    """Of many groups neighbours look alike: from the first layer to the last."""
+    if count <= len(GROUPS):
+        return list(GROUPS[:count])
+    return [to_hex(colour) for colour in matplotlib.colormaps["viridis"](np.linspace(0, 1, count))]
 
 
 def _say_nothing(axes: Axes) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from .load import TITLES, Paper, Results, Run
+from .load import Results, Run
 from .markdown import document, table
+from .methods import TITLES
 from .numbers import NOT_RUN, Text, error_text, mean_of, measure, ratio_text, whole_text
+from .paper import Paper
 from .table1 import printed_text
 
 METHODS = ("sparsevd", "bc-gnj", "bc-ghs", "bc-io-gnj", "bhc-cx-domain", "bhc-cy")
@@ -20,7 +22,7 @@ HEADER = [
 
 
 def short(results: Results, paper: Paper) -> str:
-    rows = [_row(results, paper, model, method) for model in paper.models for method in METHODS]
+    rows = [_row(results, paper, model, method) for model in paper.models for method in paper.methods(model, METHODS)]
     note = "Times smaller, test error in percent, means over contexts and seeds. More in [table1.md](table1.md)."
     return document(table(HEADER, rows), note)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from .curves import ALL, pareto, read_on_test
 from .equal_error import quotients, quotients_text
-from .load import TABLE_METHODS, TITLES, Paper, Results, Run
+from .load import Results, Run
 from .markdown import bullets, document, table
+from .methods import TABLE_METHODS, TITLES
 from .numbers import (
     NOT_RUN,
     NOTHING,
@@ -18,6 +19,7 @@ from .numbers import (
     whole_text,
     with_spread,
 )
+from .paper import Paper
 from .verdicts import against_target, beside_paper, target_text
 
 HEADER = [
@@ -45,10 +47,10 @@ VERDICTS = [
     "target: with bits",
     "with bits against it",
 ]
+INPUT_OUTPUT = ("bc-io-gnj", "bc-gnj")  # scales on inputs and outputs against scales on one side
 RULES = (
     "Ratios are times smaller. Pruning: weights of the original over weights kept, where a layer keeps its kept inputs"
-    " times its kept outputs (times the kernel); biases are not counted. SparseVD prunes single weights and is counted"
-    " as stored sparse: a value and an index for each weight that is left.",
+    " times its kept outputs (times the kernel); biases are not counted.",
     "With bits: 32 bits for each weight of the original, over the bits of the weights kept at their layer's width.",
     "A file's bytes are everything in it; its ratio is the float32 weights and biases of the original over them, and"
     " its error is that of the file read back.",
@@ -59,34 +61,39 @@ RULES = (
     " beside ours.",
     "Errors are test errors in percent, pooled over pairs of context and image. The worst context is the one whose file"
     " errs most, over all seeds; the largest file likewise.",
-    "The four baselines are cut as they come out of variational learning, as published. BHC rows are consolidated"
+    "The baselines are cut as they come out of variational learning, as published. BHC rows are consolidated"
     " afterwards: their means are trained on with the masks on.",
     "Thresholds and rounding steps were chosen on validation data held out of the training set, never on test data.",
     "± is half the range over the seeds (largest less smallest, halved); one seed has none. Verdicts are on the mean"
     " over seeds.",
     '"larger" is a larger ratio; "better" needs one of ratio and error to be better and the other no worse, at the'
     " precision the paper prints.",
-    "The paper does not say whether its c_x batches mix all classes, so its one row stands beside both of ours: domain"
-    " (batches of one pair of classes, the network told only their mean image) and mixed (random batches).",
 )
 
 
 def table1(results: Results, paper: Paper) -> str:
     models = [_model(results, paper, model) for model in paper.models]
-    return document("# Table 1: compression on MNIST", *models, "## How to read it", bullets(RULES))
+    title = f"# Table 1: compression on {paper.dataset}"
+    return document(title, *models, "## How to read it", bullets((*RULES, *paper.notes("table1"))))
 
 
 def _model(results: Results, paper: Paper, model: str) -> str:
-    rows = [_row(results.of(model, method), paper, model, method) for method in TABLE_METHODS]
-    verdicts = [_verdicts(results.of(model, method), paper, model, method) for method in TABLE_METHODS]
+    methods = paper.methods(model, TABLE_METHODS)
+    rows = [_row(results.of(model, method), paper, model, method) for method in methods]
+    verdicts = [_verdicts(results.of(model, method), paper, model, method) for method in methods]
     return document(
         f"## {paper.title(model)}",
-        f"The paper's original network errs on {paper.data[model]['original_error']} %.",
+        _original(paper, model),
         table(HEADER, rows),
         table(VERDICTS, verdicts),
-        _input_output_line(results, model),
-        bullets(_choices(results, model)),
+        _input_output_line(results, model) if set(INPUT_OUTPUT) <= set(methods) else "",
+        bullets(_choices(results, model, methods)),
     ).rstrip()
+
+
+def _original(paper: Paper, model: str) -> str:
+    error = paper.model(model).get("original_error")
+    return "Not in the paper." if error is None else f"The paper's original network errs on {error} %."
 
 
 def printed(paper: Paper, model: str, method: str, column: str) -> tuple[float, float] | None:
@@ -156,7 +163,7 @@ def _input_output_line(results: Results, model: str) -> str:
     """The paper's footnote: scales on inputs and outputs beat scales on inputs alone."""
     question = "BC-IO-GNJ against BC-GNJ, pruning ratios at equal test error"
     fronts = []
-    for method in ("bc-io-gnj", "bc-gnj"):
+    for method in INPUT_OUTPUT:
         curves = [run.trade_off(ALL) for run in results.of(model, method)]
         fronts.append([pareto(read_on_test(curve)) for curve in curves if curve])
     if not all(fronts):
@@ -164,10 +171,10 @@ def _input_output_line(results: Results, model: str) -> str:
     return f"{question}: {quotients_text(quotients(*fronts, ratio='ratio_mean'))}."
 
 
-def _choices(results: Results, model: str) -> list[str]:
+def _choices(results: Results, model: str, methods: Sequence[str]) -> list[str]:
     """How each method's threshold and step were chosen, one line a rule."""
     rules: dict[str, list[str]] = {}
-    for method in TABLE_METHODS:
+    for method in methods:
         chosen = [run.data["choice"] for run in results.of(model, method) if "rule" in run.data.get("choice", {})]
         for rule in dict.fromkeys(choice["rule"] for choice in chosen):
             found = [_choice(choice) for choice in chosen if choice["rule"] == rule]

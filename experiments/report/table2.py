@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .load import TABLE_METHODS, TITLES, Paper, Results, Run
+from .load import Results, Run
 from .markdown import bullets, document, table
-from .numbers import NOT_RECORDED, NOT_RUN, NOTHING, dashes, range_text
+from .methods import TABLE_METHODS, TITLES
+from .numbers import FEW_LAYERS, NOT_RECORDED, NOT_RUN, NOTHING, dashes, layers_text
+from .paper import Paper
 
 HEADER = [
     "method",
@@ -16,26 +18,25 @@ HEADER = [
     "ours: bits by the published rule",
 ]
 RULES = (
-    "An architecture lists, layer by layer, the filters kept of a convolution and the inputs kept of a linear layer."
-    " After LeNet-5-Caffe's convolutions each position counts by itself, as in the paper.",
+    "An architecture lists, layer by layer, the filters kept of a convolution and the inputs kept of a linear layer.",
     "Where there are several contexts or seeds, a layer shows its mean over all of them, rounded, and in brackets the"
-    " smallest and the largest. A network of mean widths is none that was emitted;"
-    " those stand in [contexts.md](contexts.md).",
+    f" smallest and the largest; with more than {FEW_LAYERS} layers all means come first, then the brackets. A network"
+    " of mean widths is none that was emitted; those stand in [contexts.md](contexts.md).",
     "Bits are those of a layer's weights in the emitted network. The last column counts them as the code published with"
     " BC-GNJ does, from the posterior's variances; nothing is stored that way.",
-    "Some printed architectures do not give the printed ratio (LeNet-5-Caffe's 4-4-64-3 would be 596, printed 286), so"
-    " methods are compared by ratios, not by widths.",
 )
 
 
 def table2(results: Results, paper: Paper) -> str:
     models = [_model(results, paper, model) for model in paper.models]
-    return document("# Table 2: architectures and bits per layer", *models, "## How to read it", bullets(RULES))
+    title = f"# Table 2: architectures and bits per layer on {paper.dataset}"
+    return document(title, *models, "## How to read it", bullets((*RULES, *paper.notes("table2"))))
 
 
 def _model(results: Results, paper: Paper, model: str) -> str:
-    rows = [_row(results.of(model, method), paper.row(model, method), method) for method in TABLE_METHODS]
-    original = dashes(paper.data[model]["architecture"])
+    methods = paper.methods(model, TABLE_METHODS)
+    rows = [_row(results.of(model, method), paper.row(model, method), method) for method in methods]
+    original = dashes(paper.model(model)["architecture"])
     return document(f"## {paper.title(model)}, {original}", table(HEADER, rows)).rstrip()
 
 
@@ -52,4 +53,4 @@ def layer_text(runs: Sequence[Run], key: str) -> str:
     lists = [context[key] for run in runs for context in run.contexts if context.get(key)]
     if not lists:
         return NOT_RECORDED
-    return " - ".join(range_text(list(layer)) for layer in zip(*lists, strict=True))
+    return layers_text([list(layer) for layer in zip(*lists, strict=True)])

@@ -73,15 +73,16 @@ def _kept_weights(plan: Plan) -> list[torch.Tensor]:
 
 def choose(asked: Sequence[Asked], points: Sequence[Point], choice: Choice, group: int) -> Chosen:
     """Apply the study's rule to one group."""
+    most, most_rounded = choice.limits(group, min(point.error for point in points))
     if choice.threshold is not None:
         threshold = choice.threshold
         error = min(points, key=lambda point: abs(point.threshold - threshold)).error
     else:
-        best = largest(points, choice.error[group])
+        assert most is not None
+        best = largest(points, most)
         threshold, error = best.threshold, best.error
     by_scale = {scale: rounded_error(asked, threshold, scale) for scale in scales_for(_family(asked))}
-    limit = choice.bits_error[group]
-    fitting = [scale for scale, wrong in by_scale.items() if wrong <= limit]
+    fitting = [scale for scale, wrong in by_scale.items() if wrong <= most_rounded]
     scale = max(fitting) if fitting else min(by_scale, key=lambda scale: by_scale[scale])
     return Chosen(threshold, scale, error, by_scale[scale])
 

@@ -19,17 +19,26 @@ class Choice:
 
     ``error``: of the thresholds with at most this error (percent, pooled over contexts) the one with the largest mean
     ratio; with several groups of contexts, one number for each. ``threshold`` instead fixes it. ``bits_error``: the
-    coarsest steps with at most this error.
+    coarsest steps with at most this error. With ``above_best`` both are points over the smallest error of any
+    threshold: where that differs from seed to seed, or is flattered, no one number suits all.
     """
 
     error: tuple[float, ...] = ()
     threshold: float | None = None
     bits_error: tuple[float, ...] = ()
+    above_best: bool = False
 
     @classmethod
-    def of(cls, bits_error: Any, error: Any = None, threshold: float | None = None) -> "Choice":
+    def of(
+        cls, bits_error: Any, error: Any = None, threshold: float | None = None, above_best: bool = False
+    ) -> "Choice":
         """From one number or a list of them."""
-        return cls(_tuple(error), None if threshold is None else float(threshold), _tuple(bits_error))
+        return cls(_tuple(error), None if threshold is None else float(threshold), _tuple(bits_error), above_best)
+
+    def limits(self, group: int, smallest: float) -> tuple[float | None, float]:
+        """The largest errors of a group, cut and then rounded, given the smallest of its curve."""
+        base = smallest if self.above_best else 0.0
+        return (base + self.error[group] if self.error else None), base + self.bits_error[group]
 
     def check(self, groups: int) -> None:
         """Raise unless every group of contexts has its limits."""
@@ -44,13 +53,17 @@ class Choice:
     def rule(self) -> str:
         """The rule in words."""
         limits = " and ".join(f"{limit:g}" for limit in self.error)
+        most = f"{limits} points over its smallest error" if self.above_best else f"{limits} % error"
         cut = (
             f"threshold {self.threshold:g}, as published"
             if self.threshold is not None
-            else f"the largest mean ratio with at most {limits} % error on validation data"
+            else f"the largest mean ratio with at most {most} on validation data"
         )
         steps = " and ".join(f"{limit:g}" for limit in self.bits_error)
-        return f"{cut}; the coarsest steps with at most {steps} % there"
+        return f"{cut}; the coarsest steps with at most {steps} {'points over it' if self.above_best else '% there'}"
+
+
+WEIGHTS = ("own", "public")  # pretrained here, or taken from a public checkpoint
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,7 @@ class Study:
     experiment: str
     model: str
     data: str
+    weights: str  # one of WEIGHTS: where the pretrained network comes from
     method: Method
     seeds: tuple[int, ...]
     generator: GeneratorSpec
@@ -95,6 +109,7 @@ class Study:
             experiment=data["experiment"],
             model=data["model"],
             data=data["data"],
+            weights=data.get("weights", "own"),
             method=METHODS[data["method"]],
             seeds=tuple(index(seed) for seed in data["seeds"]),
             generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
@@ -110,6 +125,8 @@ class Study:
     def check(self) -> None:
         """Raise if something in it cannot be."""
         models.check(self.model)
+        if self.weights not in WEIGHTS:
+            raise bhc.BhcError(f"unknown weights {self.weights!r}", hint=f"choose one of: {', '.join(WEIGHTS)}")
         self.choice.check(self.method.groups)
         if not self.seeds:
             raise bhc.BhcError("there are no seeds")

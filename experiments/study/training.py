@@ -46,14 +46,22 @@ class Bench:
     device: str
     progress: Progress
 
-    def weights(self, model: str) -> Path:
-        """The pretrained network that every study of a model starts from, made where there is none."""
-        path = self.runs / f"{model}-{self.dataset.name}.safetensors"
-        if not path.exists():
-            self.runs.mkdir(parents=True, exist_ok=True)
-            net = pretrain(model, self.dataset, progress=self.progress, device=self.device).cpu()
-            errors = {part: error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
-            save_weights(path, model, net, self.dataset, errors=errors)
+    def weights(self, study: Study) -> Path:
+        """The pretrained network that every study of a model starts from; made where there is none, unless public."""
+        model, data = study.model, self.dataset.name
+        path = self.runs / f"{model}-{data}.safetensors"
+        if path.exists():
+            return path
+        if study.weights == "public":
+            command = f"bhc pretrain --model {model} --data {data} --public FILE --out {path}"
+            raise bhc.BhcError(
+                f"{path} does not exist, and {study.name} starts from public weights",
+                hint=f"make it from the public checkpoint FILE: {command}",
+            )
+        self.runs.mkdir(parents=True, exist_ok=True)
+        net = pretrain(model, self.dataset, progress=self.progress, device=self.device).cpu()
+        errors = {part: error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
+        save_weights(path, model, net, self.dataset, errors=errors)
         return path
 
     def folder(self, study: Study, seed: int) -> Path:
@@ -84,7 +92,7 @@ class Bench:
 
     def untrained(self, study: Study, space: ContextSpace, seed: int) -> bhc.Compressor:
         """A study's model before its first step."""
-        net = load_weights(self.weights(study.model), study.model, self.dataset)
+        net = load_weights(self.weights(study), study.model, self.dataset)
         limits = None if FAMILIES[study.method.family].cuts_weights else std_limits(study.model)
         return bhc.wrap(
             net,

@@ -13,19 +13,25 @@ from bhc.emission.precision import SCALES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 
-from experiments.report import read_paper
-from experiments.report.load import Paper
+from experiments.report.paper import Paper
 from study import choosing, training
 from study.methods import METHODS, class_pairs
 from study.training import Member
 
 from tests.experiments.runner import NAMES, Place, study_file
-from tests.experiments.toys import ALONE, EXPERIMENTS, fitted, member_of
+from tests.experiments.synthetic import PAPERS
+from tests.experiments.toys import ALONE, fitted, member_of
 
 
 @pytest.fixture(scope="module")
 def paper() -> Paper:
-    return read_paper(EXPERIMENTS / "paper.toml")
+    """The paper's numbers for MNIST."""
+    return PAPERS["mnist"]
+
+
+@pytest.fixture(scope="module")
+def cifar() -> Paper:
+    return PAPERS["cifar10"]
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.report import read_results
+from experiments.report import read_papers, read_results
 from experiments.report.load import Results
 
+from tests.experiments.toys import EXPERIMENTS
+
+PAPERS = {paper.name: paper for paper in read_papers(EXPERIMENTS / "paper")}
 PNG = b"\x89PNG\r\n\x1a\n"
-LENET, CAFFE = "lenet-300-100", "lenet-5-caffe"
-WIDTHS = {"lenet-300-100": [20, 8, 4], "lenet-5-caffe": [4, 5, 30, 6]}
+LENET, CAFFE, VGG, RESNET = "lenet-300-100", "lenet-5-caffe", "vgg", "resnet-20"
+WIDTHS = {LENET: [20, 8, 4], CAFFE: [4, 5, 30, 6], VGG: list(range(16, 0, -1)), RESNET: [3] * 20}
 BASELINES = ("sparsevd", "bc-gnj", "bc-ghs", "bc-io-gnj")
 CONDITIONAL = ("bhc-cx-domain", "bhc-cx-mixed", "bhc-cy", "bhc-cw", "per-context")
 
@@ -66,7 +69,7 @@ def context(label: str, model: str, **changes: Any) -> dict[str, Any]:
 
 def run(model: str, method: str, *, seed: int = 0, summary: dict[str, Any] | None = None, **changes: Any):
     return {
-        "experiment": "table1",
+        "experiment": next(paper.experiment for paper in PAPERS.values() if model in paper.models),
         "model": model,
         "method": method,
         "trained_on": "nine consecutive pairs" if method in CONDITIONAL else "all ten classes",
@@ -104,9 +107,10 @@ def run(model: str, method: str, *, seed: int = 0, summary: dict[str, Any] | Non
     } | changes
 
 
-def write(folder: Path, result: dict[str, Any], experiment: str = "table1") -> Path:
+def write(folder: Path, result: dict[str, Any], experiment: str | None = None) -> Path:
+    """Into the experiment that it says, unless told otherwise."""
     name = f"{result['model']}-{result['method']}-seed{result['seed']}.json"
-    path = folder / experiment / name
+    path = folder / (experiment or result["experiment"]) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
     return path
@@ -133,14 +137,15 @@ def write_speed(folder: Path, model: str, *, emit_ms: float, alone: float, toget
 
 
 def write_everything(folder: Path) -> None:
-    """Every method of both networks, as a finished set of experiments would leave them."""
-    for model in WIDTHS:
-        write_speed(folder, model, emit_ms=2.0, alone=40.0)
-        for place, method in enumerate(BASELINES):
-            write(folder, _baseline(model, method, place))
-        for method in CONDITIONAL:
-            for seed in range(1 if method == "per-context" else 3):
-                write(folder, _conditional(model, method, seed), "budgets" if method == "bhc-cw" else "table1")
+    """Every row of every network, as a finished set of experiments would leave them."""
+    for paper in PAPERS.values():
+        for model in paper.models:
+            write_speed(folder, model, emit_ms=2.0, alone=40.0)
+            for place, method in enumerate(paper.methods(model, BASELINES)):
+                write(folder, _baseline(model, method, place))
+            for method in paper.methods(model, CONDITIONAL):
+                for seed in range(1 if method == "per-context" else 3):
+                    write(folder, _conditional(model, method, seed))
 
 
 def _baseline(model: str, method: str, place: int) -> dict[str, Any]:
@@ -195,10 +200,15 @@ def _rates(method: str) -> dict[str, list[float]]:
     }
 
 
+def read_all(folder: Path) -> Results:
+    """What all the tables together read."""
+    return read_results(folder, list(PAPERS.values()))
+
+
 def results_of(folder: Path, *runs: dict[str, Any]) -> Results:
     for result in runs:
         write(folder, result)
-    return read_results(folder)
+    return read_all(folder)
 
 
 def section(text: str, title: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments.report.load import METHODS as TABLE_METHODS
+from experiments.report.methods import METHODS as TABLE_METHODS
 from study.config import Choice, Study
 from study.methods import METHODS
 
@@ -13,6 +13,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.hypernet import LowRank
 from bhc.training import FreezeOffsets
+from tests.experiments.synthetic import PAPERS
 from tests.experiments.toys import (
     EXPERIMENTS,
     read,
@@ -29,7 +30,6 @@ def test_every_configuration_is_a_study_that_can_be_trained(path: Path, digits: 
     assert study.name == path.stem == f"{study.model}-{study.method.name}"
     assert study.model in bhc.models.NAMES
     assert study.settings == tomllib.loads(path.read_text())
-    assert study.data == "mnist"
     space, learned = study.method.space(digits), study.recipe[0]
     for stage in study.recipe:
         stage.check(space)
@@ -40,12 +40,22 @@ def test_every_configuration_is_a_study_that_can_be_trained(path: Path, digits: 
     assert len(study.choice.error) == (groups if study.choice.threshold is None else 0)
 
 
-def test_every_method_has_a_configuration_for_both_networks_and_a_place_in_the_tables() -> None:
+def test_every_row_of_the_tables_has_a_configuration_and_the_other_way_round() -> None:
     studies = [Study.read(path) for path in CONFIGS]
-    assert {(study.model, study.method.name) for study in studies} == {
-        (model, method) for model in ("lenet-300-100", "lenet-5-caffe") for method in TABLE_METHODS
-    }
+    found = [(study.data, study.experiment, study.model, study.method.name) for study in studies]
+    assert sorted(found) == sorted(
+        (paper.name, paper.experiment, model, method)
+        for paper in PAPERS.values()
+        for model in paper.models
+        for method in paper.methods(model)
+    )
     assert set(METHODS) == set(TABLE_METHODS)
+
+
+def test_only_public_weights_have_seen_the_validation_images_and_their_limits_are_rises() -> None:
+    for study in map(Study.read, CONFIGS):
+        assert (study.weights == "public") == (study.model == "resnet-20")
+        assert study.choice.above_best or study.weights == "own"
 
 
 def test_rows_of_one_hypernetwork_have_three_seeds_and_the_others_at_least_one() -> None:
@@ -107,6 +117,7 @@ def test_a_method_that_does_not_exist_is_named_with_the_file(tmp_path: Path) -> 
     ("changes", "words"),
     [
         ({"model": "magic"}, "unknown model 'magic'"),
+        ({"weights": "magic"}, "unknown weights 'magic'"),
         ({"generator": {"kind": "magic"}}, "unknown generator 'magic'"),
         ({"learn": {"warm_up": 2.0}}, "warm_up is a fraction"),
         ({"consolidate": {"steps": -1}}, "steps must be a number of at least 0"),
@@ -128,6 +139,7 @@ def test_a_file_that_is_no_toml_and_one_that_is_not_there_are_named(tmp_path: Pa
 def test_what_is_left_out_of_a_file_has_a_default(tmp_path: Path) -> None:
     study = read(tmp_path, "bc-gnj", consolidate=None, choose={"error": 1.5, "bits_error": 2})
     assert study.generator == bhc.ScalesOnly()
+    assert study.weights == "own"
     assert study.recipe == (bhc.Learn(steps=20, kl_weight=0.3, logvar_rate=0.2, contexts=1, examples=256),)
     assert study.choice == Choice(error=(1.5,), threshold=None, bits_error=(2,))
 
@@ -155,6 +167,13 @@ def test_a_budget_learns_in_two_stages_and_consolidates_the_second_network_only(
     assert (high.steps, high.budget, high.kl_weight) == (30, 1.0, 0.3)
     assert (consolidation.steps, consolidation.budget) == (10, 1.0)
     assert read(tmp_path, "bhc-cy").recipe[1].budget is None
+
+
+def test_limits_are_errors_or_points_over_the_smallest() -> None:
+    limits = {"error": (0.5, 1.0), "bits_error": (0.75, 1.25)}
+    assert Choice(**limits).limits(1, smallest=2.0) == (1.0, 1.25)
+    assert Choice(**limits, above_best=True).limits(1, smallest=2.0) == (3.0, 3.25)
+    assert Choice(threshold=3.0, bits_error=(0.75,), above_best=True).limits(0, smallest=2.0) == (None, 2.75)
 
 
 def test_the_rule_in_words_says_what_was_fixed_and_what_was_chosen() -> None:

@@ -10,7 +10,8 @@ from experiments.report.classes import classes
 from experiments.report.curves import accuracy_at, pareto, ratio_at, read_on_test
 from experiments.report.equal_error import quotients
 from experiments.report.histogram import bimodality, histogram, largest_gap, middle_third
-from experiments.report.load import Paper, Results
+from experiments.report.load import Results
+from experiments.report.paper import Paper
 from experiments.report.per_context import per_context
 
 from tests.experiments.synthetic import (

@@ -76,12 +76,12 @@ def test_training_follows_the_study(place: Place) -> None:
 def test_the_tables_are_built_from_the_results(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, out = place.folder / "results", tmp_path / "tables"
     assert run_script(monkeypatch, "--results", results, "--out", out) == 0
-    rows = [line.strip("| ").split(" | ") for line in (out / "table1.md").read_text().splitlines()]
+    rows = [line.strip("| ").split(" | ") for line in (out / "mnist" / "table1.md").read_text().splitlines()]
     for title, name in (("BHC c_y", "bhc-cy"), ("SparseVD", "sparsevd")):
         row = next(row for row in rows if row[0] == title)
         assert row[1] == "1"
         assert f"({place.result(name)['summary']['pruning_error']:.2f})" in row[4]
-    contexts = (out / "contexts.md").read_text()
+    contexts = (out / "mnist" / "contexts.md").read_text()
     assert contexts.count("| 3, 4 |") == 2
     assert "LeNet-300-100, per context" in contexts
 
@@ -191,6 +191,27 @@ def test_a_bad_configuration_stops_the_call_before_anything_is_trained(tmp_path:
 def test_a_data_set_that_does_not_exist_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Place(tmp_path).call(study_file(tmp_path, "sparsevd", data="stars")) == 2
     assert "stars" in capsys.readouterr().err
+
+
+def test_public_weights_that_are_missing_are_asked_for_and_never_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_training: None
+) -> None:
+    own = study_file(tmp_path, "sparsevd", model="lenet-5-caffe", seeds=[0, 1])
+    public = study_file(tmp_path, "bc-gnj", weights="public")
+    place = Place(tmp_path)
+    for arguments in ((public,), (own, public, "--jobs", "2")):
+        assert place.call(*arguments) == 2
+        path = place.runs / ONE_WEIGHT_FILE
+        error = capsys.readouterr().err
+        assert f"{path} does not exist, and bc-gnj starts from public weights" in error
+        assert f": bhc pretrain --model lenet-300-100 --data digits --public FILE --out {path}\n" in error
+        assert not place.runs.exists()
+
+
+def test_public_weights_that_are_there_are_what_a_study_starts_from(place: Place, digits: DataSet) -> None:
+    bench = training.Bench(digits, place.runs, "cpu", Silent())
+    study = Study.read(study_file(place.folder / "public", "sparsevd", weights="public"))
+    assert bench.weights(study) == place.runs / ONE_WEIGHT_FILE
 
 
 # Several at once

@@ -3,26 +3,33 @@
 from pathlib import Path
 
 import pytest
-from experiments.report import build, read_results
+from experiments.report import build
 from experiments.report.budgets import budgets
-from experiments.report.build import TABLES
+from experiments.report.build import TABLES, made
 from experiments.report.classes import classes
 from experiments.report.contexts import contexts
 from experiments.report.histogram import histogram
-from experiments.report.load import TABLE_METHODS, TITLES, Paper
+from experiments.report.methods import TABLE_METHODS, TITLES
 from experiments.report.numbers import measure, ratio_text, with_spread
+from experiments.report.paper import Paper
 from experiments.report.per_context import per_context
 from experiments.report.short import short
 from experiments.report.table1 import table1
 from experiments.report.table2 import table2
 from experiments.report.verdicts import beside_paper
+from torch import nn
 
+from bhc import models
 from bhc.errors import BhcError
 from tests.experiments.synthetic import (
     CAFFE,
     LENET,
+    PAPERS,
     PNG,
+    RESNET,
+    VGG,
     context,
+    read_all,
     results_of,
     rows_of,
     run,
@@ -30,7 +37,7 @@ from tests.experiments.synthetic import (
     write,
     write_everything,
 )
-from tests.experiments.toys import run_script
+from tests.experiments.toys import EXPERIMENTS, run_script
 
 # The paper's numbers
 
@@ -46,9 +53,9 @@ def dense(widths: list[int]) -> int:
 
 def test_printed_architectures_give_the_printed_ratios(paper: Paper) -> None:
     ratios = {
-        (model, method): dense(paper.data[model]["architecture"]) / dense(row["architecture"])
+        (model, method): dense(paper.model(model)["architecture"]) / dense(row["architecture"])
         for model in (LENET, CAFFE)
-        for method, row in paper.data[model]["rows"].items()
+        for method, row in paper.model(model)["rows"].items()
     }
     for model, method in (
         (LENET, "bc-gnj"),
@@ -60,7 +67,7 @@ def test_printed_architectures_give_the_printed_ratios(paper: Paper) -> None:
         assert ratios[model, method] == pytest.approx(paper.row(model, method)["pruning_ratio"], abs=0.55)
     assert ratios[CAFFE, "bc-gnj"] == pytest.approx(105.7, abs=0.05)  # printed 108
     assert ratios[CAFFE, "bhc-cy"] == pytest.approx(596, abs=0.5)  # printed 286
-    assert all(len(row["bits"]) == len(row["architecture"]) for row in paper.data[CAFFE]["rows"].values())
+    assert all(len(row["bits"]) == len(row["architecture"]) for row in paper.model(CAFFE)["rows"].values())
     assert paper.row(CAFFE, "bc-io-gnj") is None
 
 
@@ -70,11 +77,30 @@ def test_a_baseline_target_is_nine_tenths_of_the_ratio_and_a_tenth_over_the_erro
     assert paper.target(CAFFE, "bc-io-gnj", "pruning") == {}
 
 
+def test_a_baseline_target_of_cifar_has_three_tenths_over_the_error(cifar: Paper) -> None:
+    assert cifar.target(VGG, "bc-gnj", "pruning") == {"pruning_ratio_mean": 0.9 * 14, "pruning_error": 8.9}
+    assert cifar.target(VGG, "bc-ghs", "bits") == {"bits_ratio_mean": 0.9 * 59, "bits_error": 9.3}
+    assert cifar.target(VGG, "bhc-cx-domain", "bits") == {}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_networks_are_those_of_the_library(name: str) -> None:
+    for model in PAPERS[name].models:
+        layers = [layer for layer in models.outline(model).modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        widths = [layer.out_channels if isinstance(layer, nn.Conv2d) else layer.in_features for layer in layers]
+        assert PAPERS[name].model(model)["architecture"] == widths
+
+
+def test_printed_rows_of_vgg_have_15_layers_where_quoted_and_16_where_not(cifar: Paper) -> None:
+    for row in cifar.model(VGG)["rows"].values():
+        assert len(row["architecture"]) == len(row["bits"]) == (15 if row.get("quoted") else 16)
+
+
 # Reading results
 
 
 def test_nothing_run_shows_as_not_run_everywhere(tmp_path: Path, paper: Paper) -> None:
-    results = read_results(tmp_path / "none")
+    results = read_all(tmp_path / "none")
     for model in (LENET, CAFFE):
         for table in (table1, table2):
             part = section(table(results, paper), paper.title(model))
@@ -82,21 +108,29 @@ def test_nothing_run_shows_as_not_run_everywhere(tmp_path: Path, paper: Paper) -
         for table in (contexts, budgets, per_context, classes, histogram):
             assert "not run" in section(table(results, paper), paper.title(model))
     assert rows_of(table1(results, paper), "BHC c_y")[0][3] == "54 (1.8)"
-    written = build(results, paper, tmp_path / "out")
+    written = build(results, [paper], tmp_path / "out")
     assert all(path.stat().st_size > 0 for path in written)
 
 
-def test_the_main_experiment_counts_and_the_rest_is_named(tmp_path: Path) -> None:
+def test_rows_of_the_tables_from_their_experiment_count_and_the_rest_is_named(tmp_path: Path) -> None:
     write(tmp_path, run(LENET, "bc-gnj", summary={"pruning_ratio_mean": 7.0}), "a-sweep")
     write(tmp_path, run(LENET, "bc-gnj", summary={"pruning_ratio_mean": 9.0}), "table1")
-    write(tmp_path, run(LENET, "bhc-cw"), "budgets")
+    write(tmp_path, run(LENET, "bc-ghs"), "cifar10")
+    write(tmp_path, run(VGG, "bc-gnj", summary={"pruning_ratio_mean": 13.0}))
+    write(tmp_path, run(VGG, "bhc-cw"))
+    write(tmp_path, run(VGG, "bhc-cy") | {"model": "resnet-56"})
     (tmp_path / "table1" / "notes.json").write_text("[]")
-    results = read_results(tmp_path)
+    results = read_all(tmp_path)
     assert [found.summary("pruning_ratio_mean") for found in results.of(LENET, "bc-gnj")] == [9.0]
-    assert len(results.of(LENET, "bhc-cw")) == 1
-    assert [("a-sweep" in reason, "notes.json" in reason) for reason in results.set_aside] == [
-        (False, True),
-        (True, False),
+    assert [found.summary("pruning_ratio_mean") for found in results.of(VGG, "bc-gnj")] == [13.0]
+    assert len(results.runs) == 2
+    reasons = [reason.split(": ")[1] for reason in results.set_aside]
+    assert reasons == [
+        "not the result of a run",
+        "no table has bc-gnj of lenet-300-100 from a-sweep",
+        "no table has bc-ghs of lenet-300-100 from cifar10",
+        "no table has bhc-cy of resnet-56 from cifar10",
+        "no table has bhc-cw of vgg from cifar10",
     ]
 
 
@@ -104,7 +138,7 @@ def test_two_files_of_one_seed_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, run(LENET, "bhc-cy", seed=1))
     path.with_name("again.json").write_text(path.read_text())
     with pytest.raises(BhcError, match=r"again.json and .*both bhc-cy of lenet-300-100 with seed 1"):
-        read_results(tmp_path)
+        read_all(tmp_path)
 
 
 # Numbers over seeds
@@ -169,6 +203,34 @@ def test_a_miss_stays_visible_and_says_by_how_much(tmp_path: Path, paper: Paper)
     assert row[7] == "reached (1 of 2 seeds alone)"  # the mean error is 1.1
 
 
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (2.5, "reached"),
+        (2.75, "**missed**: rise of the error 1.250 is 0.250 over"),
+    ],
+)
+def test_an_error_may_be_counted_from_that_of_the_full_network(
+    tmp_path: Path, cifar: Paper, error: float, verdict: str
+) -> None:
+    summary = {"pruning_ratio_mean": 12.0, "pruning_error": error}
+    results = results_of(tmp_path, run(RESNET, "bhc-cy", summary=summary, original_error=1.5))
+    row = rows_of(section(table1(results, cifar), "ResNet-20"), "BHC c_y")[1]
+    assert row[2:] == ["-", "-", "mean 12.0, rise of the error at most 1.00", verdict, "none set", "-"]
+
+
+def test_a_rise_is_judged_seed_by_seed_and_needs_the_error_of_the_full_network(tmp_path: Path, cifar: Paper) -> None:
+    seeds = [
+        run(RESNET, "bhc-cy", seed=seed, summary={"pruning_ratio_mean": 20.0, "pruning_error": error}, original_error=1)
+        for seed, error in enumerate((1.5, 2.25))
+    ]
+    row = rows_of(section(table1(results_of(tmp_path / "two", *seeds), cifar), "ResNet-20"), "BHC c_y")[1]
+    assert row[5] == "reached (1 of 2 seeds alone)"
+    results = results_of(tmp_path / "none", run(RESNET, "bhc-cy", original_error=None))
+    row = rows_of(section(table1(results, cifar), "ResNet-20"), "BHC c_y")[1]
+    assert row[5] == "not recorded"
+
+
 def test_the_papers_one_domain_row_stands_beside_both_protocols(tmp_path: Path, paper: Paper) -> None:
     results = results_of(
         tmp_path, run(CAFFE, "bhc-cx-mixed", summary={"pruning_ratio_mean": 30.0, "pruning_error": 0.9})
@@ -199,9 +261,23 @@ def test_table2_has_mean_widths_over_contexts_with_their_range(tmp_path: Path, p
     ]
 
 
+def test_table2_of_a_deep_network_has_all_means_first(tmp_path: Path, cifar: Paper) -> None:
+    widths = list(range(16, 0, -1))
+    two = [
+        context("0, 1", VGG, architecture=widths, bits=[4] * 16),
+        context("1, 2", VGG, architecture=[width + 2 for width in widths], bits=[4] * 16),
+    ]
+    row = rows_of(table2(results_of(tmp_path, run(VGG, "bhc-cy", contexts=two)), cifar), "BHC c_y")[0]
+    assert row[2] == (
+        "17-16-15-14-13-12-11-10-9-8-7-6-5-4-3-2"
+        " (16-15-14-13-12-11-10-9-8-7-6-5-4-3-2-1 to 18-17-16-15-14-13-12-11-10-9-8-7-6-5-4-3)"
+    )
+    assert row[3:5] == ["12-11-8-13-6-9-10-8-9-9-9-10-14-18-27-24", "-".join("4" * 16)]
+
+
 def test_every_context_of_every_seed_has_a_row(tmp_path: Path, paper: Paper) -> None:
     write_everything(tmp_path)
-    text = contexts(read_results(tmp_path), paper)
+    text = contexts(read_all(tmp_path), paper)
     assert len(rows_of(text, "3, 4")) == 2 * (4 * 3 + 1)
     cells = "3, 4|-1.5|23-11-7|4-4-4|1,200|1,000|9,600|251|0.31|0.81|0.83|2,000"
     assert rows_of(section(text, "LeNet-300-100, BHC c_y"), "3, 4") == [cells.split("|")] * 3
@@ -223,26 +299,42 @@ def test_the_short_table_has_six_rows_a_network(tmp_path: Path, paper: Paper) ->
     ]
 
 
-def test_the_same_results_give_the_same_bytes_and_the_figures_are_pictures(tmp_path: Path, paper: Paper) -> None:
+def test_the_same_results_give_the_same_bytes_and_the_figures_are_pictures(tmp_path: Path) -> None:
     write_everything(tmp_path / "results")
-    first = build(read_results(tmp_path / "results"), paper, tmp_path / "first")
-    again = {name: table(read_results(tmp_path / "results"), paper).encode() for name, table in TABLES.items()}
+    papers = list(PAPERS.values())
+    first = build(read_all(tmp_path / "results"), papers, tmp_path / "first")
+    again = made(TABLES, read_all(tmp_path / "results"), papers)
     texts = [path for path in first if path.suffix == ".md"]
-    assert {path.name: path.read_bytes() for path in texts} == again
-    assert len(texts) == 8
+    assert {path.relative_to(tmp_path / "first"): path.read_text() for path in texts} == again
     assert not any("not run" in path.read_text() for path in texts)
     pictures = [path.read_bytes() for path in first if path.suffix == ".png"]
-    assert len(pictures) == 2
     assert all(picture.startswith(PNG) and len(picture) > 10_000 for picture in pictures)
 
 
-def test_the_script_writes_into_the_folder_it_is_given(
+def test_the_script_writes_a_folder_for_each_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "results", run(LENET, "bhc-cy"))
-    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", tmp_path / "out") == 0
-    printed = capsys.readouterr().out.split()
-    assert sorted(printed) == sorted(str(path) for path in (tmp_path / "out").iterdir())
+    out = tmp_path / "out"
+    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", out) == 0
+    written = sorted(path for path in out.rglob("*") if path.is_file())
+    assert sorted(capsys.readouterr().out.split()) == list(map(str, written))
+    names = {folder.name: {path.name for path in folder.iterdir()} for folder in out.iterdir()}
+    common = {"table1.md", "table2.md", "contexts.md", "classes.md", "short.md", "histogram.md", "log_dropout.png"}
+    assert names == {"cifar10": common, "mnist": common | {"budgets.md", "per_context.md", "cw.png"}}
+
+
+def test_the_committed_tables_are_those_of_the_committed_results() -> None:
+    """Whoever adds a result, or changes what a table says, runs ``experiments/tables.py``; nobody edits its files."""
+    tables, expected = EXPERIMENTS / "tables", made(TABLES, read_all(EXPERIMENTS / "results"), list(PAPERS.values()))
+    assert {path.relative_to(tables) for path in tables.rglob("*.md")} == set(expected)
+    for place, text in expected.items():
+        assert (tables / place).read_bytes() == text.encode(), f"{place} is not what tables.py writes"
+
+
+def test_the_readme_has_the_short_table_as_it_is() -> None:
+    rows = [line for line in (EXPERIMENTS / "tables/mnist/short.md").read_text().splitlines() if line.startswith("|")]
+    assert "\n".join(rows) in (EXPERIMENTS.parent / "README.md").read_text()
 
 
 def test_a_broken_file_is_named_and_nothing_is_replaced(

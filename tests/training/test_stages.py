@@ -5,7 +5,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Silent, two_stage_budget
-from bhc.training.stages import slowdown
+from bhc.training.rates import USUAL_SIZE, slowdown
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
 
@@ -128,9 +128,25 @@ def test_a_domain_network_is_not_judged_on_images_outside_its_domain(
 def test_means_of_deep_networks_take_smaller_steps(layers: int, expected: float) -> None:
     hidden = [part for _ in range(layers - 1) for part in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
     net = torch.nn.Sequential(*hidden, torch.nn.Linear(4, 3))
+    for layer in net[::2]:
+        torch.nn.init.constant_(layer.weight, 0.5)
     network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
     assert slowdown(network) == pytest.approx(expected)
     groups = bhc.Learn(rate=0.08, logvar_rate=0.5, map_slowdown=1.0).parameter_groups(network)
     assert sorted(group["lr"] for group in groups) == [pytest.approx(0.08 / expected), 0.5]
     (group,) = bhc.Consolidate(rate=0.04).parameter_groups(network)
     assert group["lr"] == pytest.approx(0.04 / expected)
+
+
+def test_small_weights_take_steps_in_proportion() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    torch.nn.init.constant_(net[0].weight, USUAL_SIZE / 10)
+    torch.nn.init.constant_(net[2].weight, USUAL_SIZE * 10)
+    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
+    small, large = (head.shared_mean.offset for head in network.hypernet.weights)
+    for stage in (bhc.Learn(rate=0.08), bhc.Consolidate(rate=0.08)):
+        rate = {id(p): group["lr"] for group in stage.parameter_groups(network) for p in group["params"]}
+        assert rate[id(small)] == pytest.approx(0.008)
+        assert rate[id(large)] == pytest.approx(0.08)
+    rate = {id(p): group["lr"] for group in bhc.Learn().parameter_groups(network) for p in group["params"]}
+    assert rate[id(network.hypernet.weights[0].shared_logvar.offset)] == bhc.Learn().logvar_rate

@@ -94,7 +94,7 @@ class GroupHorseshoe(Family):
     must pay for a large ``b_i``.
     """
 
-    global_scale: float = 1e-2  # tau
+    global_scale: float = 0.1  # tau
 
     means_need_variances = True
 

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any, ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
@@ -17,8 +17,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training.batches import ClassIndex
 from bhc.training.objective import distillation, negative_elbo, restrict
-
-SHALLOW = 4  # layers
+from bhc.training.rates import relative_sizes, slowdown
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Learn(Stage):
     ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
     end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
     and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Rates of means are
-    those of shallow networks; deeper ones take smaller steps (``slowdown``).
+    those of shallow networks; deeper ones and smaller weights take smaller steps (``bhc.training.rates``).
     """
 
     steps: int = 4000
@@ -132,14 +131,12 @@ class Learn(Stage):
         network.hypernet.thaw_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        by_rate: dict[float, list[Tensor]] = {}
-        of_means = self.rate / slowdown(network)
+        of_means, sizes = self.rate / slowdown(network), relative_sizes(network)
+        rates = {}
         for name, parameter in network.hypernet.named_parameters():
-            if parameter.requires_grad:
-                rate = self.logvar_rate if "logvar" in name else of_means
-                shared = name.endswith("offset")
-                by_rate.setdefault(rate if shared else rate / self.map_slowdown, []).append(parameter)
-        return [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
+            rate = self.logvar_rate if "logvar" in name else of_means * sizes.get(parameter, 1.0)
+            rates[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
+        return _groups(rates)
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
@@ -220,8 +217,8 @@ class Consolidate(Stage):
         network.hypernet.freeze_variances_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        free = [parameter for parameter in network.hypernet.parameters() if parameter.requires_grad]
-        return [{"params": free, "lr": self.rate / slowdown(network)}]
+        rate, sizes = self.rate / slowdown(network), relative_sizes(network)
+        return _groups({parameter: rate * sizes.get(parameter, 1.0) for parameter in network.hypernet.parameters()})
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
@@ -243,13 +240,13 @@ class Consolidate(Stage):
 Recipe = tuple[Stage, ...]
 
 
-def slowdown(network: ConditionalNetwork) -> float:
-    """How much smaller the steps of means are than in a network of few layers.
-
-    What a step does to one layer goes through all that follow. A residual network of 20 layers, its batch norms folded,
-    forgot all it knew within ten steps at the rate that suits four.
-    """
-    return max(1.0, len(network.layers) / SHALLOW) ** 1.5
+def _groups(rates: dict[nn.Parameter, float]) -> list[dict[str, Any]]:
+    """Parameters that learn, those of one rate together, as an optimiser takes them."""
+    by_rate: dict[float, list[nn.Parameter]] = {}
+    for parameter, rate in rates.items():
+        if parameter.requires_grad:
+            by_rate.setdefault(rate, []).append(parameter)
+    return [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
 
 
 def two_stage_budget(low: Learn, high: Learn) -> Recipe:
