@@ -91,6 +91,7 @@ def wrap(
     initial: Initial | None = None,
     family: str = "io-gnj",
     std_limits: tuple[float | None, ...] | None = None,
+    prior_stds: tuple[float, ...] | None = None,
     keep: Sequence[str] = (),
     pretrained: bool = True,
     seed: int = 0,
@@ -98,12 +99,14 @@ def wrap(
     """Prepare a trained network for compression by context; ``net`` itself is not changed.
 
     ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
-    starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer.
+    starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer,
+    ``prior_stds`` are those of their prior: by default 1, and in networks of more than four layers the size of each
+    layer's weights.
     ``keep`` names layers, as ``net.named_modules()`` does, of which no input or output is to be cut.
     ``pretrained=False`` says that ``net`` knows nothing yet and must not teach.
     """
     kept = tuple(name.replace(".", "_") for name in keep)
-    design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept)
+    design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept, prior_stds)
     rng = Generator().manual_seed(seed)
     graph = trace(net, example_input)
     network = ConditionalNetwork(

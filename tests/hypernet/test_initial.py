@@ -39,3 +39,10 @@ def test_an_exact_start_adds_nothing():
 @pytest.mark.parametrize("initial", [Initial(), Initial.exact()])
 def test_a_map_from_an_embedding_of_no_numbers_is_empty(initial):
     assert initial.map(7, 0, generator=seeded()).shape == (7, 0)
+
+
+def test_noise_starts_under_a_narrow_prior_and_as_published_under_a_wide_one():
+    assert Initial().under(1.0) == Initial()
+    narrow = Initial().under(0.004)
+    assert narrow.logvar == pytest.approx(2 * math.log(0.004) - 3)
+    assert narrow.map_gain == Initial().map_gain

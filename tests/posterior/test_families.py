@@ -32,7 +32,7 @@ def slow_kl(posteriors):
     total = 0
     for layer in posteriors:
         squared_norm = layer.mean.weight.dense().square().flatten(1).sum(1)
-        total = total + kl_weights(squared_norm, layer.weight_logvar)
+        total = total + kl_weights(squared_norm, layer.weight_logvar, layer.prior_std)
         for scales in (layer.in_scale, layer.out_scale):
             total = total + (0 if scales is None else kl_scales(scales.log_dropout))
     return total

@@ -41,6 +41,14 @@ def test_divergence_of_a_weight_is_the_integral(mean, std):
     assert given.item() == pytest.approx(quadrature_of_gaussian_kl(mean, std), rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("prior_std", [0.01, 0.3, 4.0])
+def test_a_prior_of_another_width_is_a_unit_normal_in_its_own_units(prior_std):
+    logvar = torch.tensor([[-3.0, 0.7]], dtype=torch.float64)
+    mean = torch.tensor([[0.2, -1.1]], dtype=torch.float64)
+    given = kl_weights((prior_std * mean).square().sum(1), logvar + 2 * np.log(prior_std), prior_std)
+    torch.testing.assert_close(given, kl_weights(mean.square().sum(1), logvar))
+
+
 def test_divergence_of_weights_sums_over_weights_and_not_over_contexts():
     logvar = torch.tensor([[[0.3, -1.0]], [[-2.0, 0.0]]], dtype=torch.float64)
     mean = torch.tensor([[[0.5, 1.0]], [[0.0, -2.0]]], dtype=torch.float64)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -19,12 +21,12 @@ def gradients(function, inputs):
     return torch.autograd.grad(weighted, inputs)
 
 
-def divergence(mean, logvar):
-    return GaussianDivergence.apply(mean, logvar, logvar.exp().detach())
+def divergence(mean, logvar, prior_std=1.0):
+    return GaussianDivergence.apply(mean, logvar, logvar.exp().detach(), prior_std)
 
 
-def plain_divergence(mean, logvar):
-    return kl_weights(mean.square().flatten(1).sum(1), logvar)[0]
+def plain_divergence(mean, logvar, prior_std=1.0):
+    return kl_weights(mean.square().flatten(1).sum(1), logvar, prior_std)[0]
 
 
 def plain_moments(h, weight, variance):
@@ -51,6 +53,11 @@ def plain_sampled(mean, variance):
 # Each fast path, its plain twin in autograd, and inputs for both.
 TWINS = {
     "divergence": (divergence, plain_divergence, (normals(1, 3, 4), normals(1, 3, 4, seed=1))),
+    "divergence from a narrow prior": (
+        partial(divergence, prior_std=0.2),
+        partial(plain_divergence, prior_std=0.2),
+        (normals(1, 3, 4), normals(1, 3, 4, seed=1)),
+    ),
     "moments": (
         MeanAndVariance.apply,
         plain_moments,

@@ -57,6 +57,11 @@ class Layer:
         return prod(self.weight_shape)
 
     @property
+    def weight_size(self) -> float:
+        """The root mean square of its weights."""
+        return float(self.module.weight.detach().square().mean().sqrt())
+
+    @property
     def num_flops(self) -> int:
         """Two operations a weight and place it is applied at."""
         return 2 * self.num_weights * self.output_area

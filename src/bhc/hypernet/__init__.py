@@ -5,10 +5,12 @@ from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, LowRank, ScalesOnly, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
+from bhc.hypernet.priors import SHALLOW, usual_prior_stds
 
 __all__ = [
     "EMBEDDING_WIDTH",
     "GENERATORS",
+    "SHALLOW",
     "ConditionalNetwork",
     "Design",
     "Full",
@@ -19,4 +21,5 @@ __all__ = [
     "ScalesOnly",
     "build_embedder",
     "generator_from_dict",
+    "usual_prior_stds",
 ]

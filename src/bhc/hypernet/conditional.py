@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from bhc.graph import Graph, describe, find_layers, find_units, rebuild
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
+from bhc.hypernet.priors import usual_prior_stds
 from bhc.posterior import (
     FAMILIES,
     BayesianGraph,
@@ -34,11 +36,14 @@ class Design:
     family: str = "io-gnj"
     std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
     keep: tuple[str, ...] = ()  # steps that stay as wide as they are
+    prior_stds: tuple[float, ...] | None = None  # of each layer's weights; see ``usual_prior_stds``
 
     def __post_init__(self) -> None:
         check_family(self.family)
         if any(limit is not None and not limit > 0 for limit in self.std_limits or ()):
             raise BhcError(f"limits on standard deviations must be positive, given {self.std_limits}")
+        if any(not (isfinite(std) and std > 0) for std in self.prior_stds or ()):
+            raise BhcError(f"the prior's standard deviations must be positive, given {self.prior_stds}")
 
 
 class ConditionalNetwork(nn.Module):
@@ -68,6 +73,9 @@ class ConditionalNetwork(nn.Module):
         limits = design.std_limits or (None,) * len(self.layers)
         if len(limits) != len(self.layers):
             raise BhcError(f"{len(limits)} limits on standard deviations for {len(self.layers)} layers")
+        prior_stds = design.prior_stds or usual_prior_stds(self.layers)
+        if len(prior_stds) != len(self.layers):
+            raise BhcError(f"{len(prior_stds)} standard deviations of the prior for {len(self.layers)} layers")
         self.hypernet = HyperNetwork(
             self.layers,
             space,
@@ -75,6 +83,7 @@ class ConditionalNetwork(nn.Module):
             family=FAMILIES[design.family],
             initial=design.initial,
             std_limits=limits,
+            prior_stds=prior_stds,
             generator=generator,
         )
         self.bayesian = BayesianGraph(self.base_model, self.layers)
@@ -130,6 +139,7 @@ class ConditionalNetwork(nn.Module):
             "family": self.design.family,
             "std_limits": None if self.design.std_limits is None else list(self.design.std_limits),
             "keep": list(self.design.keep),
+            "prior_stds": list(self.hypernet.prior_stds),
         }
 
     @classmethod
@@ -143,6 +153,7 @@ class ConditionalNetwork(nn.Module):
             data["family"],
             None if limits is None else tuple(limits),
             tuple(data.get("keep", ())),
+            tuple(data["prior_stds"]) if "prior_stds" in data else None,
         )
         example = torch.zeros(1, *data["input_shape"])
         return cls(

@@ -55,6 +55,7 @@ class HyperNetwork(nn.Module):
         family: Family,
         initial: Initial,
         std_limits: Sequence[float | None],
+        prior_stds: Sequence[float],
         width: int = EMBEDDING_WIDTH,
         generator: Generator | None = None,
     ) -> None:
@@ -62,7 +63,11 @@ class HyperNetwork(nn.Module):
         self.family = family
         self.embedder, width = build_embedder(space, width, generator=generator)
         self.vectors = VectorHeads(layers, family, initial, width=width, generator=generator)
-        self.weights = nn.ModuleList(spec.head(layer, width, initial, generator=generator) for layer in layers)
+        self.prior_stds = tuple(prior_stds)
+        self.weights = nn.ModuleList(
+            spec.head(layer, width, initial.under(prior_std), generator=generator)
+            for layer, prior_std in zip(layers, self.prior_stds, strict=True)
+        )
         for head, largest_std in zip(self.weight_heads, std_limits, strict=True):
             head.largest_std = largest_std
         self.gates: Gates | None = None
@@ -81,9 +86,10 @@ class HyperNetwork(nn.Module):
                 weight_logvar=head.logvar(embedding),
                 in_scale=in_scale,
                 out_scale=out_scale,
+                prior_std=prior_std,
             )
-            for head, (in_scale, out_scale, bias) in zip(
-                self.weight_heads, self.vectors.beliefs(embedding), strict=True
+            for head, (in_scale, out_scale, bias), prior_std in zip(
+                self.weight_heads, self.vectors.beliefs(embedding), self.prior_stds, strict=True
             )
         )
 

@@ -1,10 +1,12 @@
 """How a hypernetwork starts."""
 
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import dataclass, replace
+from math import log, sqrt
 
 import torch
 from torch import Generator, Tensor
+
+HEADROOM = 3.0  # between a log-variance at the start and the prior's
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,10 @@ class Initial:
     logvar: float = -9.0
     logvar_std: float = 1e-2
     scale_std: float = 1e-4
+
+    def under(self, prior_std: float) -> "Initial":
+        """The same, with noise that starts well under what a prior of this width allows."""
+        return replace(self, logvar=min(self.logvar, 2 * log(prior_std) - HEADROOM))
 
     @classmethod
     def exact(cls) -> "Initial":

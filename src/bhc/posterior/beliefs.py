@@ -58,6 +58,7 @@ class LayerPosterior:
     weight_logvar: Tensor  # (K or 1, O, I, *kernel)
     in_scale: Scales | None
     out_scale: Scales | None
+    prior_std: float = 1.0  # of a weight before its scales
 
     @cached_property
     def weight_variance(self) -> Tensor:

@@ -172,6 +172,7 @@ def _kl_of_weights(layer: LayerPosterior) -> Tensor:  # (K or 1,)
     """``kl_weights`` of one layer, by the hand-written gradient where all contexts share the weights."""
     mean = layer.mean.weight
     if mean.base.shape[0] > 1 or layer.weight_logvar.shape[0] > 1:
-        return kl_weights(mean.squared_norm(), layer.weight_logvar)
-    shared = GaussianDivergence.apply(mean.base, layer.weight_logvar, layer.weight_variance.detach())[None]
-    return shared if mean.left is None else shared + 0.5 * mean.low_rank_norm()
+        return kl_weights(mean.squared_norm(), layer.weight_logvar, layer.prior_std)
+    variance = layer.weight_variance.detach()
+    shared = GaussianDivergence.apply(mean.base, layer.weight_logvar, variance, layer.prior_std)[None]
+    return shared if mean.left is None else shared + 0.5 * mean.low_rank_norm() / layer.prior_std**2

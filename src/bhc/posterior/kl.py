@@ -21,14 +21,16 @@ LOG_2 = log(2)
 def kl_weights(
     squared_norm: Tensor,  # (K,) sum of the squared means
     weight_logvar: Tensor,  # (K, ...)
+    prior_std: float = 1.0,
 ) -> Tensor:  # (K,)
-    """KL(q(W | z, s) || p(W | z, s)): both scales cancel, leaving a unit normal as the prior.
+    """KL(q(W | z, s) || p(W | z, s)): both scales cancel, leaving a normal prior of standard deviation p.
 
-    ``sum_ij 1/2 (sigma_ij^2 + mu_ij^2 - 1 - log sigma_ij^2)``; the means enter through their squared norm
-    alone, so that a low-rank mean need not be multiplied out.
+    ``sum_ij 1/2 ((sigma_ij^2 + mu_ij^2) / p^2 - 1 - log(sigma_ij^2 / p^2))``; the means enter through their squared
+    norm alone, so that a low-rank mean need not be multiplied out.
     """
-    variance_part = (weight_logvar.exp() - 1 - weight_logvar).flatten(1).sum(1)
-    return 0.5 * (squared_norm + variance_part)
+    relative = weight_logvar - 2 * log(prior_std)
+    variance_part = (relative.exp() - 1 - relative).flatten(1).sum(1)
+    return 0.5 * (squared_norm / prior_std**2 + variance_part)
 
 
 def kl_scales(log_dropout: Tensor) -> Tensor:  # (K, n) -> (K,)

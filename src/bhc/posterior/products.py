@@ -4,6 +4,7 @@ On small networks a training step is bound by the number of operations and of wa
 the products; each of these replaces a handful of recorded operations by one.
 """
 
+from math import log
 from typing import Any
 
 import torch
@@ -16,24 +17,27 @@ from bhc.posterior.moments import TINY, log_dropout
 
 
 class GaussianDivergence(Function):
-    """``1/2 sum (var + mean^2 - 1 - log var)`` over one set of weights, a scalar.
+    """``1/2 sum ((var + mean^2) / p^2 - 1 - log(var / p^2))`` over one set of weights, a scalar.
 
     Autograd would walk over the weights nine times on the way back; two walks are enough:
-    ``d/d mean = mean`` and ``d/d log var = (var - 1) / 2``. The variance is given because the forward pass
-    has it; no gradient goes through it.
+    ``d/d mean = mean / p^2`` and ``d/d log var = (var / p^2 - 1) / 2``. The variance is given because the forward
+    pass has it; no gradient goes through it.
     """
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, logvar: Tensor, variance: Tensor) -> Tensor:
+    def forward(ctx: Any, mean: Tensor, logvar: Tensor, variance: Tensor, prior_std: float) -> Tensor:
         ctx.save_for_backward(mean, variance)
+        ctx.precision = prior_std**-2
         flat = mean.flatten()
-        return 0.5 * (torch.dot(flat, flat) + variance.sum() - logvar.sum() - mean.numel())
+        squares = ctx.precision * (torch.dot(flat, flat) + variance.sum())
+        return 0.5 * (squares - logvar.sum() + mean.numel() * (2 * log(prior_std) - 1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         mean, variance = ctx.saved_tensors
-        return mean * gradient, (variance - 1).mul_(0.5 * gradient), None
+        scaled = ctx.precision * gradient
+        return mean * scaled, (variance - 1 / ctx.precision).mul_(0.5 * scaled), None, None
 
 
 class ScaleDivergence(Function):

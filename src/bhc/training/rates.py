@@ -6,9 +6,8 @@ by about its rate, however small the weight is, and what a step does to one laye
 
 from torch import nn
 
-from bhc.hypernet import ConditionalNetwork
+from bhc.hypernet import SHALLOW, ConditionalNetwork
 
-SHALLOW = 4  # layers
 USUAL_SIZE = 0.03  # root mean square of a layer's weights
 
 
@@ -28,7 +27,7 @@ def relative_sizes(network: ConditionalNetwork) -> dict[nn.Parameter, float]:
     for all they would be overwritten before others have moved.
     """
     return {
-        parameter: min(1.0, float(layer.module.weight.square().mean().sqrt()) / USUAL_SIZE)
+        parameter: min(1.0, layer.weight_size / USUAL_SIZE)
         for layer, head in zip(network.layers, network.hypernet.weight_heads, strict=True)
         for parameter in head.parameters()
     }

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import nn
+
+import bhc
+from bhc.errors import BhcError
+from bhc.hypernet import SHALLOW, ConditionalNetwork
+
+
+def chain(layers: int, size: float = 0.02) -> nn.Sequential:
+    net = nn.Sequential(*[part for _ in range(layers - 1) for part in (nn.Linear(4, 4), nn.ReLU())], nn.Linear(4, 3))
+    for number, layer in enumerate(net[::2], start=1):
+        nn.init.constant_(layer.weight, size * number)
+    return net
+
+
+def wrapped(layers: int, **options: object) -> ConditionalNetwork:
+    return bhc.wrap(chain(layers), bhc.ClassSubsets(3), example_input=torch.zeros(1, 4), **options).network
+
+
+def test_few_layers_have_the_paper_s_prior_and_many_that_of_their_weights() -> None:
+    assert wrapped(SHALLOW).hypernet.prior_stds == (1.0,) * SHALLOW
+    assert wrapped(6).hypernet.prior_stds == pytest.approx([0.02 * number for number in range(1, 7)])
+
+
+def test_a_layer_of_zeros_has_a_prior_too() -> None:
+    net = chain(6, size=0.0)
+    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
+    assert all(std > 0 for std in network.hypernet.prior_stds)
+
+
+def test_the_prior_counts_in_the_divergence_and_noise_starts_under_it() -> None:
+    network = wrapped(6)
+    batch = network.space.sample(2, 3, generator=torch.Generator().manual_seed(0))
+    posteriors = network.hypernet.posterior(network.space.encode(batch))
+    assert [layer.prior_std for layer in posteriors] == list(network.hypernet.prior_stds)
+    for layer in posteriors:
+        # A weight as large as its prior, and noise a fifth of it at most.
+        assert (layer.weight_logvar.exp().sqrt() < 0.25 * layer.prior_std).all()
+
+
+def test_it_is_kept_with_a_run() -> None:
+    network = wrapped(6)
+    again = ConditionalNetwork.from_dict(network.to_dict())
+    assert again.hypernet.prior_stds == network.hypernet.prior_stds
+    older = {key: value for key, value in network.to_dict().items() if key != "prior_stds"}
+    assert len(ConditionalNetwork.from_dict(older).hypernet.prior_stds) == 6
+
+
+def test_it_can_be_given() -> None:
+    assert wrapped(6, prior_stds=(1.0,) * 6).hypernet.prior_stds == (1.0,) * 6
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [((1.0, 1.0), "2 standard deviations of the prior for 3 layers"), ((1.0, 0.0, 1.0), "must be positive")],
+)
+def test_a_prior_that_cannot_be_is_refused(given: tuple[float, ...], message: str) -> None:
+    with pytest.raises(BhcError, match=message):
+        wrapped(3, prior_stds=given)
