@@ -260,3 +260,43 @@ def test_gradients_are_finite_where_a_sampled_scale_is_zero(module, input_shape,
     assert torch.equal(output, torch.zeros_like(output))
     assert all(tensor.grad.isfinite().all() for tensor in (h, *tensors) if tensor is not None)
     assert (out_scale.grad != 0).any()
+
+
+class Repeated:
+    """The same noise on every run, whatever the layout of what it goes with."""
+
+    def __init__(self):
+        self.seed = 300
+
+    def normal(self, shape, like):
+        self.seed += 1
+        return normals(*shape, seed=self.seed)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_channels_last_in_memory_change_nothing_and_stay_last(weights):
+    module, shape = CONVOLUTIONS["padding"]
+    posterior = random_posterior(module.weight.shape, weights=weights)
+    x = normals(6, *shape, seed=50)
+
+    def sample(h):
+        h = h.requires_grad_()
+        free = (h, posterior.in_scale.mean.requires_grad_(), posterior.in_scale.logvar.requires_grad_())
+        output = noisy_pass(operator_for(module), h, posterior, noise=Repeated())
+        return output, torch.autograd.grad((output * normals(*output.shape, seed=70)).sum(), free)
+
+    expected = sample(x.clone())
+    given = sample(x.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(given, expected)
+    if weights != "own":  # weights of each context's own go through groups of channels
+        assert given[0].is_contiguous(memory_format=torch.channels_last)
+        assert not given[0].is_contiguous()
+
+
+def test_a_single_scale_goes_with_every_unit():
+    scales = NormalScales(normals(2, 1, centre=1.0), normals(2, 1, seed=1))
+    h, noise = normals(2, 3, 4, 5, seed=2), normals(2, 3, 1, seed=3)
+    one = scales.times(h.reshape(2, 3, 1, 20), noise).reshape(h.shape)
+    torch.testing.assert_close(scales.times(h, noise), one)
+    free = tuple(value.clone().requires_grad_() for value in (h, scales.mean, scales.logvar))
+    assert gradcheck(lambda h, mean, logvar: NormalScales(mean, logvar).times(h, noise), free)

@@ -47,14 +47,22 @@ class BayesianGraph:
             index = self._place.get(step.name)
             return step.module(*values) if index is None else pass_layer(index, *values)
 
-        return self._in_precision(x, lambda: self.graph.run(x, apply))
+        images = _laid_out(x)
+        return self._in_precision(x, lambda: self.graph.run(images, apply))
 
     def plain(self, x: Tensor) -> Tensor:
         """The network as it was pretrained."""
-        return self._in_precision(x, lambda: self.graph(x))
+        images = _laid_out(x)
+        return self._in_precision(x, lambda: self.graph(images))
 
     def _in_precision(self, x: Tensor, run: Callable[[], Tensor]) -> Tensor:
         if self.precision is None:
             return run()
         with torch.autocast(x.device.type, dtype=self.precision):
             return run().float()
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    """Images on a GPU with their channels last in memory: its convolutions are made for that, and all that follows
+    keeps the layout."""
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x

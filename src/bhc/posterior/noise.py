@@ -24,7 +24,8 @@ class FreshNoise:
         self.generator = generator
 
     def normal(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        noise = torch.empty(shape, dtype=like.dtype, device=like.device)
+        same = like.shape == torch.Size(shape)  # then laid out in memory alike
+        noise = torch.empty_like(like) if same else torch.empty(shape, dtype=like.dtype, device=like.device)
         return noise.normal_(generator=self.generator)
 
 

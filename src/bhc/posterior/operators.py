@@ -133,6 +133,10 @@ class Convolution(_Moments):
         kernels = right.mT.reshape(rank, h.shape[1] // self.groups, *self.kernel_size)
         thin = self._convolve(h, torch.cat([kernels] * self.groups), groups=self.groups)
         batch, area = h.shape[0] // contexts, thin.shape[2:]
+        if self.groups == 1 and not thin.is_contiguous():  # channels last: (places, R) times (R, O), as they lie
+            per_context = thin.movedim(1, -1).reshape(contexts, -1, rank)
+            wide = torch.bmm(per_context, left.mT.to(thin.dtype))
+            return wide.reshape(contexts * batch, *area, -1).movedim(-1, 1)
         per_context = thin.reshape(contexts, batch, self.groups, rank, -1)
         by_group = left.unflatten(1, (self.groups, -1))
         wide = torch.einsum("kbgra,kgor->kbgoa", per_context, by_group)

@@ -58,7 +58,8 @@ def _times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
     """``h z``, scales (K, n) drawn anew for each example and spread over what they cover."""
     mean = scales.mean
     apart = _by_unit(h, mean)
-    return scales.times(apart, noise.normal(apart.shape[:3], like=mean)).reshape(h.shape)
+    shape = (*apart.shape[:2], mean.shape[1])
+    return scales.times(apart, noise.normal(shape, like=mean)).reshape(h.shape)
 
 
 def _times(h: Tensor, values: Tensor) -> Tensor:
@@ -72,6 +73,10 @@ def _plus(h: Tensor, values: Tensor) -> Tensor:
 
 
 def _by_unit(h: Tensor, values: Tensor) -> Tensor:
-    """A view (K, B, n, places): what one of the ``values`` (K, n) belongs to lies along B and the places."""
+    """A view (K, B, n, places): what one of the ``values`` (K, n) belongs to lies along B and the places.
+
+    One number for a whole map stays so, (K, B, channels, places): with channels last in memory no other is a view.
+    """
     contexts, count = values.shape
-    return h.reshape(contexts, h.shape[0] // contexts, count, -1)
+    units = h.shape[1] if count == 1 else count
+    return h.reshape(contexts, h.shape[0] // contexts, units, -1)

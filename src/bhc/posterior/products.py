@@ -136,7 +136,10 @@ def _convolve_back(
 
 
 class ScaledByNoise(Function):
-    """``h (mu + sigma E)``, one E for each example: h (K, B, n, a), mean and log-variance (K, n), E (K, B, n)."""
+    """``h (mu + sigma E)``, one E for each example: h (K, B, n, a), mean and log-variance (K, n), E (K, B, n).
+
+    Or (K, 1) and (K, B, 1): one number for all n.
+    """
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, mean: Tensor, logvar: Tensor, noise: Tensor) -> Tensor:
@@ -149,7 +152,9 @@ class ScaledByNoise(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         h, scale, std, noise = ctx.saved_tensors
-        of_scale = (gradient * h).sum(3, dtype=std.dtype)
+        # A single scale sums over units too.
+        over = (3,) if noise.shape[2] == h.shape[2] else (2, 3)
+        of_scale = (gradient * h).sum(over, dtype=std.dtype).reshape(noise.shape)
         of_mean = of_scale.sum(1)
         of_logvar = of_scale.mul_(noise).sum(1).mul_(std).mul_(0.5)
         of_h = gradient * scale[..., None] if ctx.needs_input_grad[0] else None

@@ -23,7 +23,10 @@ class Scales(Protocol):
         """``log (V(z) / E(z)^2)``: how little is known of each scale; its unit goes when this is over the threshold."""
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
-        """``h`` (K, B, n, places) times scales drawn once an example; ``noise`` (K, B, n) is standard normal."""
+        """``h`` (K, B, n, places) times scales drawn once an example; ``noise`` (K, B, n) is standard normal.
+
+        A single scale may go with any number of units.
+        """
 
 
 @dataclass(frozen=True)

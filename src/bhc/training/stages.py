@@ -15,9 +15,9 @@ from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
+from bhc.training import rates
 from bhc.training.batches import ClassIndex
 from bhc.training.objective import distillation, negative_elbo, restrict
-from bhc.training.rates import relative_sizes, slowdown
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ class Learn(Stage):
         network.hypernet.thaw_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        of_means, sizes = self.rate / slowdown(network), relative_sizes(network)
-        rates = {}
+        factors = rates.of_weights(network)
+        by_parameter = {}
         for name, parameter in network.hypernet.named_parameters():
-            rate = self.logvar_rate if "logvar" in name else of_means * sizes.get(parameter, 1.0)
-            rates[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
-        return _groups(rates)
+            rate = self.logvar_rate if "logvar" in name else self.rate * factors.get(parameter, 1.0)
+            by_parameter[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
+        return _groups(by_parameter)
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
@@ -217,8 +217,9 @@ class Consolidate(Stage):
         network.hypernet.freeze_variances_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        rate, sizes = self.rate / slowdown(network), relative_sizes(network)
-        return _groups({parameter: rate * sizes.get(parameter, 1.0) for parameter in network.hypernet.parameters()})
+        factors = rates.of_weights(network)
+        others = 1 / rates.slowdown(network)  # nothing has a long way to go any more
+        return _groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
@@ -240,10 +241,10 @@ class Consolidate(Stage):
 Recipe = tuple[Stage, ...]
 
 
-def _groups(rates: dict[nn.Parameter, float]) -> list[dict[str, Any]]:
+def _groups(by_parameter: dict[nn.Parameter, float]) -> list[dict[str, Any]]:
     """Parameters that learn, those of one rate together, as an optimiser takes them."""
     by_rate: dict[float, list[nn.Parameter]] = {}
-    for parameter, rate in rates.items():
+    for parameter, rate in by_parameter.items():
         if parameter.requires_grad:
             by_rate.setdefault(rate, []).append(parameter)
     return [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
