@@ -31,7 +31,7 @@ paper-mnist: .venv/.installed
 # Its CIFAR-10 tables and our ResNet-20 row, likewise. That row starts from public weights, to be put in place first: get
 # pretrained_models/resnet20-12fca82f.th of github.com/akamaster/pytorch_resnet_cifar10, then
 #   .venv/bin/bhc pretrain --model resnet-20 --data cifar10 --public resnet20-12fca82f.th \
-#     --out experiments/runs/resnet-20-cifar10.safetensors
+#     --out experiments/runs/resnet-20-public-cifar10.safetensors
 JOBS_CIFAR ?= 2
 paper-cifar: .venv/.installed
 	$(BIN)/python experiments/run.py experiments/configs/vgg-*.toml experiments/configs/resnet-20-*.toml \

@@ -49,7 +49,7 @@ class Bench:
     def weights(self, study: Study) -> Path:
         """The pretrained network that every study of a model starts from; made where there is none, unless public."""
         model, data = study.model, self.dataset.name
-        path = self.runs / f"{model}-{data}.safetensors"
+        path = self.runs / f"{model}{'-public' if study.weights == 'public' else ''}-{data}.safetensors"
         if path.exists():
             return path
         if study.weights == "public":
@@ -60,7 +60,7 @@ class Bench:
             )
         self.runs.mkdir(parents=True, exist_ok=True)
         net = pretrain(model, self.dataset, progress=self.progress, device=self.device).cpu()
-        errors = {part: error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
+        errors = {f"{part}_error": error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
         save_weights(path, model, net, self.dataset, errors=errors)
         return path
 

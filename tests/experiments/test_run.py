@@ -20,6 +20,7 @@ from bhc.training import Silent, error_of, load_run, load_weights
 from tests.experiments.runner import NAMES, ONE_WEIGHT_FILE, Place, lasting, stamps, study_file
 from tests.experiments.toys import EXPERIMENTS, run_script
 
+PUBLIC_WEIGHT_FILE = "lenet-300-100-public-digits.safetensors"
 pytestmark = pytest.mark.usefixtures("few_tries")
 
 
@@ -201,7 +202,7 @@ def test_public_weights_that_are_missing_are_asked_for_and_never_trained(
     place = Place(tmp_path)
     for arguments in ((public,), (own, public, "--jobs", "2")):
         assert place.call(*arguments) == 2
-        path = place.runs / ONE_WEIGHT_FILE
+        path = place.runs / PUBLIC_WEIGHT_FILE
         error = capsys.readouterr().err
         assert f"{path} does not exist, and bc-gnj starts from public weights" in error
         assert f": bhc pretrain --model lenet-300-100 --data digits --public FILE --out {path}\n" in error
@@ -211,7 +212,12 @@ def test_public_weights_that_are_missing_are_asked_for_and_never_trained(
 def test_public_weights_that_are_there_are_what_a_study_starts_from(place: Place, digits: DataSet) -> None:
     bench = training.Bench(digits, place.runs, "cpu", Silent())
     study = Study.read(study_file(place.folder / "public", "sparsevd", weights="public"))
-    assert bench.weights(study) == place.runs / ONE_WEIGHT_FILE
+    path = place.runs / PUBLIC_WEIGHT_FILE
+    with pytest.raises(bhc.BhcError, match="starts from public weights"):  # what was trained here is no public network
+        bench.weights(study)
+    path.write_bytes((place.runs / ONE_WEIGHT_FILE).read_bytes())
+    assert bench.weights(study) == path
+    path.unlink()
 
 
 # Several at once
