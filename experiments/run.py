@@ -80,7 +80,7 @@ def run(task: Task, arguments: argparse.Namespace) -> None:
     print(f"{study.name}, seed {seed}", file=sys.stderr, flush=True)
     dataset = bhc.data.load(study.data, data_dir=arguments.data_dir)
     bench = Bench(dataset, arguments.runs, arguments.device, default_progress())
-    result = measure(study, seed, bench.train(study, seed))
+    result = measure(study, seed, bench.train(study, seed), device=arguments.device)
     task.target.parent.mkdir(parents=True, exist_ok=True)
     write_json(task.target, result)
     print(f"{task.target}: {described(result['summary'])}", flush=True)

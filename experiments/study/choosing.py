@@ -42,15 +42,19 @@ def thresholds_of(asked: Sequence[Asked]) -> list[float]:
     return np.linspace(*(SINGLE_WEIGHTS if _family(asked).cuts_weights else UNITS), CURVE_POINTS).tolist()
 
 
-def curve(asked: Sequence[Asked], thresholds: Sequence[float], *, on: str) -> list[Point]:
+def curve(
+    asked: Sequence[Asked], thresholds: Sequence[float], *, on: str, device: str | torch.device = "cpu"
+) -> list[Point]:
     """Error against ratio over all contexts of a group, ``on`` validation or test images."""
-    return pooled(thresholds, [_trials(member, getattr(case, on), thresholds) for member, case in asked])
+    place = torch.device(device)
+    return pooled(thresholds, [_trials(member, getattr(case, on), thresholds, place) for member, case in asked])
 
 
 @torch.no_grad()
-def _trials(member: Member, sample: Sample, thresholds: Sequence[float]) -> list[ThresholdTrial]:
+def _trials(member: Member, sample: Sample, thresholds: Sequence[float], device: torch.device) -> list[ThresholdTrial]:
     """One context at each threshold, by running what is emitted there; the same cut runs once."""
     network = member.model.network
+    images, labels = sample.examples.images.to(device), sample.examples.labels
     cutter = Cutter(network, _context(member, sample))
     slimmer = Slimmer(cutter)
     known: dict[tuple[int, ...], ThresholdTrial] = {}
@@ -59,9 +63,10 @@ def _trials(member: Member, sample: Sample, thresholds: Sequence[float]) -> list
         plan = cutter.cut(threshold)
         signature = (*plan.widths, *(int(kept.sum()) for kept in _kept_weights(plan)))
         if signature not in known:  # a falling threshold only ever removes, so the counts tell
-            chain = unrolled(assemble(network, plan, slimmer.layers(plan)))
-            places = torch.cat([chain(images).argmax(1) for images in sample.examples.images.split(CHUNK)])
-            wrong = int((torch.tensor(plan.classes)[places] != sample.examples.labels).sum())
+            small = assemble(network, plan, slimmer.layers(plan))
+            small = unrolled(small) if device.type == "cpu" else small.to(device)
+            places = torch.cat([small(part).argmax(1) for part in images.split(CHUNK)]).cpu()
+            wrong = int((torch.tensor(plan.classes)[places] != labels).sum())
             known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, wrong, len(places))
         trials.append(known[signature])
     return trials

@@ -25,8 +25,8 @@ from study.training import Member, tidy
 WITH_HISTOGRAM = ("bc-gnj", "bc-ghs", "bc-io-gnj")
 
 
-def measure(study: Study, seed: int, members: Sequence[Member]) -> dict[str, Any]:
-    """The content of one result file."""
+def measure(study: Study, seed: int, members: Sequence[Member], *, device: str = "cpu") -> dict[str, Any]:
+    """The content of one result file; curves, which take hundreds of networks, are drawn on ``device``."""
     began = time.perf_counter()
     asked = [(member, case) for member in members for case in member.cases]
     trade_offs, rows, outcomes, chosen = [], [], [], []
@@ -34,9 +34,9 @@ def measure(study: Study, seed: int, members: Sequence[Member]) -> dict[str, Any
         for number, (group, part) in enumerate(groupby(asked, key=lambda pair: pair[1].group)):
             own = list(part)
             thresholds = thresholds_of(own)
-            seen = curve(own, thresholds, on="validation")
+            seen = curve(own, thresholds, on="validation", device=device)
             settled = choose(own, seen, study.choice, number)
-            unseen = curve(own, thresholds, on="test")
+            unseen = curve(own, thresholds, on="test", device=device)
             trade_offs.append(
                 {"name": group, "validation": [p.to_dict() for p in seen], "test": [p.to_dict() for p in unseen]}
             )
