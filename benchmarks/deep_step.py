@@ -78,7 +78,8 @@ def plain_step(name: str) -> Callable[[], object]:
     data = photographs()
     net = bhc.wrap(network(name), bhc.SingleContext(), example_input=data.images[:1]).network.base_model
     net.to("cuda").requires_grad_(True)
-    images, labels = data.images[:IMAGES].cuda(), data.labels[:IMAGES].cuda()
+    images = data.images[:IMAGES].cuda().contiguous(memory_format=torch.channels_last)  # as ours are laid out
+    labels = data.labels[:IMAGES].cuda()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-5, fused=True, capturable=True)
     return captured(lambda: plain_update(net, optimizer, images, labels))
 

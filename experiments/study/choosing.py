@@ -65,7 +65,8 @@ def _trials(member: Member, sample: Sample, thresholds: Sequence[float], device:
         if signature not in known:  # a falling threshold only ever removes, so the counts tell
             small = assemble(network, plan, slimmer.layers(plan))
             small = unrolled(small) if device.type == "cpu" else small.to(device)
-            places = torch.cat([small(part).argmax(1) for part in images.split(CHUNK)]).cpu()
+            with torch.backends.cudnn.flags(allow_tf32=False):  # floats as the emitted network has them
+                places = torch.cat([small(part).argmax(1) for part in images.split(CHUNK)]).cpu()
             wrong = int((torch.tensor(plan.classes)[places] != labels).sum())
             known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, wrong, len(places))
         trials.append(known[signature])

@@ -56,6 +56,7 @@ def measure(study: Study, seed: int, members: Sequence[Member], *, device: str =
         **environment(),
         "train_device": members[0].device,
         "emit_device": describe_device(torch.device("cpu")),
+        "curve_device": describe_device(torch.device(device)),
         "seconds": train_seconds + time.perf_counter() - began,
         "train_seconds": train_seconds,
         "original_error": 100 * sum(o.wrong_before for o in outcomes) / sum(o.images for o in outcomes),

@@ -33,8 +33,8 @@ from tests.experiments.toys import (
 
 RESULT_KEYS = {
     "experiment", "model", "method", "trained_on", "seed", "config", "commit", "device", "versions", "seconds",
-    "original_error", "summary", "contexts", "train_device", "emit_device", "train_seconds", "choice", "trade_offs",
-    "per_class", "log_dropout",
+    "original_error", "summary", "contexts", "train_device", "emit_device", "curve_device", "train_seconds", "choice",
+    "trade_offs", "per_class", "log_dropout",
 }  # fmt: skip
 SUMMARY_KEYS = {
     "pruning_ratio_mean", "pruning_ratio_harmonic", "pruning_ratio_min", "pruning_ratio_ten_outputs_mean",

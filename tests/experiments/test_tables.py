@@ -1,5 +1,7 @@
 """What the tables claim, checked on made-up results."""
 
+import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -308,6 +310,7 @@ def test_the_same_results_give_the_same_bytes_and_the_figures_are_pictures(tmp_p
     assert {path.relative_to(tmp_path / "first"): path.read_text() for path in texts} == again
     assert not any("not run" in path.read_text() for path in texts)
     pictures = [path.read_bytes() for path in first if path.suffix == ".png"]
+    assert pictures
     assert all(picture.startswith(PNG) and len(picture) > 10_000 for picture in pictures)
 
 
@@ -330,6 +333,17 @@ def test_the_committed_tables_are_those_of_the_committed_results() -> None:
     assert {path.relative_to(tables) for path in tables.rglob("*.md")} == set(expected)
     for place, text in expected.items():
         assert (tables / place).read_bytes() == text.encode(), f"{place} is not what tables.py writes"
+
+
+def test_every_committed_result_is_one_of_its_configuration_as_it_stands() -> None:
+    configs = {path.stem: tomllib.loads(path.read_text()) for path in (EXPERIMENTS / "configs").glob("*.toml")}
+    found = [path for paper in PAPERS.values() for path in (EXPERIMENTS / "results" / paper.experiment).glob("*.json")]
+    assert found
+    for path in found:
+        result = json.loads(path.read_text())
+        config = configs[path.stem.rsplit("-seed", 1)[0]]
+        assert result["config"] == config, path.name
+        assert result["seed"] in config["seeds"], path.name
 
 
 def test_the_readme_has_the_short_table_as_it_is() -> None:

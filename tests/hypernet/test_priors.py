@@ -4,7 +4,7 @@ from torch import nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.hypernet import SHALLOW, ConditionalNetwork
+from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
 
 
 def chain(layers: int, size: float = 0.02) -> nn.Sequential:
@@ -19,7 +19,7 @@ def wrapped(layers: int, **options: object) -> ConditionalNetwork:
 
 
 def test_few_layers_have_the_paper_s_prior_and_many_that_of_their_weights() -> None:
-    assert wrapped(SHALLOW).hypernet.prior_stds == (1.0,) * SHALLOW
+    assert wrapped(FEW_LAYERS).hypernet.prior_stds == (1.0,) * FEW_LAYERS
     assert wrapped(6).hypernet.prior_stds == pytest.approx([0.02 * number for number in range(1, 7)])
 
 
@@ -44,7 +44,7 @@ def test_it_is_kept_with_a_run() -> None:
     again = ConditionalNetwork.from_dict(network.to_dict())
     assert again.hypernet.prior_stds == network.hypernet.prior_stds
     older = {key: value for key, value in network.to_dict().items() if key != "prior_stds"}
-    assert len(ConditionalNetwork.from_dict(older).hypernet.prior_stds) == 6
+    assert ConditionalNetwork.from_dict(older).hypernet.prior_stds == (1.0,) * 6
 
 
 def test_it_can_be_given() -> None:
@@ -58,3 +58,17 @@ def test_it_can_be_given() -> None:
 def test_a_prior_that_cannot_be_is_refused(given: tuple[float, ...], message: str) -> None:
     with pytest.raises(BhcError, match=message):
         wrapped(3, prior_stds=given)
+
+
+def test_it_does_not_depend_on_the_number_of_threads() -> None:
+    net = nn.Sequential(*[part for _ in range(5) for part in (nn.Linear(700, 700), nn.ReLU())], nn.Linear(700, 3))
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            model = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 700))
+            found.append(model.network.hypernet.prior_stds)
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2]

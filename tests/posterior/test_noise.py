@@ -98,3 +98,9 @@ def test_the_caller_s_random_numbers_are_left_alone():
     pooled().normal((20,), LIKE)
     fresh(0).normal((20,), LIKE)
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_fresh_noise_lies_in_memory_as_what_it_goes_with():
+    like = torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    assert fresh(0).normal(like.shape, like).stride() == like.stride()
+    assert fresh(0).normal((2, 3), like).is_contiguous()

@@ -162,3 +162,33 @@ def test_a_captured_run_resumes(
     assert resumed.model.training["steps"] == whole.model.training["steps"] == 60
     for name, tensor in bits(whole).items():
         torch.testing.assert_close(tensor, bits(resumed)[name], rtol=1e-2, atol=5e-3, msg=name)
+
+
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2)], ids=lambda g: g.kind)
+@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_cpu(
+    generator: bhc.ScalesOnly, precision: torch.dtype | None
+) -> None:
+    images = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    net = bhc.models.build("resnet-20", image_shape=(3, 32, 32), num_classes=10)
+    network = bhc.wrap(net, bhc.ClassSubsets(10), example_input=images[:1], generator=generator).network
+    batch = network.space.sample(4, 10, generator=torch.Generator().manual_seed(0))
+    threshold = torch.zeros(4, 1)
+    expected = network.masked(images, batch, threshold=threshold)
+    layouts = set()
+    for layer in network.layers:
+        if layer.is_convolution:
+            layer.module.register_forward_hook(lambda _, __, out: layouts.add(out.stride(1) == 1))
+    network.to("cuda")
+    with network.computing_in(precision):
+        given = network.masked(images.cuda(), batch.to("cuda"), threshold=threshold.cuda()).cpu()
+        network.bayesian.plain(images.cuda())
+    assert layouts == {True}
+    loose = 0.05 if precision else 1e-3
+    torch.testing.assert_close(given, expected, rtol=loose, atol=loose * float(expected.detach().abs().max()))
+    for stage in (LEARN, CONSOLIDATE):
+        stage.prepare_(network)
+        split = bhc.data.Split(images, torch.arange(40) % 10)
+        draw = Draw.of(split, 10, device=torch.device("cuda"), seed=0)
+        take = make_step(stage, network, draw, precision=precision)
+        assert all(torch.isfinite(term) for _ in range(6) for term in take().values())

@@ -5,7 +5,8 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Silent, two_stage_budget
-from bhc.training.rates import USUAL_SIZE, slowdown
+from bhc.training.rates import RISING, USUAL_INPUTS, USUAL_SIZE, rising_steps, slowdown
+from bhc.training.step import Schedule
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
 
@@ -134,9 +135,16 @@ def test_means_of_deep_networks_take_smaller_steps(layers: int, expected: float)
     assert slowdown(network) == pytest.approx(expected)
     groups = bhc.Learn(rate=0.08, logvar_rate=0.5, map_slowdown=1.0).parameter_groups(network)
     slow, scales, fast = (*([0.08] if expected == 1 else []), *sorted(group["lr"] for group in groups))
-    assert (slow, scales, fast) == (pytest.approx(0.08 / expected), 0.08, 0.5)
+    assert (slow, scales, fast) == (pytest.approx(0.08 / expected), pytest.approx(0.08 / expected**0.5), 0.5)
     (group,) = bhc.Consolidate(rate=0.04).parameter_groups(network)
     assert group["lr"] == pytest.approx(0.04 / expected)
+
+
+def test_a_layer_of_zeros_learns_too() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    torch.nn.init.zeros_(net[0].weight)
+    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
+    assert all(g["lr"] > 0 for stage in (bhc.Learn(), bhc.Consolidate()) for g in stage.parameter_groups(network))
 
 
 def test_small_weights_take_steps_in_proportion() -> None:
@@ -151,3 +159,25 @@ def test_small_weights_take_steps_in_proportion() -> None:
         assert rate[id(large)] == pytest.approx(0.08)
     rate = {id(p): group["lr"] for group in bhc.Learn().parameter_groups(network) for p in group["params"]}
     assert rate[id(network.hypernet.weights[0].shared_logvar.offset)] == bhc.Learn().logvar_rate
+
+
+def test_many_weights_under_one_output_take_smaller_steps() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4 * USUAL_INPUTS, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    for layer in net[::2]:
+        torch.nn.init.constant_(layer.weight, USUAL_SIZE)
+    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4 * USUAL_INPUTS)).network
+    rate = {id(p): group["lr"] for group in bhc.Learn(rate=0.08).parameter_groups(network) for p in group["params"]}
+    wide, narrow = (head.shared_mean.offset for head in network.hypernet.weights)
+    assert (rate[id(wide)], rate[id(narrow)]) == (pytest.approx(0.04), pytest.approx(0.08))
+
+
+@pytest.mark.parametrize(("layers", "steps"), [(4, 0), (5, RISING)])
+def test_rates_rise_in_deep_networks_alone(layers: int, steps: int) -> None:
+    hidden = [part for _ in range(layers - 1) for part in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
+    net = torch.nn.Sequential(*hidden, torch.nn.Linear(4, 3))
+    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
+    assert rising_steps(network) == steps
+    schedule = Schedule(bhc.Learn(steps=1000), [1.0], torch.device("cpu"), rising=steps)
+    factors = [float(schedule.advance()[1]) for _ in range(steps + 2)]
+    assert factors[0] == pytest.approx(1 / (steps + 1))
+    assert factors[-2:] == [1.0, 1.0]

@@ -59,7 +59,7 @@ class Layer:
     @property
     def weight_size(self) -> float:
         """The root mean square of its weights."""
-        return float(self.module.weight.detach().square().mean().sqrt())
+        return float(self.module.weight.detach().double().square().mean().sqrt())
 
     @property
     def num_flops(self) -> int:

@@ -5,12 +5,12 @@ from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, LowRank, ScalesOnly, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
-from bhc.hypernet.priors import SHALLOW, usual_prior_stds
+from bhc.hypernet.priors import FEW_LAYERS, usual_prior_stds
 
 __all__ = [
     "EMBEDDING_WIDTH",
+    "FEW_LAYERS",
     "GENERATORS",
-    "SHALLOW",
     "ConditionalNetwork",
     "Design",
     "Full",

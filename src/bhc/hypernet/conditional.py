@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from bhc import contexts
 from bhc.contexts import ContextBatch, ContextSpace
 from bhc.errors import BhcError
-from bhc.graph import Graph, describe, find_layers, find_units, rebuild
+from bhc.graph import LAYERS, Graph, describe, find_layers, find_units, rebuild
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
@@ -145,7 +145,9 @@ class ConditionalNetwork(nn.Module):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ConditionalNetwork":
         """The network that ``to_dict`` described; load a state dict into it."""
+        graph = rebuild(data["network"])
         limits: Sequence[float | None] | None = data["std_limits"]
+        layers = sum(isinstance(step.module, LAYERS) for step in graph.steps)
         # The values are about to be replaced, so start from the cheapest.
         design = Design(
             generator_from_dict(data["generator"]),
@@ -153,11 +155,11 @@ class ConditionalNetwork(nn.Module):
             data["family"],
             None if limits is None else tuple(limits),
             tuple(data.get("keep", ())),
-            tuple(data["prior_stds"]) if "prior_stds" in data else None,
+            tuple(data.get("prior_stds", [1.0] * layers)),  # older runs have the paper's
         )
         example = torch.zeros(1, *data["input_shape"])
         return cls(
-            rebuild(data["network"]),
+            graph,
             contexts.from_dict(data["context"]),
             design,
             example_input=example,

@@ -6,7 +6,7 @@ from math import log, sqrt
 import torch
 from torch import Generator, Tensor
 
-HEADROOM = 3.0  # between a log-variance at the start and the prior's
+HEADROOM = 3.0  # of a log-variance at the start under the prior's
 
 
 @dataclass(frozen=True)

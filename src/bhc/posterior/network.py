@@ -63,6 +63,6 @@ class BayesianGraph:
 
 
 def _laid_out(x: Tensor) -> Tensor:
-    """Images on a GPU with their channels last in memory: its convolutions are made for that, and all that follows
-    keeps the layout."""
+    """Images on a GPU with their channels last in memory: its convolutions are made for that, and what follows keeps
+    the layout. Only weights of each context's own (``Full``) need channels first, and one channel is both."""
     return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x

@@ -37,7 +37,7 @@ def save_checkpoint(
 ) -> None:
     """Replace the folder's checkpoint."""
     tensors = {f"network.{name}": tensor for name, tensor in network_tensors(network).items()}
-    tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_tensors(optimizer).items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_tensors(optimizer, network).items()}
     tensors |= {f"generator.{name}": generator.get_state() for name, generator in generators.items()}
     header = {
         "position": position.__dict__,
@@ -70,12 +70,17 @@ def restore_network_(
     load_network_(network, _part(tensors, "network."), gates=gates, source=folder.checkpoint, hint=hint)
 
 
-def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor], network: ConditionalNetwork) -> None:
     """Put moments and step counts back, parameter by parameter."""
-    saved = _part(tensors, "optimizer.")
-    for index, parameter in enumerate(_parameters(optimizer)):
-        names = [name for name in saved if name.startswith(f"{index}.")]
-        optimizer.state[parameter] = {name.split(".", 1)[1]: saved[name].to(parameter.device) for name in names}
+    parameters = dict(network.named_parameters())
+    for key, value in _part(tensors, "optimizer.").items():
+        name, _, part = key.rpartition(":")
+        if name not in parameters:
+            raise BhcError(
+                f"the checkpoint has an optimiser's {key!r}, which belongs to nothing here",
+                hint="it was written by another version; start again with overwrite=True",
+            )
+        optimizer.state[parameters[name]][part] = value.to(parameters[name].device)
 
 
 def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor]) -> None:
@@ -84,16 +89,13 @@ def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Ten
             generators[name].set_state(state)
 
 
-def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+def _optimizer_tensors(optimizer: Optimizer, network: ConditionalNetwork) -> dict[str, Tensor]:
+    """By the names of parameters: their order among the optimiser's groups follows from their rates."""
     return {
-        f"{index}.{name}": torch.as_tensor(value)
-        for index, parameter in enumerate(_parameters(optimizer))
-        for name, value in optimizer.state.get(parameter, {}).items()
+        f"{name}:{part}": torch.as_tensor(value)
+        for name, parameter in network.named_parameters()
+        for part, value in optimizer.state.get(parameter, {}).items()
     }
-
-
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -150,7 +150,7 @@ class _Trainer:
             precision=self.options.precision,
         )
         if restored is not None:
-            restore_optimizer_(take.optimizer, restored)
+            restore_optimizer_(take.optimizer, restored, self.network)
         skipped_before = self.position.skipped
         progress = self.options.progress
         progress.begin(stage.title, stage.steps, self.position.stage_step)

@@ -102,8 +102,8 @@ class Learn(Stage):
     ``num_data`` is N in the objective; by default ``|D_t|``, the training examples of each context's classes.
     ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
     end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
-    and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Rates of means are
-    those of shallow networks; deeper ones and smaller weights take smaller steps (``bhc.training.rates``).
+    and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Means of weights take
+    smaller steps in deep networks and where they are small (``bhc.training.rates``).
     """
 
     steps: int = 4000
@@ -131,10 +131,10 @@ class Learn(Stage):
         network.hypernet.thaw_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        factors = rates.of_weights(network)
+        factors, others = rates.of_weights(network), rates.of_vectors(network)
         by_parameter = {}
         for name, parameter in network.hypernet.named_parameters():
-            rate = self.logvar_rate if "logvar" in name else self.rate * factors.get(parameter, 1.0)
+            rate = self.logvar_rate if "logvar" in name else self.rate * factors.get(parameter, others)
             by_parameter[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
         return _groups(by_parameter)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from bhc.hypernet import ConditionalNetwork
+from bhc.training import rates
 from bhc.training.stages import Draw, Stage
 
 CAPTURING = Lock()
@@ -29,8 +30,12 @@ class CaptureWarning(UserWarning):
 class Schedule:
     """Warmth and rates of every step of a stage as a table on the device, and a counter that walks along it."""
 
-    def __init__(self, stage: Stage, rates: list[float], device: torch.device) -> None:
-        rows = [[stage.warmth(step), stage.rate_factor(step)] for step in range(stage.steps)]
+    def __init__(self, stage: Stage, rates: list[float], device: torch.device, *, rising: int = 0) -> None:
+        """The rates rise over the first ``rising`` steps."""
+        rows = [
+            [stage.warmth(step), stage.rate_factor(step) * min(1.0, (step + 1) / (rising + 1))]
+            for step in range(stage.steps)
+        ]
         self._table = torch.tensor(rows, dtype=torch.float32, device=device)
         self._base = torch.tensor(rates, dtype=torch.float32, device=device)
         self._next = torch.zeros(1, dtype=torch.long, device=device)
@@ -61,7 +66,7 @@ class TrainingStep:
         self._first = first
         device = network.device
         groups = stage.parameter_groups(network)
-        self._schedule = Schedule(stage, [group["lr"] for group in groups], device)
+        self._schedule = Schedule(stage, [group["lr"] for group in groups], device, rising=rates.rising_steps(network))
         self._schedule.go_to(first)
         # Rates as tensors, so that a captured step reads what they are by then.
         self.optimizer = Adam(
