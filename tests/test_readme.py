@@ -93,3 +93,18 @@ def test_the_figures_are_those_of_the_result_file() -> None:
             f"{summary['error_max']:.2f} %",
         ):
             assert figure in README, figure
+
+
+def test_the_speed_of_a_training_step_is_what_its_benchmark_measured() -> None:
+    adams = {"plain": "torch's Adam as it comes", "plain-fused": "fused Adam, as ours"}
+    for row in json.loads((ROOT / "benchmarks/training_step.json").read_text())["rows"]:
+        for kind, ratios in row["ratios"].items():
+            plain = row[f"{kind.replace('-', '_')}_ms"]
+            shared = " | ".join(f"{ratios[generator]:.1f} x" for generator in ("scales-only", "low-rank"))
+            line = f"| {row['model']} | {plain:.1f} ms, {adams[kind]} | {shared} | {ratios['full']:.0f} x |"
+            assert line in README, line
+
+
+def test_the_time_of_emission_is_what_its_benchmark_measured() -> None:
+    times = [row["emit_ms_median"] for row in json.loads((ROOT / "benchmarks/emission.json").read_text())["rows"]]
+    assert f"takes {min(times):.1f} to {max(times):.1f} ms" in README
