@@ -107,11 +107,17 @@ class Convolution(_Moments):
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         if weight.base.shape[0] > 1 or variance.shape[0] > 1 or isinstance(self.padding, str):
             return super().mean_and_variance(h, weight, variance)
-        shared = _in_working_precision(h, weight.base.squeeze(0), variance.squeeze(0))
-        product, spread = ConvolvedMoments.apply(*shared, self._geometry)
-        if weight.left is not None and weight.right is not None:
-            product = product + self.apply_low_rank(h, weight.left, weight.right)
-        return product, spread
+        h, shared, variance = _in_working_precision(h, weight.base.squeeze(0), variance.squeeze(0))
+        if weight.left is None or weight.right is None:
+            return ConvolvedMoments.apply(h, shared, variance, self._geometry)
+        if self.groups > 1:
+            product, spread = ConvolvedMoments.apply(h, shared, variance, self._geometry)
+            return product + self.apply_low_rank(h, weight.left, weight.right), spread
+        # The low-rank part's thin product rides along as a few more filters.
+        filters = torch.cat([shared, self._kernels(weight.right, shared.shape[1]).to(shared.dtype)])
+        products, spread = ConvolvedMoments.apply(h, filters, variance, self._geometry)
+        product, thin = products.split([len(shared), len(filters) - len(shared)], dim=1)
+        return product + self._widen(thin, weight.left), spread
 
     @property
     def _geometry(self) -> dict[str, Any]:
@@ -129,18 +135,25 @@ class Convolution(_Moments):
         return apart.transpose(0, 1).flatten(0, 1)
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        kernels = self._kernels(right, h.shape[1] // self.groups)
+        return self._widen(self._convolve(h, torch.cat([kernels] * self.groups), groups=self.groups), left)
+
+    def _kernels(self, right: Tensor, inputs: int) -> Tensor:
+        """(I * kernel area, R) as R filters."""
+        return right.mT.reshape(-1, inputs, *self.kernel_size)
+
+    def _widen(self, thin: Tensor, left: Tensor) -> Tensor:
+        """Maps (K * B, groups * R, ...) times (K, O, R), each context's examples by its own."""
         contexts, _, rank = left.shape
-        kernels = right.mT.reshape(rank, h.shape[1] // self.groups, *self.kernel_size)
-        thin = self._convolve(h, torch.cat([kernels] * self.groups), groups=self.groups)
-        batch, area = h.shape[0] // contexts, thin.shape[2:]
-        if self.groups == 1 and not thin.is_contiguous():  # channels last: (places, R) times (R, O), as they lie
+        examples, area = thin.shape[0], thin.shape[2:]
+        if self.groups == 1 and thin.stride(1) == 1:  # channels last: (places, R) times (R, O), as they lie
             per_context = thin.movedim(1, -1).reshape(contexts, -1, rank)
             wide = torch.bmm(per_context, left.mT.to(thin.dtype))
-            return wide.reshape(contexts * batch, *area, -1).movedim(-1, 1)
-        per_context = thin.reshape(contexts, batch, self.groups, rank, -1)
+            return wide.reshape(examples, *area, -1).movedim(-1, 1)
+        per_context = thin.reshape(contexts, examples // contexts, self.groups, rank, -1)
         by_group = left.unflatten(1, (self.groups, -1))
         wide = torch.einsum("kbgra,kgor->kbgoa", per_context, by_group)
-        return wide.reshape(contexts * batch, left.shape[1], *area)
+        return wide.reshape(examples, left.shape[1], *area)
 
     def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
         convolve = CONVOLVE[len(self.kernel_size) - 1]
