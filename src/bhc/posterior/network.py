@@ -47,22 +47,20 @@ class BayesianGraph:
             index = self._place.get(step.name)
             return step.module(*values) if index is None else pass_layer(index, *values)
 
-        images = _laid_out(x)
-        return self._in_precision(x, lambda: self.graph.run(images, apply))
+        return self._on_device(x, lambda images: self.graph.run(images, apply))
 
     def plain(self, x: Tensor) -> Tensor:
         """The network as it was pretrained."""
-        images = _laid_out(x)
-        return self._in_precision(x, lambda: self.graph(images))
+        return self._on_device(x, self.graph)
 
-    def _in_precision(self, x: Tensor, run: Callable[[], Tensor]) -> Tensor:
+    def _on_device(self, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+        """In the wanted precision and in the device's favourite layout: channels last for images on a GPU.
+
+        What follows keeps it; only weights of each context's own (``Full``) go through channels first.
+        """
+        if x.is_cuda and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         if self.precision is None:
-            return run()
+            return run(x)
         with torch.autocast(x.device.type, dtype=self.precision):
-            return run().float()
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    """Images on a GPU with their channels last in memory: its convolutions are made for that, and what follows keeps
-    the layout. Only weights of each context's own (``Full``) need channels first, and one channel is both."""
-    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
+            return run(x).float()

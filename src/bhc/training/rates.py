@@ -34,9 +34,10 @@ def rising_steps(network: ConditionalNetwork) -> int:
 
 def of_weights(network: ConditionalNetwork) -> dict[nn.Parameter, float]:
     """The factor of each parameter that generates a layer's weights."""
+    factors = [_of_layer(layer) / slowdown(network) for layer in network.layers]
     return {
-        parameter: _of_layer(layer) / slowdown(network)
-        for layer, head in zip(network.layers, network.hypernet.weight_heads, strict=True)
+        parameter: factor
+        for factor, head in zip(factors, network.hypernet.weight_heads, strict=True)
         for parameter in head.parameters()
     }
 
