@@ -38,8 +38,15 @@ class Chosen:
 
 
 def thresholds_of(asked: Sequence[Asked]) -> list[float]:
-    """Where a curve is drawn: a log dropout rate means the same everywhere, so steps are equal and fine."""
-    return np.linspace(*(SINGLE_WEIGHTS if _family(asked).cuts_weights else UNITS), CURVE_POINTS).tolist()
+    """Where a curve is drawn: a log dropout rate means the same everywhere, so steps are equal and fine.
+
+    Where training was told which ratios are wanted, the thresholds of those.
+    """
+    trained = asked[0][0].model.model
+    told = any(stage.get("ratios") for stage in trained.training["recipe"])
+    usual = SINGLE_WEIGHTS if _family(asked).cuts_weights else UNITS
+    low, high = trained.thresholds if told and trained.thresholds else usual
+    return np.linspace(low, high, CURVE_POINTS).tolist()
 
 
 def curve(

@@ -145,8 +145,7 @@ class Study:
 
     def _consolidation(self, size: dict[str, int]) -> Recipe:
         options = dict(self.consolidate or {})
-        if "thresholds" in options:
-            options["thresholds"] = tuple(options["thresholds"])
+        options |= {name: tuple(options[name]) for name in ("thresholds", "ratios") if name in options}
         # The network of budget 0 is frozen by then.
         budget = {"budget": 1.0} if self.method.name == "bhc-cw" else {}
         return (bhc.Consolidate(**size, **options, **budget),)

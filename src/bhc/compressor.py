@@ -22,10 +22,10 @@ from bhc.training import (
     Recipe,
     RunFolder,
     TrainedModel,
+    computing,
     default_progress,
     find_device,
     load_run,
-    repeatable,
     save_run,
     train,
 )
@@ -160,7 +160,7 @@ def fit(
     )
     model.network.to(target)
     try:
-        with repeatable(deterministic):
+        with computing(repeatable=deterministic):
             trained = train(
                 model.network,
                 _as_split(train_set, model.network),

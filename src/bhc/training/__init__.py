@@ -1,7 +1,7 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
 from bhc.training.collapse import CollapseWarning
-from bhc.training.device import describe_device, find_device, repeatable
+from bhc.training.device import computing, describe_device, find_device
 from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off
 from bhc.training.loop import Options, choose_threshold, train
 from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
@@ -41,6 +41,7 @@ __all__ = [
     "TrainedModel",
     "base_error",
     "choose_threshold",
+    "computing",
     "default_plan",
     "default_progress",
     "describe_device",
@@ -50,7 +51,6 @@ __all__ = [
     "load_weights",
     "pooled",
     "pretrain",
-    "repeatable",
     "save_run",
     "save_weights",
     "trade_off",

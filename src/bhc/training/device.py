@@ -30,16 +30,16 @@ def describe_device(device: torch.device) -> str:
 
 
 @contextmanager
-def repeatable(wanted: bool) -> Iterator[None]:
-    """Make CUDA give the same bits again while inside; a CPU does anyway."""
-    if not wanted:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    # cuBLAS reads this when it starts, so it must be there before the first product.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+def computing(*, repeatable: bool) -> Iterator[None]:
+    """CUDA gives the same bits again while inside, or else picks its fastest convolutions; a CPU is left alone."""
+    exact, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    if repeatable:
+        # cuBLAS reads this when it starts, so it must be there before the first product.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = not repeatable  # a step has the same shapes every time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(exact)
+        torch.backends.cudnn.benchmark = search

@@ -12,6 +12,8 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerMask
 from bhc.training.objective import restrict
 
+LOG_DROPOUTS = (-20.0, 10.0)  # beyond these a threshold changes nothing
+
 CHUNK = 4096
 
 
@@ -55,6 +57,26 @@ def pruning_ratios(network: ConditionalNetwork, batch: ContextBatch, threshold: 
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
     fates = network.find_masks(dropouts, thresholds, batch.outputs)
     return network.num_weights / count_weights(network, fates.layers)
+
+
+def harmonic(ratios: Tensor) -> float:
+    """The ratio of the contexts together, were all of them stored."""
+    return float(len(ratios) / (1 / ratios).sum())
+
+
+def threshold_for(network: ConditionalNetwork, batch: ContextBatch, ratio: float) -> float:
+    """The largest threshold, to a thousandth, that makes the contexts of a batch this many times smaller.
+
+    A lower threshold removes more; where none is low enough, the lowest that makes sense.
+    """
+    low, high = LOG_DROPOUTS
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        if harmonic(pruning_ratios(network, batch, middle)) >= ratio:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @torch.no_grad()

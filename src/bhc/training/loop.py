@@ -23,7 +23,7 @@ from bhc.training.checkpoint import (
 )
 from bhc.training.collapse import CollapseWatch
 from bhc.training.device import describe_device
-from bhc.training.evaluation import Point, Probe, base_error, pruning_ratios, trade_off
+from bhc.training.evaluation import Point, Probe, base_error, harmonic, pruning_ratios, trade_off
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
@@ -89,6 +89,7 @@ class _Trainer:
         options: Options,
     ) -> None:
         self.network, self.recipe, self.options = network, recipe, options
+        self.stages = list(recipe)  # as they are run: settled by what was learned before
         self.validation = cap_per_class(validation_set)
         self.folder = None if options.run is None else RunFolder(options.run)
         self.position = Position(curves={})
@@ -104,9 +105,10 @@ class _Trainer:
         """All stages, from wherever the run is."""
         restored = self._open_folder()
         first = self.position.stage
-        for index, stage in enumerate(self.recipe[first:], start=first):
+        for index in range(first, len(self.recipe)):
             if index > self.position.stage:
                 self.position.stage, self.position.stage_step = index, 0
+            stage = self._settle(index)
             if isinstance(stage, Consolidate) and not self.position.stage_step:
                 self._measure("before")
             stage.prepare_(self.network)
@@ -114,13 +116,20 @@ class _Trainer:
                 self._run_stage(stage, restored if index == first else None)
         self._measure("after")
 
+    def _settle(self, index: int) -> Stage:
+        stage = self.recipe[index]
+        if isinstance(stage, Consolidate):
+            stage = stage.settled(self.network, _batch_of(self.network, self.probes))
+        self.stages[index] = stage
+        return stage
+
     def finished(self, class_names: tuple[str, ...] | None) -> TrainedModel:
         curves = self.position.curves or {}
         after = [Point(**point) for point in curves["after"]]
         # A base network that knows nothing is no yardstick; the best point of the curve is.
         original = base_error(self.network, self.probes, self.validation) if self.network.pretrained else None
         yardstick = min(point.error for point in after) if original is None else original
-        consolidated = [stage for stage in self.recipe if isinstance(stage, Consolidate)]
+        consolidated = [stage for stage in self.stages if isinstance(stage, Consolidate)]
         return TrainedModel(
             self.network,
             validation=self.validation,
@@ -203,8 +212,7 @@ class _Trainer:
         """Harmonic pruning ratio over the probes at the middle of the thresholds in use."""
         low, high = self._threshold_range()
         batch = _batch_of(self.network, self.probes)
-        ratios = pruning_ratios(self.network, batch, (low + high) / 2)
-        return float(len(ratios) / (1 / ratios).sum())
+        return harmonic(pruning_ratios(self.network, batch, (low + high) / 2))
 
     def _measure(self, name: str) -> None:
         low, high = self._threshold_range()
@@ -214,7 +222,8 @@ class _Trainer:
         self.position.curves[name] = [point.to_dict() for point in points]
 
     def _threshold_range(self) -> tuple[float, float]:
-        ranges = [stage.thresholds for stage in self.recipe if isinstance(stage, Consolidate)]
+        """That of consolidation; where it is not known yet, what is usual."""
+        ranges = [stage.thresholds for stage in self.stages if isinstance(stage, Consolidate) and stage.thresholds]
         return ranges[-1] if ranges else self.network.hypernet.family.thresholds
 
     def _open_folder(self) -> dict[str, Any] | None:
@@ -232,6 +241,8 @@ class _Trainer:
         for finished in self.recipe[: self.position.stage]:
             finished.prepare_(self.network)  # what it froze is not in a checkpoint
         restore_network_(self.network, tensors, gates=gates, folder=self.folder)
+        for index in range(self.position.stage):
+            self._settle(index)
         restore_generators_(self.draw.generators, tensors)
         return tensors
 

@@ -17,7 +17,10 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training import rates
 from bhc.training.batches import ClassIndex
+from bhc.training.evaluation import threshold_for
 from bhc.training.objective import distillation, negative_elbo, restrict
+
+USUAL_THRESHOLDS = (-2.0, 1.0)  # a unit with a log dropout rate of more than 1 tells nothing
 
 
 @dataclass(frozen=True)
@@ -187,11 +190,13 @@ class Consolidate(Stage):
 
     The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
     first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
-    range. The pretrained network is a free teacher. Offsets frozen for a budget stay as they are.
+    range. The range is ``thresholds``, or those that make networks ``ratios`` times smaller: which these are is known
+    when learning has ended. The pretrained network is a free teacher. Offsets frozen for a budget stay as they are.
     """
 
     steps: int = 3500
-    thresholds: tuple[float, float] = (-2.0, 1.0)
+    thresholds: tuple[float, float] | None = None  # (-2, 1) unless ratios are given
+    ratios: tuple[float, float] | None = None
     rate: float = 2e-3
     contexts: int = 16
     examples: int = 16
@@ -203,13 +208,26 @@ class Consolidate(Stage):
 
     def __post_init__(self) -> None:
         _check_numbers(self, positive=("rate", "temperature"), not_negative=("teacher_weight",))
-        low, high = self.thresholds
-        if not low <= high:
-            raise BhcError(f"the range of thresholds must ascend, given {self.thresholds}")
-        object.__setattr__(self, "thresholds", (float(low), float(high)))
+        if self.thresholds is not None and self.ratios is not None:
+            raise BhcError("consolidation covers thresholds or ratios, given both", hint="leave one of them out")
+        if self.ratios is None:
+            thresholds = USUAL_THRESHOLDS if self.thresholds is None else self.thresholds
+            object.__setattr__(self, "thresholds", _ascending("thresholds", thresholds))
+        else:
+            object.__setattr__(self, "ratios", _ascending("ratios", self.ratios))
+            if self.ratios[0] < 1:
+                raise BhcError(f"a network cannot become less than 1 times smaller, given ratios {self.ratios}")
 
     def check(self, space: ContextSpace) -> None:
         _check_budget(self.budget, space)
+
+    def settled(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Consolidate":
+        """The same with thresholds where ratios were given; the dropout rates of the network are final by now."""
+        if self.ratios is None:
+            return self
+        small, large = self.ratios
+        thresholds = threshold_for(network, contexts, large), threshold_for(network, contexts, small)
+        return replace(self, thresholds=thresholds, ratios=None)
 
     def prepare_(self, network: ConditionalNetwork) -> None:
         if network.hypernet.gates is None:
@@ -223,6 +241,7 @@ class Consolidate(Stage):
 
     def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
+        assert self.thresholds is not None, "ratios are settled before the first step"
         low, high = self.thresholds
         threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
         logits = network.masked(x, batch, threshold=threshold)
@@ -264,6 +283,13 @@ def _check_numbers(stage: Any, *, positive: tuple[str, ...], not_negative: tuple
         if value is not None and not (isfinite(value) and (value > least or (allowed and value == least))):
             word = "at least" if allowed else "more than"
             raise BhcError(f"{name} must be a number of {word} {least:g}, given {value}")
+
+
+def _ascending(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(bound) for bound in bounds)
+    if not low <= high:
+        raise BhcError(f"the range of {name} must ascend, given {bounds}")
+    return low, high
 
 
 def _check_budget(budget: float | None, space: ContextSpace) -> None:
