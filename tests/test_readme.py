@@ -35,7 +35,7 @@ def test_the_python_blocks_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bhc.data, "load", lambda name: digits)
     monkeypatch.setattr("bhc.training.pretraining.DEFAULT_PLAN", Pretraining(epochs=2))
-    monkeypatch.setattr("bhc.compressor.DEFAULT_RECIPE", QUICK)
+    monkeypatch.setattr("bhc.compressor.default_recipe", lambda network: QUICK)
     names: dict[str, object] = {}
     assert len(blocks("python")) == 2
     for block in blocks("python"):

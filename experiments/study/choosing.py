@@ -11,9 +11,10 @@ from bhc.contexts import Context, ContextBatch
 from bhc.emission.plan import Cutter, Plan
 from bhc.emission.precision import scales_for
 from bhc.emission.slim import Slimmer, assemble
-from bhc.formats import unrolled
+from bhc.emission.trial import Workshop
 from bhc.posterior import Family
-from bhc.training import Point, ThresholdTrial, pooled
+from bhc.training import Point, ThresholdTrial, pooled, try_thresholds
+from study.answering import answers, exact_products
 from study.config import Choice
 from study.methods import Case, Sample, request
 from study.training import Member
@@ -22,7 +23,6 @@ CURVE_POINTS = 49
 UNITS = (-8.0, 4.0)  # thresholds tried where units go
 CONTEXTS_ROUNDED = 40  # contexts that the steps are tried on; only random batches are more
 SINGLE_WEIGHTS = (-3.0, 9.0)  # and where single weights do
-CHUNK = 1000
 
 Asked = tuple[Member, Case]
 
@@ -57,11 +57,26 @@ def curve(
     return pooled(thresholds, [_trials(member, getattr(case, on), thresholds, place) for member, case in asked])
 
 
-@torch.no_grad()
 def _trials(member: Member, sample: Sample, thresholds: Sequence[float], device: torch.device) -> list[ThresholdTrial]:
-    """One context at each threshold, by running what is emitted there; the same cut runs once."""
+    """One context at each threshold: what is emitted there, or on a GPU, to which every new shape is a burden, the
+    masked network that is equal to it."""
+    if device.type == "cpu":
+        return _emitted_trials(member, sample, thresholds, device)
+    network = member.model.network.to(device)
+    try:
+        with exact_products():
+            return try_thresholds(network, _context(member, sample), sample.examples, thresholds)
+    finally:
+        network.to("cpu")
+
+
+@torch.no_grad()
+def _emitted_trials(
+    member: Member, sample: Sample, thresholds: Sequence[float], device: torch.device
+) -> list[ThresholdTrial]:
+    """The same cut runs once."""
     network = member.model.network
-    images, labels = sample.examples.images.to(device), sample.examples.labels
+    images, labels = sample.examples.images, sample.examples.labels
     cutter = Cutter(network, _context(member, sample))
     slimmer = Slimmer(cutter)
     known: dict[tuple[int, ...], ThresholdTrial] = {}
@@ -71,11 +86,8 @@ def _trials(member: Member, sample: Sample, thresholds: Sequence[float], device:
         signature = (*plan.widths, *(int(kept.sum()) for kept in _kept_weights(plan)))
         if signature not in known:  # a falling threshold only ever removes, so the counts tell
             small = assemble(network, plan, slimmer.layers(plan))
-            small = unrolled(small) if device.type == "cpu" else small.to(device)
-            with torch.backends.cudnn.flags(allow_tf32=False):  # floats as the emitted network has them
-                places = torch.cat([small(part).argmax(1) for part in images.split(CHUNK)]).cpu()
-            wrong = int((torch.tensor(plan.classes)[places] != labels).sum())
-            known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, wrong, len(places))
+            wrong = answers(small, images, plan.classes, device=device) != labels
+            known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, int(wrong.sum()), len(labels))
         trials.append(known[signature])
     return trials
 
@@ -84,7 +96,9 @@ def _kept_weights(plan: Plan) -> list[torch.Tensor]:
     return [layer.kept_weights for layer in plan.layers if layer.kept_weights is not None]
 
 
-def choose(asked: Sequence[Asked], points: Sequence[Point], choice: Choice, group: int) -> Chosen:
+def choose(
+    asked: Sequence[Asked], points: Sequence[Point], choice: Choice, group: int, *, device: str | torch.device = "cpu"
+) -> Chosen:
     """Apply the study's rule to one group."""
     most, most_rounded = choice.limits(group, min(point.error for point in points))
     if choice.threshold is not None:
@@ -94,7 +108,7 @@ def choose(asked: Sequence[Asked], points: Sequence[Point], choice: Choice, grou
         assert most is not None
         best = largest(points, most)
         threshold, error = best.threshold, best.error
-    by_scale = {scale: rounded_error(asked, threshold, scale) for scale in scales_for(_family(asked))}
+    by_scale = rounded_errors(asked, threshold, device=torch.device(device))
     fitting = [scale for scale, wrong in by_scale.items() if wrong <= most_rounded]
     scale = max(fitting) if fitting else min(by_scale, key=lambda scale: by_scale[scale])
     return Chosen(threshold, scale, error, by_scale[scale])
@@ -108,15 +122,20 @@ def largest(points: Sequence[Point], most_error: float) -> Point:
     return min(points, key=lambda point: point.error)
 
 
-def rounded_error(asked: Sequence[Asked], threshold: float, scale: float) -> float:
-    """Validation error with weights in steps of this scale, pooled, percent."""
-    wrong = images = 0
+def rounded_errors(asked: Sequence[Asked], threshold: float, *, device: torch.device) -> dict[float, float]:
+    """Validation error with weights in steps of each scale, pooled, percent."""
+    scales = scales_for(_family(asked))
+    wrong, images = dict.fromkeys(scales, 0), 0
     for member, case in asked[:CONTEXTS_ROUNDED]:
         examples = case.validation.examples
-        small = emit(member, case.validation, threshold, bhc.VarianceBits(scale))
-        wrong += int((small.predict(examples.images).labels != examples.labels).sum())
+        cutter = Cutter(member.model.network, _context(member, case.validation))
+        stock = Workshop(member.model.model, cutter).stock(threshold)
+        for scale in scales:
+            rounded = stock.trial(scale).network
+            found = answers(rounded.graph, examples.images, rounded.labels, device=device)
+            wrong[scale] += int((found != examples.labels).sum())
         images += len(examples)
-    return 100 * wrong / images
+    return {scale: 100 * misses / images for scale, misses in wrong.items()}
 
 
 def emit(member: Member, sample: Sample, threshold: float, precision: bhc.VarianceBits | bhc.Float32) -> bhc.Compressed:

@@ -80,6 +80,7 @@ class Study:
     generator: GeneratorSpec
     learn: dict[str, Any]
     learn_high: dict[str, Any]  # the second stage of a budget
+    narrow: dict[str, Any] | None
     consolidate: dict[str, Any] | None
     choice: Choice
     augment: bool  # whether images are cropped and mirrored
@@ -115,6 +116,7 @@ class Study:
             generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
             learn=data["learn"],
             learn_high=data.get("learn_high", {}),
+            narrow=data.get("narrow"),
             consolidate=data.get("consolidate"),
             choice=Choice.of(**data["choose"]),
             augment=bool(data.get("augment", False)),
@@ -137,14 +139,23 @@ class Study:
     def recipe(self) -> Recipe:
         """The stages of training."""
         size = {"contexts": self.method.contexts, "examples": self.method.examples}
-        after = () if self.consolidate is None else self._consolidation(size)
+        after = (*self._narrowing(size), *self._consolidation(size))
         if self.method.name != "bhc-cw":
             return (bhc.Learn(**size, **self.learn), *after)
         low, high = self.learn, self.learn | self.learn_high
         return (*bhc.two_stage_budget(bhc.Learn(**size, **low), bhc.Learn(**size, **high)), *after)
 
+    def _narrowing(self, size: dict[str, int]) -> Recipe:
+        """Learning goes on as it was, but for what is said."""
+        if self.narrow is None:
+            return ()
+        learned = {name: value for name, value in self.learn.items() if name not in ("steps", "warm_up")}
+        return (bhc.Narrow(**size, **(learned | self.narrow)),)
+
     def _consolidation(self, size: dict[str, int]) -> Recipe:
-        options = dict(self.consolidate or {})
+        if self.consolidate is None:
+            return ()
+        options = dict(self.consolidate)
         options |= {name: tuple(options[name]) for name in ("thresholds", "ratios") if name in options}
         # The network of budget 0 is frozen by then.
         budget = {"budget": 1.0} if self.method.name == "bhc-cw" else {}

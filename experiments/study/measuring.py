@@ -11,12 +11,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import bhc
 from bhc.emission.emit import ThresholdWarning
-from bhc.results import Outcome, environment, harmonic, judge, mean, summarise
+from bhc.graph import Graph
+from bhc.results import Outcome, environment, harmonic, mean, summarise
 from bhc.training import describe_device
 from study import sparse
+from study.answering import answers
 from study.choosing import Asked, Chosen, choose, curve, emit, log_dropout, thresholds_of
 from study.config import Study
 from study.methods import Case
@@ -26,7 +29,7 @@ WITH_HISTOGRAM = ("bc-gnj", "bc-ghs", "bc-io-gnj")
 
 
 def measure(study: Study, seed: int, members: Sequence[Member], *, device: str = "cpu") -> dict[str, Any]:
-    """The content of one result file; curves, which take hundreds of networks, are drawn on ``device``."""
+    """The content of one result file; networks are emitted on the CPU and run on ``device``."""
     began = time.perf_counter()
     asked = [(member, case) for member in members for case in member.cases]
     trade_offs, rows, outcomes, chosen = [], [], [], []
@@ -35,14 +38,14 @@ def measure(study: Study, seed: int, members: Sequence[Member], *, device: str =
             own = list(part)
             thresholds = thresholds_of(own)
             seen = curve(own, thresholds, on="validation", device=device)
-            settled = choose(own, seen, study.choice, number)
+            settled = choose(own, seen, study.choice, number, device=device)
             unseen = curve(own, thresholds, on="test", device=device)
             trade_offs.append(
                 {"name": group, "validation": [p.to_dict() for p in seen], "test": [p.to_dict() for p in unseen]}
             )
             chosen.append({"group": group, **asdict(settled)})
             for pair in own:
-                outcome, row = _row(study, *pair, settled)
+                outcome, row = _row(study, *pair, settled, torch.device(device))
                 outcomes.append(outcome)
                 rows.append(row)
     train_seconds = sum(member.seconds for member in members)
@@ -69,12 +72,25 @@ def measure(study: Study, seed: int, members: Sequence[Member], *, device: str =
     }
 
 
-def _row(study: Study, member: Member, case: Case, chosen: Chosen) -> tuple[Outcome, dict[str, Any]]:
+def _row(
+    study: Study, member: Member, case: Case, chosen: Chosen, device: torch.device
+) -> tuple[Outcome, dict[str, Any]]:
     """One context on test data; its file is written, read back and judged as it was read."""
     pruned = emit(member, case.test, chosen.threshold, bhc.Float32())
     small = emit(member, case.test, chosen.threshold, bhc.VarianceBits(chosen.scale))
     examples = case.test.examples
-    outcome = judge(small, pruned, member.model.network, examples)
+
+    def labels_by(network: Graph) -> Tensor:
+        return answers(network, examples.images, small.classes, device=device)
+
+    outcome = Outcome(
+        small=small,
+        labels=examples.labels,
+        before=labels_by(member.model.network.base_model),
+        pruned=labels_by(pruned.network.graph),
+        after=labels_by(small.network.graph),
+        num_classes=member.model.network.num_classes,
+    )
     row = {"label": case.label, **outcome.to_dict()}
     if study.method.family == "sparse-vd":
         row |= {"pruning_ratio": sparse.pruning_ratio(pruned), "bits_ratio": sparse.bits_ratio(small)}
@@ -82,9 +98,9 @@ def _row(study: Study, member: Member, case: Case, chosen: Chosen) -> tuple[Outc
     with TemporaryDirectory() as folder:
         path = Path(folder) / "small.bhc"
         small.save(path)
-        answers = bhc.read(path).predict(examples.images).labels
+        read = labels_by(bhc.read(path).network.graph)
         row["file_bytes"] = path.stat().st_size
-    row["file_error"] = 100 * int((answers != examples.labels).sum()) / len(examples)
+    row["file_error"] = 100 * int((read != examples.labels).sum()) / len(examples)
     if len(member.cases) == 1:
         row["train_seconds"] = member.seconds
     return outcome, row

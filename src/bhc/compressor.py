@@ -15,8 +15,6 @@ from bhc.errors import BhcError
 from bhc.graph import trace
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.training import (
-    Consolidate,
-    Learn,
     Options,
     Progress,
     Recipe,
@@ -24,13 +22,13 @@ from bhc.training import (
     TrainedModel,
     computing,
     default_progress,
+    default_recipe,
     find_device,
     load_run,
     save_run,
     train,
 )
 
-DEFAULT_RECIPE: Recipe = (Learn(), Consolidate())
 LOG_EVERY, LOG_EVERY_ON_GPU = 50, 500  # steps; a GPU takes many a second, and each look makes it wait
 
 
@@ -136,6 +134,7 @@ def fit(
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
 
+    Without a ``recipe`` it is ``bhc.training.default_recipe``: learn, narrow where layers are many, consolidate.
     With ``run`` the folder gets checkpoints, a diary and at the end the model. ``resume=True`` goes on from the
     last checkpoint, to the same bits on a CPU with the same number of threads; on CUDA with
     ``deterministic=True``, which is slower, and else within noise. ``overwrite=True`` starts anew in a folder
@@ -165,7 +164,7 @@ def fit(
                 model.network,
                 _as_split(train_set, model.network),
                 _as_split(validation_set, model.network),
-                DEFAULT_RECIPE if recipe is None else recipe,
+                default_recipe(model.network) if recipe is None else recipe,
                 class_names=class_names,
                 options=options,
             )
@@ -190,4 +189,4 @@ def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) 
     return split
 
 
-__all__ = ["DEFAULT_RECIPE", "Compressor", "fit", "load", "wrap"]
+__all__ = ["Compressor", "fit", "load", "wrap"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from study import choosing
-from study.choosing import CURVE_POINTS, choose, curve, largest, rounded_error, thresholds_of
+from study.choosing import CURVE_POINTS, choose, curve, largest, rounded_errors, thresholds_of
 from study.config import Choice
 from study.methods import Case, Sample
 from study.training import Member
@@ -100,6 +100,17 @@ def without_test(member: Member) -> list[tuple[Member, Case]]:
     return [(member, replace(case, test=None)) for case in member.cases]  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_draws_the_same_curve_and_makes_the_same_choice(pairs_member: Member) -> None:
+    asked = asked_of(few(pairs_member))
+    thresholds = thresholds_of(asked)
+    points = {device: curve(asked, thresholds, on="validation", device=device) for device in ("cpu", "cuda")}
+    assert_same_curve(points["cuda"], points["cpu"])
+    choice = Choice(error=(8.0,), bits_error=(10.0,))
+    here, there = (choose(asked, points["cpu"], choice, 0, device=device) for device in ("cpu", "cuda"))
+    assert (here.threshold, here.scale) == (there.threshold, there.scale)
+
+
 def test_choosing_never_looks_at_test_images(pairs_member: Member) -> None:
     blind = without_test(few(pairs_member))
     thresholds = thresholds_of(blind)
@@ -126,7 +137,7 @@ def wrong_answers(member: Member, threshold: float, scale: float) -> float:
 def test_the_coarsest_steps_within_the_error_are_chosen(pairs_member: Member) -> None:
     asked, points = asked_of(few(pairs_member)), [at(-0.5, 50, 2.0)]
     errors = {scale: wrong_answers(few(pairs_member), -0.5, scale) for scale in SCALES}
-    assert errors == {scale: pytest.approx(rounded_error(asked, -0.5, scale)) for scale in SCALES}
+    assert rounded_errors(asked, -0.5, device=torch.device("cpu")) == pytest.approx(errors)
     assert errors[SCALES[-1]] > errors[SCALES[0]]
     limit = (errors[SCALES[0]] + errors[SCALES[-1]]) / 2
     chosen = choose(asked, points, Choice(error=(3.0,), bits_error=(limit,)), 0)
@@ -141,7 +152,7 @@ def test_coarse_steps_that_happen_to_fit_are_taken_and_else_the_most_accurate(
     pairs_member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = dict.fromkeys(SCALES, 9.0) | {SCALES[1]: 2.0, SCALES[2]: 3.0, SCALES[4]: 2.5}
-    monkeypatch.setattr(choosing, "rounded_error", lambda asked, threshold, scale: errors[scale])
+    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, device: errors)
 
     def scale_within(*limits: float, group: int = 0) -> float:
         choice = Choice(error=(1.0, 1.0), bits_error=limits)
@@ -155,14 +166,14 @@ def test_coarse_steps_that_happen_to_fit_are_taken_and_else_the_most_accurate(
 
 
 def test_a_published_threshold_is_taken_as_it_is(pairs_member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "rounded_error", lambda asked, threshold, scale: threshold)
+    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, device: dict.fromkeys(SCALES, threshold))
     points = [at(-1, 90, 1.0), at(0, 50, 2.0), at(1, 20, 3.0)]
     chosen = choose(asked_of(pairs_member), points, Choice(threshold=0.8, bits_error=(1.0,)), 0)
     assert (chosen.threshold, chosen.validation_error, chosen.validation_error_bits) == (0.8, 3.0, 0.8)
 
 
 def test_each_group_has_a_limit_of_its_own(pairs_member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "rounded_error", lambda asked, threshold, scale: 0.0)
+    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, device: dict.fromkeys(SCALES, 0.0))
     points = [at(-1, 90, 3.0), at(0, 50, 2.0), at(1, 20, 1.0)]
     choice = Choice(error=(1.0, 2.5), bits_error=(1.0, 1.0))
     assert [choose(asked_of(pairs_member), points, choice, group).threshold for group in (0, 1)] == [1, 0]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from experiments.report.methods import METHODS as TABLE_METHODS
 from study.config import Choice, Study
 from study.methods import METHODS
@@ -25,14 +26,18 @@ CONFIGS = sorted((EXPERIMENTS / "configs").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_configuration_is_a_study_that_can_be_trained(path: Path, digits: DataSet) -> None:
+def test_every_configuration_is_a_study_that_can_be_trained(
+    path: Path, digits: DataSet, pretrained: torch.nn.Module
+) -> None:
     study = Study.read(path)
     assert study.name == path.stem == f"{study.model}-{study.method.name}"
     assert study.model in bhc.models.NAMES
     assert study.settings == tomllib.loads(path.read_text())
     space, learned = study.method.space(digits), study.recipe[0]
+    example = digits.train.images[:1]
+    model = bhc.wrap(pretrained, space, example_input=example, family=study.method.family)
     for stage in study.recipe:
-        stage.check(space)
+        stage.check(model.network)
     assert (learned.contexts, learned.examples) == (study.method.contexts, study.method.examples)
     assert learned.steps == study.settings["learn"]["steps"]
     groups = len({case.group for case in study.method.cases(digits)})

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -160,16 +159,22 @@ def test_a_row_is_the_network_that_was_chosen(
 def test_a_file_is_judged_as_it_was_read(
     pairs_study: Study, pairs_member: Member, pairs_result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Forgetful:
-        def predict(self, x: torch.Tensor) -> SimpleNamespace:
-            return SimpleNamespace(labels=torch.full((len(x),), -1))
+    read = bhc.read
 
-    monkeypatch.setattr(bhc, "read", lambda path: Forgetful())
+    def contrary(path: Path) -> bhc.Compressed:
+        small = read(path)
+        last = small.network.layers[-1].module
+        for parameter in last.parameters():
+            parameter.data.neg_()
+        return small
+
+    monkeypatch.setattr(bhc, "read", contrary)
     case = pairs_member.cases[2]
     alone = replace(pairs_member, cases=(case,))
     result = measured(pairs_study, 0, [alone])
     (row,) = result["contexts"]
-    assert row["file_error"] == result["summary"]["file_error"] == result["summary"]["error_max"] == 100.0
+    assert row["file_error"] == result["summary"]["file_error"] == result["summary"]["error_max"]
+    assert row["file_error"] == pytest.approx(100 - row["bits_error"])
     assert row["bits_error"] < 50
     assert row["train_seconds"] == alone.seconds
     assert all("train_seconds" not in other for other in pairs_result["contexts"])

@@ -12,7 +12,7 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
 from bhc.training import Silent
-from bhc.training.stages import Draw, Loss, Stage
+from bhc.training.stages import Dials, Draw, Loss, Stage
 from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
 from tests.training.test_loop import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
 from tests.training.test_step import draw_of
@@ -114,8 +114,8 @@ def test_steps_of_every_kind_of_context_are_captured(
 class Waiting(bhc.Learn):
     """Asks the device for a number, which no capture allows."""
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
-        loss = super().loss(network, draw, warmth=warmth)
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        loss = super().loss(network, draw, dials)
         assert loss.total.item() > 0
         return loss
 
@@ -133,9 +133,9 @@ def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel(digits: DataSet, p
 class OnceBad(bhc.Learn):
     """No number at one step, told by its warmth."""
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
-        loss = super().loss(network, draw, warmth=warmth)
-        bad = (warmth * self.steps).round() == 10
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        loss = super().loss(network, draw, dials)
+        bad = (dials.warmth * self.steps).round() == 10
         return Loss(loss.total * torch.where(bad, torch.nan, 1.0), loss.terms)
 
 

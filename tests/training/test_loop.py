@@ -8,7 +8,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Point, RunFolder, Silent, choose_threshold, load_run
-from bhc.training.stages import Draw, Learn, Loss
+from bhc.training.stages import Dials, Draw, Learn, Loss
 
 RECIPE = (
     bhc.Learn(steps=40, kl_weight=0.1, contexts=4, examples=8),
@@ -90,6 +90,19 @@ def test_a_run_broken_off_in_either_stage_resumes_to_the_same_bits(
     clocks = [model.model.training.pop("seconds") for model in (whole, resumed)]
     assert all(0 < seconds < 600 for seconds in clocks)
     assert whole.model.training == resumed.model.training
+
+
+def test_a_run_that_was_given_ratios_resumes_to_the_same_thresholds(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    recipe = (RECIPE[0], bhc.Consolidate(steps=20, ratios=(1.2, 2.0), contexts=4, examples=8))
+    whole = fit(digits, pretrained, recipe=recipe, run=tmp_path / "whole", checkpoint_every=7)
+    stop = StopAt(20, "consolidating")
+    with pytest.raises(Stopped):
+        fit(digits, pretrained, recipe=recipe, run=tmp_path / "cut", checkpoint_every=7, progress=stop)
+    resumed = fit(digits, pretrained, recipe=recipe, run=tmp_path / "cut", checkpoint_every=7, resume=True)
+    assert_same_bits(whole, resumed)
+    assert whole.model.thresholds == resumed.model.thresholds == bhc.load(tmp_path / "cut").model.thresholds
 
 
 def test_stage_two_of_a_budget_resumes_with_its_offsets_still_frozen(
@@ -226,10 +239,10 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
 
     taken = 0
 
-    def sometimes_nan(self: Learn, network: object, draw: Draw, *, warmth: torch.Tensor) -> Loss:
+    def sometimes_nan(self: Learn, network: object, draw: Draw, dials: Dials) -> Loss:
         nonlocal taken
         taken += 1
-        loss = plain_loss(self, network, draw, warmth=warmth)  # type: ignore[arg-type]
+        loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms) if taken == 4 else loss
 
     monkeypatch.setattr(Learn, "loss", sometimes_nan)
@@ -333,8 +346,8 @@ def test_training_that_diverges_ends_with_advice(
 ) -> None:
     plain_loss = Learn.loss
 
-    def always_nan(self: Learn, network: object, draw: Draw, *, warmth: torch.Tensor) -> Loss:
-        loss = plain_loss(self, network, draw, warmth=warmth)  # type: ignore[arg-type]
+    def always_nan(self: Learn, network: object, draw: Draw, dials: Dials) -> Loss:
+        loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms)
 
     monkeypatch.setattr(Learn, "loss", always_nan)

@@ -4,7 +4,7 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.training import Silent
-from bhc.training.stages import Draw
+from bhc.training.stages import Dials, Draw
 from bhc.training.step import TrainingStep
 
 CPU = torch.device("cpu")
@@ -70,7 +70,7 @@ def test_augmented_images_are_learned_from_and_conditions_are_of_the_images_as_t
     told: list[torch.Tensor] = []
     encode = space.encode
     object.__setattr__(space, "encode", lambda batch: told.append(batch.domain) or encode(batch))  # type: ignore[func-returns-value]
-    bhc.Learn(steps=1, contexts=2, examples=3).loss(network, draw, warmth=torch.tensor(1.0))
+    bhc.Learn(steps=1, contexts=2, examples=3).loss(network, draw, Dials(torch.tensor(1.0), torch.zeros(())))
     original, learned_from = seen
     assert original.any()
     assert not learned_from.any()

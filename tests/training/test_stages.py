@@ -16,6 +16,35 @@ def test_a_descending_range_of_thresholds_is_refused() -> None:
         bhc.Consolidate(thresholds=(1, -1))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ratios": (30, 3)}, "range of ratios must ascend"),
+        ({"ratios": (0.5, 3)}, "less than 1 times smaller"),
+        ({"ratios": (3, 30), "thresholds": (-2, 1)}, "thresholds or ratios, given both"),
+    ],
+)
+def test_ratios_that_make_no_sense_are_refused(options: dict[str, tuple[float, float]], message: str) -> None:
+    with pytest.raises(BhcError, match=message):
+        bhc.Consolidate(**options)  # type: ignore[arg-type]
+
+
+def test_ratios_become_the_thresholds_that_give_them(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, bhc.ConsecutivePairs()), example_input=digits.train.images[:1])
+    recipe = (
+        bhc.Learn(steps=200, kl_weight=0.3, contexts=8, examples=8),
+        bhc.Consolidate(steps=10, ratios=(2.0, 6.0), contexts=8, examples=8),
+    )
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    low, high = model.model.thresholds or (0.0, 0.0)
+    curve = model.model.training["curves"]["after"]
+    assert [curve[0]["threshold"], curve[-1]["threshold"]] == pytest.approx([low, high])
+    assert low < high
+    assert curve[0]["ratio_harmonic"] == pytest.approx(6, rel=0.05)
+    assert curve[-1]["ratio_harmonic"] == pytest.approx(2, rel=0.05)
+    assert model.model.training["recipe"][1]["ratios"] == (2.0, 6.0)
+
+
 def test_the_divergence_warms_up() -> None:
     stage = bhc.Learn(steps=100, warm_up=0.5)
     assert stage.warmth(0) == 0

@@ -6,7 +6,7 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES, FreshNoise
 from bhc.training.batches import ClassIndex
-from bhc.training.stages import Draw, Learn, Loss, Stage
+from bhc.training.stages import Dials, Draw, Learn, Loss, Stage
 from bhc.training.step import CapturedStep, Schedule, TrainingStep, make_step, not_finite
 
 LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)
@@ -65,9 +65,9 @@ def test_a_step_takes_the_warmth_and_the_rates_of_its_place(
     seen: list[float] = []
     plain_loss = Learn.loss
 
-    def noted(self: Learn, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
-        seen.append(warmth.item())
-        return plain_loss(self, network, draw, warmth=warmth)
+    def noted(self: Learn, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        seen.append(dials.warmth.item())
+        return plain_loss(self, network, draw, dials)
 
     monkeypatch.setattr(Learn, "loss", noted)
     network = network_of(digits, pretrained)
@@ -91,7 +91,7 @@ def test_a_step_is_that_of_a_plain_optimiser(digits: DataSet, pretrained: torch.
         for group, rate in zip(plain.param_groups, base, strict=True):
             group["lr"] = rate * LEARN.rate_factor(step)
         plain.zero_grad()
-        LEARN.loss(second, draw, warmth=torch.tensor(LEARN.warmth(step))).total.backward()
+        LEARN.loss(second, draw, Dials(torch.tensor(LEARN.warmth(step)), torch.zeros(()))).total.backward()
         plain.step()
         second.hypernet.clip_()
     for name, tensor in first.state_dict().items():
@@ -106,8 +106,8 @@ def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
     bad = False
     plain_loss = Learn.loss
 
-    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
-        loss = plain_loss(self, network, draw, warmth=warmth)
+    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        loss = plain_loss(self, network, draw, dials)
         return Loss(loss.total * value, loss.terms) if bad else loss
 
     monkeypatch.setattr(Learn, "loss", sometimes_bad)
@@ -155,8 +155,8 @@ def test_the_very_first_step_may_be_bad(
 ) -> None:
     plain_loss = Learn.loss
 
-    def nan(self: Learn, network: ConditionalNetwork, draw: Draw, *, warmth: torch.Tensor) -> Loss:
-        loss = plain_loss(self, network, draw, warmth=warmth)
+    def nan(self: Learn, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        loss = plain_loss(self, network, draw, dials)
         return Loss(loss.total * float("nan"), loss.terms)
 
     network = network_of(digits, pretrained)

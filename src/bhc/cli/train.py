@@ -1,5 +1,6 @@
 """``bhc train``: the hypernetwork."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,11 +25,31 @@ from bhc.contexts import (
 )
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.hypernet import GENERATORS, GeneratorSpec, Initial, LowRank, generator_from_dict
+from bhc.hypernet import (
+    FEW_LAYERS,
+    GENERATORS,
+    ConditionalNetwork,
+    GeneratorSpec,
+    Initial,
+    LowRank,
+    generator_from_dict,
+)
 from bhc.posterior import FAMILIES, check_family
-from bhc.training import Consolidate, Learn, Recipe, RunFolder, default_progress, load_weights, two_stage_budget
+from bhc.training import (
+    Consolidate,
+    Learn,
+    Narrow,
+    Recipe,
+    RunFolder,
+    consolidation_after,
+    default_progress,
+    default_recipe,
+    load_weights,
+    two_stage_budget,
+    usual_kl_weight,
+)
 
-LEARN, CONSOLIDATE = Learn(), Consolidate()
+LEARN, NARROW, CONSOLIDATE = Learn(), Narrow(), Consolidate()
 
 
 def train_command(
@@ -59,7 +80,21 @@ def train_command(
     consolidation_steps: Annotated[
         int, typer.Option(min=0, help="Steps of consolidation; 0 for none.")
     ] = CONSOLIDATE.steps,
-    kl_weight: Annotated[float, typer.Option(min=0.0, help="Weight of the divergence: size.")] = LEARN.kl_weight,
+    kl_weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Weight of the divergence: size.", show_default=f"{LEARN.kl_weight:g}; less for deep networks"
+        ),
+    ] = None,
+    narrow_to: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Let units go while learning, until networks are this many times smaller; 1 for not.",
+            show_default=f"{NARROW.final_ratio:g} for networks of more than {FEW_LAYERS} layers",
+        ),
+    ] = None,
+    narrowing_steps: Annotated[int, typer.Option(min=1, help="Steps of that.")] = NARROW.steps,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = LEARN.rate,
     logvar_rate: Annotated[float, typer.Option(help="Learning rate of log-variances.")] = LEARN.logvar_rate,
     contexts: Annotated[int, typer.Option(min=1, help="Contexts a step.")] = LEARN.contexts,
@@ -102,28 +137,6 @@ def train_command(
         net = load_weights(weights, model, dataset)
     if context == "none":  # one context: all examples are its own
         contexts, examples = 1, contexts * examples
-    learn = Learn(
-        steps=steps,
-        kl_weight=kl_weight,
-        rate=rate,
-        logvar_rate=logvar_rate,
-        contexts=contexts,
-        examples=examples,
-    )
-    recipe: Recipe = two_stage_budget(learn, learn) if two_stage else (learn,)
-    if consolidation_steps:
-        # After two stages the network of budget 0 is fixed, so only that of budget 1 can be consolidated.
-        budget = 1.0 if two_stage else None
-        recipe = (
-            *recipe,
-            Consolidate(
-                steps=consolidation_steps,
-                thresholds=FAMILIES[family].thresholds,
-                contexts=contexts,
-                examples=examples,
-                budget=budget,
-            ),
-        )
     compressor = wrap(
         net,
         space,
@@ -139,7 +152,16 @@ def train_command(
         compressor,
         dataset.train,
         dataset.validation,
-        recipe=recipe,
+        recipe=make_recipe(
+            compressor.network,
+            {"rate": rate, "logvar_rate": logvar_rate, "contexts": contexts, "examples": examples},
+            kl_weight=kl_weight,
+            steps=steps,
+            narrow_to=narrow_to,
+            narrowing_steps=narrowing_steps,
+            consolidation_steps=consolidation_steps,
+            two_stage=two_stage,
+        ),
         run=out,
         resume=resume,
         overwrite=force,
@@ -163,6 +185,37 @@ def train_command(
     show(result if json else describe_curve(training, compressor.model.default_threshold), as_json=json)
     say(f"wrote {out}")
     say(" ".join(["next:", program(), "compress", str(out), *example_request(space), "--out small.bhc"]))
+
+
+def make_recipe(
+    network: ConditionalNetwork,
+    common: dict[str, Any],
+    *,
+    kl_weight: float | None,
+    steps: int,
+    narrow_to: float | None,
+    narrowing_steps: int,
+    consolidation_steps: int,
+    two_stage: bool,
+) -> Recipe:
+    """The network's default recipe, but for what was given; ``common`` is what all that learn have in common."""
+    common = common | {"kl_weight": usual_kl_weight(network) if kl_weight is None else kl_weight}
+    learn = Learn(steps=steps, **common)
+    recipe: Recipe = two_stage_budget(learn, learn) if two_stage else (learn,)
+    # After two stages the network of budget 0 is fixed, so only that of budget 1 can change.
+    budget = 1.0 if two_stage else None
+    usual = [stage.final_ratio for stage in default_recipe(network) if isinstance(stage, Narrow)]
+    ratio = narrow_to if narrow_to is not None else max(usual, default=1.0)
+    consolidate = Consolidate(
+        thresholds=network.hypernet.family.thresholds,
+        contexts=learn.contexts,
+        examples=learn.examples,
+        budget=budget,
+    )
+    if ratio > 1:
+        narrow = Narrow(steps=narrowing_steps, final_ratio=ratio, budget=budget, **common)
+        recipe, consolidate = (*recipe, narrow), consolidation_after(narrow)
+    return (*recipe, replace(consolidate, steps=consolidation_steps)) if consolidation_steps else recipe
 
 
 def make_space(

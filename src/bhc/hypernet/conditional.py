@@ -20,10 +20,12 @@ from bhc.hypernet.priors import usual_prior_stds
 from bhc.posterior import (
     FAMILIES,
     BayesianGraph,
+    LayerDropout,
     LayerPosterior,
     MaskFinder,
     Noise,
     check_family,
+    under_mask,
 )
 
 
@@ -107,10 +109,44 @@ class ConditionalNetwork(nn.Module):
     def device(self) -> torch.device:
         return self.layers[0].module.weight.device
 
-    def noisy(self, x: Tensor, batch: ContextBatch, *, noise: Noise) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
-        """A sample of the logits (K * B, C) and the posterior it came from."""
-        posteriors = self.hypernet.posterior(self.space.encode(batch))
-        return self.bayesian.noisy(x, posteriors, noise=noise), posteriors
+    def noisy(
+        self, x: Tensor, batch: ContextBatch, *, noise: Noise, gone: Tensor | None = None
+    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
+        """A sample of the logits (K * B, C) and the posterior it came from.
+
+        With ``gone``, (), this part of the units of the batch, those with the largest dropout rates, is left out of the
+        sample; the posterior is that of all.
+        """
+        encoding = self.space.encode(batch)
+        posteriors = self.hypernet.posterior(encoding)
+        if gone is None:
+            return self.bayesian.noisy(x, posteriors, noise=noise), posteriors
+        with torch.no_grad():
+            dropouts = self.hypernet.dropouts(encoding)
+            threshold = self._threshold_without(gone, dropouts, batch)
+            fates = self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs)
+        left = [under_mask(posterior, mask) for posterior, mask in zip(posteriors, fates.layers, strict=True)]
+        return self.bayesian.noisy(x, left, noise=noise), posteriors
+
+    def _threshold_without(
+        self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
+    ) -> Tensor:  # (1, 1)
+        rates = self.find_masks.noisiest_links(dropouts, batch.outputs).flatten().sort().values
+        ends = torch.cat([rates, rates.new_full((1,), torch.inf)])
+        stay = ((1 - gone) * len(rates)).long().reshape(1, 1)
+        return ends.take(stay)
+
+    @torch.no_grad()
+    def threshold_without(self, gone: float, batch: ContextBatch) -> float:
+        """The threshold that takes this part of the units away, all contexts of the batch together."""
+        dropouts = self.hypernet.dropouts(self.space.encode(batch))
+        return float(self._threshold_without(torch.tensor(gone, device=self.device), dropouts, batch))
+
+    @torch.no_grad()
+    def part_over(self, threshold: float, batch: ContextBatch) -> float:
+        """Which part of the units a threshold takes away, all contexts of the batch together."""
+        dropouts = self.hypernet.dropouts(self.space.encode(batch))
+        return float((self.find_masks.noisiest_links(dropouts, batch.outputs) >= threshold).float().mean())
 
     def masked(self, x: Tensor, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""

@@ -2,16 +2,18 @@
 
 from bhc.training.collapse import CollapseWarning
 from bhc.training.device import computing, describe_device, find_device
-from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off
+from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off, try_thresholds
 from bhc.training.loop import Options, choose_threshold, train
 from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
 from bhc.training.pretraining import default_plan, error_of, load_weights, pretrain, save_weights, train_plainly_
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
+from bhc.training.recipes import consolidation_after, default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.stages import (
     Consolidate,
     FreezeOffsets,
     Learn,
+    Narrow,
     Recipe,
     Stage,
     two_stage_budget,
@@ -27,6 +29,7 @@ __all__ = [
     "FreezeOffsets",
     "Learn",
     "Lines",
+    "Narrow",
     "Options",
     "Plan",
     "Point",
@@ -42,8 +45,10 @@ __all__ = [
     "base_error",
     "choose_threshold",
     "computing",
+    "consolidation_after",
     "default_plan",
     "default_progress",
+    "default_recipe",
     "describe_device",
     "error_of",
     "find_device",
@@ -56,5 +61,7 @@ __all__ = [
     "trade_off",
     "train",
     "train_plainly_",
+    "try_thresholds",
     "two_stage_budget",
+    "usual_kl_weight",
 ]

@@ -16,7 +16,8 @@ from bhc.training.run import RunFolder, load_network_, network_tensors
 
 @dataclass
 class Position:
-    """Where a run is: steps in all, the stage at work and its steps, steps skipped, curves and seconds so far."""
+    """Where a run is: steps in all, the stage at work and its steps, steps skipped, curves and seconds so far, and the
+    part of the units that a stage has let go."""
 
     step: int = 0
     stage: int = 0
@@ -24,6 +25,7 @@ class Position:
     skipped: int = 0
     curves: dict[str, Any] | None = None
     seconds: float = 0.0
+    gone: float = 0.0
 
 
 def save_checkpoint(

@@ -9,7 +9,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch
 from bhc.data import Split
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import LayerMask
+from bhc.posterior import LayerDropout, LayerMask
 from bhc.training.objective import restrict
 
 LOG_DROPOUTS = (-20.0, 10.0)  # beyond these a threshold changes nothing
@@ -53,7 +53,12 @@ def count_weights(network: ConditionalNetwork, masks: Sequence[LayerMask]) -> Te
 @torch.no_grad()
 def pruning_ratios(network: ConditionalNetwork, batch: ContextBatch, threshold: float) -> Tensor:  # (K,)
     """Weights of the original over weights kept, for each context of a batch."""
-    dropouts = network.hypernet.dropouts(network.space.encode(batch))
+    return _ratios(network, network.hypernet.dropouts(network.space.encode(batch)), batch, threshold)
+
+
+def _ratios(
+    network: ConditionalNetwork, dropouts: Sequence[LayerDropout], batch: ContextBatch, threshold: float
+) -> Tensor:  # (K,)
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
     fates = network.find_masks(dropouts, thresholds, batch.outputs)
     return network.num_weights / count_weights(network, fates.layers)
@@ -64,15 +69,17 @@ def harmonic(ratios: Tensor) -> float:
     return float(len(ratios) / (1 / ratios).sum())
 
 
+@torch.no_grad()
 def threshold_for(network: ConditionalNetwork, batch: ContextBatch, ratio: float) -> float:
     """The largest threshold, to a thousandth, that makes the contexts of a batch this many times smaller.
 
     A lower threshold removes more; where none is low enough, the lowest that makes sense.
     """
+    dropouts = network.hypernet.dropouts(network.space.encode(batch))
     low, high = LOG_DROPOUTS
     while high - low > 1e-3:
         middle = (low + high) / 2
-        if harmonic(pruning_ratios(network, batch, middle)) >= ratio:
+        if harmonic(_ratios(network, dropouts, batch, middle)) >= ratio:
             low = middle
         else:
             high = middle

@@ -23,7 +23,7 @@ from bhc.training.checkpoint import (
 )
 from bhc.training.collapse import CollapseWatch
 from bhc.training.device import describe_device
-from bhc.training.evaluation import Point, Probe, base_error, harmonic, pruning_ratios, trade_off
+from bhc.training.evaluation import Point, Probe, base_error, harmonic, pruning_ratios, threshold_for, trade_off
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
@@ -32,6 +32,7 @@ from bhc.training.step import TrainingStep, make_step
 
 MOST_SKIPPED = 50
 CURVE_POINTS = 13
+NARROW_EVERY = 50  # steps
 TOLERANCE = 0.75  # points of validation error that the default threshold may cost
 
 
@@ -64,7 +65,7 @@ def train(
     if not any(stage.steps for stage in recipe):
         raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
     for stage in recipe:
-        stage.check(network.space)
+        stage.check(network)
     if options.run is not None:
         RunFolder(options.run).open(resume=options.resume, overwrite=options.overwrite)
     elif options.resume:
@@ -107,7 +108,7 @@ class _Trainer:
         first = self.position.stage
         for index in range(first, len(self.recipe)):
             if index > self.position.stage:
-                self.position.stage, self.position.stage_step = index, 0
+                self.position.stage, self.position.stage_step, self.position.gone = index, 0, 0.0
             stage = self._settle(index)
             if isinstance(stage, Consolidate) and not self.position.stage_step:
                 self._measure("before")
@@ -160,6 +161,7 @@ class _Trainer:
         )
         if restored is not None:
             restore_optimizer_(take.optimizer, restored, self.network)
+        take.leave_out(self.position.gone)
         skipped_before = self.position.skipped
         progress = self.options.progress
         progress.begin(stage.title, stage.steps, self.position.stage_step)
@@ -167,6 +169,7 @@ class _Trainer:
             while self.position.stage_step < stage.steps:
                 if isinstance(self.draw.noise, PooledNoise):
                     self.draw.noise.advance(self.position.step)
+                self._narrow(stage, take)
                 terms = take()
                 self.position.step += 1
                 self.position.stage_step += 1
@@ -181,6 +184,14 @@ class _Trainer:
             progress.end()
         if self.folder:
             self._save(take.optimizer)
+
+    def _narrow(self, stage: Stage, take: TrainingStep) -> None:
+        """Now and then let units go that are too many by now."""
+        ratio = stage.ratio(self.position.stage_step)
+        if ratio is not None and self.position.stage_step % NARROW_EVERY == 0:
+            contexts = _batch_of(self.network, self.probes)
+            self.position.gone = self.network.part_over(threshold_for(self.network, contexts, ratio), contexts)
+            take.leave_out(self.position.gone)
 
     def _check(self, take: TrainingStep, skipped_before: int) -> None:
         """Note how many steps were skipped, and stop where all are."""
@@ -209,10 +220,13 @@ class _Trainer:
         return self.seconds_before + time.monotonic() - self.began
 
     def _sparsity(self) -> float:
-        """Harmonic pruning ratio over the probes at the middle of the thresholds in use."""
-        low, high = self._threshold_range()
-        batch = _batch_of(self.network, self.probes)
-        return harmonic(pruning_ratios(self.network, batch, (low + high) / 2))
+        """Harmonic pruning ratio over the probes: of what is gone, or at the middle of the thresholds in use."""
+        contexts = _batch_of(self.network, self.probes)
+        if self.position.gone:
+            threshold = self.network.threshold_without(self.position.gone, contexts)
+        else:
+            threshold = sum(self._threshold_range()) / 2
+        return harmonic(pruning_ratios(self.network, contexts, threshold))
 
     def _measure(self, name: str) -> None:
         low, high = self._threshold_range()

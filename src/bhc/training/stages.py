@@ -14,7 +14,7 @@ from bhc.data import Split
 from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import FreshNoise, Noise, PooledNoise
+from bhc.posterior import FreshNoise, LayerPosterior, Noise, PooledNoise
 from bhc.training import rates
 from bhc.training.batches import ClassIndex
 from bhc.training.evaluation import threshold_for
@@ -62,6 +62,14 @@ class Loss:
     terms: dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Dials:
+    """Numbers that change from step to step; on the device, so that a captured step reads what they are by then."""
+
+    warmth: Tensor  # (): how far what is warmed up has come, 0 to 1
+    gone: Tensor  # (): the part of the units that is gone, in stages that narrow
+
+
 class Stage(ABC):
     """A number of optimiser steps with one loss. Frozen values: a run stores them and compares them."""
 
@@ -69,8 +77,8 @@ class Stage(ABC):
     title: ClassVar[str]
     steps: int
 
-    def check(self, space: ContextSpace) -> None:
-        """Raise if this stage makes no sense for such contexts."""
+    def check(self, network: ConditionalNetwork) -> None:
+        """Raise if this stage makes no sense for such a network or its contexts."""
         return
 
     @abstractmethod
@@ -82,12 +90,16 @@ class Stage(ABC):
         """Parameters with their learning rates, as an optimiser takes them."""
 
     @abstractmethod
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
-        """The loss of one step on contexts and examples drawn anew; ``warmth`` is that of the step."""
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        """The loss of one step on contexts and examples drawn anew."""
 
     def warmth(self, step: int) -> float:
         """How far what is warmed up has come, 0 to 1."""
         return 1.0
+
+    def ratio(self, step: int) -> float | None:
+        """How many times smaller networks are by then, where the stage decides that."""
+        return None
 
     def rate_factor(self, step: int) -> float:
         """Constant, then linearly to zero over the last part of the stage."""
@@ -127,8 +139,8 @@ class Learn(Stage):
         if not 0 <= self.warm_up <= 1:
             raise BhcError(f"warm_up is a fraction of the steps, 0 to 1, given {self.warm_up}")
 
-    def check(self, space: ContextSpace) -> None:
-        _check_budget(self.budget, space)
+    def check(self, network: ConditionalNetwork) -> None:
+        _check_budget(self.budget, network.space)
 
     def prepare_(self, network: ConditionalNetwork) -> None:
         network.hypernet.thaw_()
@@ -141,22 +153,65 @@ class Learn(Stage):
             by_parameter[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
         return _groups(by_parameter)
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
-        logits, posteriors = network.noisy(x, batch, noise=draw.noise)
+        logits, posteriors = self._sample(network, x, batch, draw, dials)
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
         divergence = network.hypernet.kl(posteriors)
         num_data = draw.data.context_sizes(batch)
         if self.num_data is not None:
             num_data = torch.full_like(num_data, self.num_data)
-        weight = _budget_weights(network.space, batch) * self.kl_weight * warmth
+        weight = _budget_weights(network.space, batch) * self.kl_weight * dials.warmth
         total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
         return Loss(total, {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()})
+
+    def _sample(
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
+    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
+        return network.noisy(x, batch, noise=draw.noise)
 
     def warmth(self, step: int) -> float:
         """The warm-up factor of the divergence, from 0 to 1."""
         warm_steps = self.warm_up * self.steps
         return 1.0 if warm_steps <= 0 else min(1.0, step / warm_steps)
+
+
+@dataclass(frozen=True)
+class Narrow(Learn):
+    """Learning that goes on while units go, until networks are ``final_ratio`` times smaller.
+
+    Wide layers share what they know among many units: each is of little use, none of no use, and cutting nine of ten
+    at once leaves nothing. Here those with the largest dropout rates go first, a few at a time, and the rates of the
+    others fall as they take over, so that no layer runs dry. The ratio rises by equal factors over ``closing`` of the
+    steps.
+    """
+
+    warm_up: float = 0.0
+    final_ratio: float = 10.0
+    closing: float = 0.7  # fraction of the steps
+    kind = "narrow"
+    title = "narrowing"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.final_ratio < float("inf"):
+            raise BhcError(f"final_ratio is how many times smaller networks become, given {self.final_ratio}")
+        if not 0 <= self.closing <= 1:
+            raise BhcError(f"closing is a fraction of the steps, 0 to 1, given {self.closing}")
+
+    def check(self, network: ConditionalNetwork) -> None:
+        super().check(network)
+        if network.hypernet.family.cuts_weights:
+            raise BhcError("narrowing takes units away, and this family has scales for single weights alone")
+
+    def ratio(self, step: int) -> float:
+        closing = self.closing * self.steps
+        return float(self.final_ratio ** (1.0 if closing <= 0 else min(1.0, step / closing)))
+
+    def _sample(
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
+    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
+        return network.noisy(x, batch, noise=draw.noise, gone=dials.gone)
 
 
 @dataclass(frozen=True)
@@ -167,8 +222,8 @@ class FreezeOffsets(Stage):
     kind = "freeze-offsets"
     title = "freezing"
 
-    def check(self, space: ContextSpace) -> None:
-        if not isinstance(space, Budgets):
+    def check(self, network: ConditionalNetwork) -> None:
+        if not isinstance(network.space, Budgets):
             raise BhcError(
                 "the two-stage recipe is for budgets alone: with other conditions budget 0 is not one network",
                 hint="leave it out; budgets are then drawn at random",
@@ -180,7 +235,7 @@ class FreezeOffsets(Stage):
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         return []
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
         raise AssertionError("a stage without steps has no loss")
 
 
@@ -218,8 +273,8 @@ class Consolidate(Stage):
             if self.ratios[0] < 1:
                 raise BhcError(f"a network cannot become less than 1 times smaller, given ratios {self.ratios}")
 
-    def check(self, space: ContextSpace) -> None:
-        _check_budget(self.budget, space)
+    def check(self, network: ConditionalNetwork) -> None:
+        _check_budget(self.budget, network.space)
 
     def settled(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Consolidate":
         """The same with thresholds where ratios were given; the dropout rates of the network are final by now."""
@@ -239,7 +294,7 @@ class Consolidate(Stage):
         others = 1 / rates.slowdown(network)  # nothing has a long way to go any more
         return _groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, *, warmth: Tensor) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
         batch, x, labels = _draw(network, draw, self.contexts, self.examples, self.budget)
         assert self.thresholds is not None, "ratios are settled before the first step"
         low, high = self.thresholds

@@ -15,7 +15,7 @@ from torch.optim import Adam
 
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
-from bhc.training.stages import Draw, Stage
+from bhc.training.stages import Dials, Draw, Stage
 
 CAPTURING = Lock()
 WARM_UP = 3  # real steps before the capture: libraries set themselves up in them
@@ -74,6 +74,7 @@ class TrainingStep:
             fused=True,
             capturable=device.type == "cuda",
         )
+        self._gone = torch.zeros((), device=device)
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
         self._begin()
@@ -85,6 +86,10 @@ class TrainingStep:
         """Take the next step of the stage; returns the terms of its loss."""
         return self._run()
 
+    def leave_out(self, part: float) -> None:
+        """From now on so large a part of the units is gone, in stages that narrow."""
+        self._gone.fill_(part)
+
     def skipped(self) -> tuple[int, int]:
         """Steps skipped so far, and how many of them were the latest; waits for the device."""
         return int(self._skipped), int(self._skipped_in_a_row)
@@ -94,7 +99,7 @@ class TrainingStep:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"].copy_(rate)
         with self.network.computing_in(self.precision):
-            loss = self.stage.loss(self.network, self.draw, warmth=warmth)
+            loss = self.stage.loss(self.network, self.draw, Dials(warmth, self._gone))
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         bad = not_finite(self.optimizer)
