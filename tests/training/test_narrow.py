@@ -148,6 +148,12 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
     assert wrong["narrowed"] < 0.5 * wrong["at once"]
 
 
+def test_without_consolidation_the_curve_is_drawn_around_what_is_left(digits: DataSet, deep: nn.Module) -> None:
+    curve = fit(digits, deep, (LEARN, NARROW)).model.training["curves"]["after"]
+    ratios = [curve[place]["ratio_harmonic"] for place in (0, -1)]
+    assert ratios == pytest.approx([1.25 * NARROW.final_ratio, 0.25 * NARROW.final_ratio], rel=0.1)
+
+
 def test_the_diary_tells_the_ratio_as_it_rises(digits: DataSet, pretrained: nn.Module, tmp_path: Path) -> None:
     fit(digits, pretrained, (LEARN, NARROW), run=tmp_path / "run")
     found = [r["ratio"] for r in RunFolder(tmp_path / "run").metrics.read() if r["stage"] == "narrow"]

@@ -90,11 +90,11 @@ def train_command(
         float | None,
         typer.Option(
             min=1.0,
-            help="Let units go while learning, until networks are this many times smaller; 1 for not.",
+            help="Let units go while learning, until networks are this many times smaller; 1: do not.",
             show_default=f"{NARROW.final_ratio:g} for networks of more than {FEW_LAYERS} layers",
         ),
     ] = None,
-    narrowing_steps: Annotated[int, typer.Option(min=1, help="Steps of that.")] = NARROW.steps,
+    narrowing_steps: Annotated[int, typer.Option(min=1, help="Steps of narrowing.")] = NARROW.steps,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = LEARN.rate,
     logvar_rate: Annotated[float, typer.Option(help="Learning rate of log-variances.")] = LEARN.logvar_rate,
     contexts: Annotated[int, typer.Option(min=1, help="Contexts a step.")] = LEARN.contexts,

@@ -26,6 +26,7 @@ from bhc.training.device import describe_device
 from bhc.training.evaluation import Point, Probe, base_error, harmonic, pruning_ratios, threshold_for, trade_off
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
+from bhc.training.recipes import ratios_around
 from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
 from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
 from bhc.training.step import TrainingStep, make_step
@@ -236,7 +237,11 @@ class _Trainer:
         self.position.curves[name] = [point.to_dict() for point in points]
 
     def _threshold_range(self) -> tuple[float, float]:
-        """That of consolidation; where it is not known yet, what is usual."""
+        """Around what narrowing left, or that of consolidation; where neither is known yet, what is usual."""
+        if self.position.gone:
+            least, most = ratios_around(self._sparsity())
+            contexts = _batch_of(self.network, self.probes)
+            return threshold_for(self.network, contexts, most), threshold_for(self.network, contexts, least)
         ranges = [stage.thresholds for stage in self.stages if isinstance(stage, Consolidate) and stage.thresholds]
         return ranges[-1] if ranges else self.network.hypernet.family.thresholds
 

@@ -6,7 +6,7 @@ from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
 from bhc.training.stages import Consolidate, Learn, Narrow, Recipe
 
 VGG_WEIGHTS, VGG_KL_WEIGHT = 1.5e7, 0.02
-COVERED = (0.25, 1.25)  # ratios that consolidation covers, over the one that narrowing ends at
+COVERED = (0.25, 1.25)  # of the ratio that narrowing ends at
 
 
 def default_recipe(network: ConditionalNetwork) -> Recipe:
@@ -20,8 +20,18 @@ def default_recipe(network: ConditionalNetwork) -> Recipe:
 
 def consolidation_after(narrow: Narrow) -> Consolidate:
     """Over ratios around the one that was narrowed to."""
-    least, most = (max(1.0, part * narrow.final_ratio) for part in COVERED)
-    return Consolidate(ratios=(least, most), contexts=narrow.contexts, examples=narrow.examples, budget=narrow.budget)
+    return Consolidate(
+        ratios=ratios_around(narrow.final_ratio),
+        contexts=narrow.contexts,
+        examples=narrow.examples,
+        budget=narrow.budget,
+    )
+
+
+def ratios_around(ratio: float) -> tuple[float, float]:
+    """Where networks that were narrowed to a ratio are of use."""
+    least, most = (max(1.0, part * ratio) for part in COVERED)
+    return least, most
 
 
 def usual_kl_weight(network: ConditionalNetwork) -> float:
