@@ -14,7 +14,7 @@ from bhc.emission.slim import Slimmer, assemble
 from bhc.emission.trial import Workshop
 from bhc.posterior import Family
 from bhc.training import Point, ThresholdTrial, pooled, try_thresholds
-from study.answering import answers, exact_products
+from study.answering import exact_convolutions, logits
 from study.config import Choice
 from study.methods import Case, Sample, request
 from study.training import Member
@@ -42,10 +42,11 @@ def thresholds_of(asked: Sequence[Asked]) -> list[float]:
 
     Where training was told which ratios are wanted, the thresholds of those.
     """
-    trained = asked[0][0].model.model
-    told = any(stage.get("ratios") for stage in trained.training["recipe"])
+    models = [member.model.model for member, _ in asked]
+    told = any(stage.get("ratios") for model in models for stage in model.training["recipe"])
+    ranges = [model.thresholds for model in models if told and model.thresholds]
     usual = SINGLE_WEIGHTS if _family(asked).cuts_weights else UNITS
-    low, high = trained.thresholds if told and trained.thresholds else usual
+    low, high = min((low for low, _ in ranges), default=usual[0]), max((high for _, high in ranges), default=usual[1])
     return np.linspace(low, high, CURVE_POINTS).tolist()
 
 
@@ -64,7 +65,7 @@ def _trials(member: Member, sample: Sample, thresholds: Sequence[float], device:
         return _emitted_trials(member, sample, thresholds, device)
     network = member.model.network.to(device)
     try:
-        with exact_products():
+        with exact_convolutions():
             return try_thresholds(network, _context(member, sample), sample.examples, thresholds)
     finally:
         network.to("cpu")
@@ -86,7 +87,7 @@ def _emitted_trials(
         signature = (*plan.widths, *(int(kept.sum()) for kept in _kept_weights(plan)))
         if signature not in known:  # a falling threshold only ever removes, so the counts tell
             small = assemble(network, plan, slimmer.layers(plan))
-            wrong = answers(small, images, plan.classes, device=device) != labels
+            wrong = torch.tensor(plan.classes)[logits(small, images, device=device).argmax(1)] != labels
             known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, int(wrong.sum()), len(labels))
         trials.append(known[signature])
     return trials
@@ -132,8 +133,8 @@ def rounded_errors(asked: Sequence[Asked], threshold: float, *, device: torch.de
         stock = Workshop(member.model.model, cutter).stock(threshold)
         for scale in scales:
             rounded = stock.trial(scale).network
-            found = answers(rounded.graph, examples.images, rounded.labels, device=device)
-            wrong[scale] += int((found != examples.labels).sum())
+            places = logits(rounded.graph, examples.images, device=device).argmax(1)
+            wrong[scale] += int((torch.tensor(rounded.labels)[places] != examples.labels).sum())
         images += len(examples)
     return {scale: 100 * misses / images for scale, misses in wrong.items()}
 

@@ -9,7 +9,7 @@ from typing import Any
 import bhc
 from bhc import models
 from bhc.hypernet import GeneratorSpec, generator_from_dict
-from bhc.training import Recipe
+from bhc.training import Recipe, Stage
 from study.methods import METHODS, Method
 
 
@@ -139,27 +139,25 @@ class Study:
     def recipe(self) -> Recipe:
         """The stages of training."""
         size = {"contexts": self.method.contexts, "examples": self.method.examples}
-        after = (*self._narrowing(size), *self._consolidation(size))
         if self.method.name != "bhc-cw":
-            return (bhc.Learn(**size, **self.learn), *after)
+            return (bhc.Learn(**size, **self.learn), *self._after(size))
         low, high = self.learn, self.learn | self.learn_high
-        return (*bhc.two_stage_budget(bhc.Learn(**size, **low), bhc.Learn(**size, **high)), *after)
+        two = bhc.two_stage_budget(bhc.Learn(**size, **low), bhc.Learn(**size, **high))
+        return (*two, *self._after(size | {"budget": 1.0}))  # the network of budget 0 is frozen by then
 
-    def _narrowing(self, size: dict[str, int]) -> Recipe:
-        """Learning goes on as it was, but for what is said."""
-        if self.narrow is None:
-            return ()
-        learned = {name: value for name, value in self.learn.items() if name not in ("steps", "warm_up")}
-        return (bhc.Narrow(**size, **(learned | self.narrow)),)
-
-    def _consolidation(self, size: dict[str, int]) -> Recipe:
-        if self.consolidate is None:
-            return ()
-        options = dict(self.consolidate)
-        options |= {name: tuple(options[name]) for name in ("thresholds", "ratios") if name in options}
-        # The network of budget 0 is frozen by then.
-        budget = {"budget": 1.0} if self.method.name == "bhc-cw" else {}
-        return (bhc.Consolidate(**size, **options, **budget),)
+    def _after(self, common: dict[str, Any]) -> Recipe:
+        """Narrowing, which learns on as it was but for what is said, and consolidation."""
+        stages: list[Stage] = []
+        if self.narrow is not None:
+            learned = self.learn | (self.learn_high if "budget" in common else {})
+            kept = {name: value for name, value in learned.items() if name not in ("steps", "warm_up")}
+            stages.append(bhc.Narrow(**common, **(kept | self.narrow)))
+        if self.consolidate is not None:
+            pairs = {
+                name: tuple(self.consolidate[name]) for name in ("thresholds", "ratios") if name in self.consolidate
+            }
+            stages.append(bhc.Consolidate(**common, **(self.consolidate | pairs)))
+        return tuple(stages)
 
 
 def _tuple(value: Any) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from bhc.graph import Graph
 from bhc.results import Outcome, environment, harmonic, mean, summarise
 from bhc.training import describe_device
 from study import sparse
-from study.answering import answers
+from study.answering import logits
 from study.choosing import Asked, Chosen, choose, curve, emit, log_dropout, thresholds_of
 from study.config import Study
 from study.methods import Case
@@ -80,13 +80,16 @@ def _row(
     small = emit(member, case.test, chosen.threshold, bhc.VarianceBits(chosen.scale))
     examples = case.test.examples
 
-    def labels_by(network: Graph) -> Tensor:
-        return answers(network, examples.images, small.classes, device=device)
+    classes = torch.tensor(small.classes)
 
+    def labels_by(network: Graph) -> Tensor:
+        return classes[logits(network, examples.images, device=device).argmax(1)]
+
+    full = logits(member.model.network.base_model, examples.images, device=device)
     outcome = Outcome(
         small=small,
         labels=examples.labels,
-        before=labels_by(member.model.network.base_model),
+        before=classes[full[:, classes].argmax(1)],
         pruned=labels_by(pruned.network.graph),
         after=labels_by(small.network.graph),
         num_classes=member.model.network.num_classes,

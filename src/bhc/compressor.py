@@ -159,7 +159,7 @@ def fit(
     )
     model.network.to(target)
     try:
-        with computing(repeatable=deterministic):
+        with computing(target, repeatable=deterministic):
             trained = train(
                 model.network,
                 _as_split(train_set, model.network),

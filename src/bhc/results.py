@@ -15,6 +15,7 @@ from torch import Tensor
 from bhc.data import Split
 from bhc.emission import Compressed
 from bhc.hypernet import ConditionalNetwork
+from bhc.training.evaluation import harmonic
 
 CHUNK = 2000
 
@@ -148,11 +149,6 @@ def environment() -> dict[str, Any]:
 def mean(values: Sequence[float]) -> float:
     """The arithmetic mean."""
     return sum(values) / len(values)
-
-
-def harmonic(values: Sequence[float]) -> float:
-    """The harmonic mean: total before over total after."""
-    return len(values) / sum(1 / value for value in values)
 
 
 def _commit() -> str:

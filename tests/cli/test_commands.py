@@ -239,6 +239,42 @@ def test_a_network_for_all_contexts_trains_and_is_inspected(
     assert "leave the conditions out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        ((), ["learn", "consolidate"]),
+        (("--narrow-to", "3"), ["learn", "narrow", "consolidate"]),
+        (("--narrow-to", "3", "--consolidation-steps", "0"), ["learn", "narrow"]),
+        (
+            ("--narrow-to", "3", "--context", "budget", "--two-stage"),
+            ["learn", "freeze-offsets", "learn", "narrow", "consolidate"],
+        ),
+    ],
+    ids=["as usual", "narrowed", "only narrowed", "two stages"],
+)
+def test_networks_are_narrowed_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    kinds: list[str],
+) -> None:
+    names = ("--model", "lenet-300-100", "--data", "digits", "--out", tmp_path / "run")
+    quick = ("--steps", "10", "--narrowing-steps", "20", "--consolidation-steps", "5", "--contexts", "4")
+    assert call(monkeypatch, "train", *names, *quick, *words) == 0
+    recipe = bhc.load(tmp_path / "run").model.training["recipe"]
+    assert [stage["kind"] for stage in recipe] == kinds
+    learned = [stage for stage in recipe if stage["kind"] in ("learn", "narrow")]
+    assert {(stage["kl_weight"], stage["contexts"]) for stage in learned} == {(2.0, 4)}
+    for stage in recipe:
+        if stage["kind"] == "narrow":
+            assert (stage["steps"], stage["final_ratio"]) == (20, 3.0)
+        if stage["kind"] == "consolidate" and "narrow" in kinds:
+            assert stage["ratios"] == [1.5, 3.75]
+        if "--two-stage" in words and stage["kind"] in ("narrow", "consolidate"):
+            assert stage["budget"] == 1.0
+
+
 def test_an_unknown_family_is_refused_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

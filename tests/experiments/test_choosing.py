@@ -9,7 +9,7 @@ import torch
 from study import choosing
 from study.choosing import CURVE_POINTS, choose, curve, largest, rounded_errors, thresholds_of
 from study.config import Choice
-from study.methods import Case, Sample
+from study.methods import METHODS, Case, Sample
 from study.training import Member
 
 import bhc
@@ -22,6 +22,7 @@ from tests.experiments.toys import (
     NINE,
     asked_of,
     few,
+    fitted,
     member_of,
 )
 from tests.hypernet.toys import PAIRS, conditional, images, perturb_
@@ -98,6 +99,17 @@ def test_curves_are_drawn_wider_where_single_weights_go(pairs_member: Member, sp
 def without_test(member: Member) -> list[tuple[Member, Case]]:
     """Whoever looks at a test image gets an error."""
     return [(member, replace(case, test=None)) for case in member.cases]  # type: ignore[arg-type]
+
+
+def test_where_ratios_were_asked_for_the_curve_is_drawn_over_them(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    space = bhc.ClassSubsets(10, bhc.ConsecutivePairs())
+    recipe = (bhc.Learn(steps=100, kl_weight=0.3), bhc.Consolidate(steps=5, ratios=(2.0, 5.0)))
+    model = fitted(pretrained, digits, space, recipe)
+    asked = asked_of(Member(model, METHODS["bhc-cy"].cases(digits)))
+    thresholds = thresholds_of(asked)
+    assert (thresholds[0], thresholds[-1]) == pytest.approx(model.model.thresholds)
+    points = curve(asked, [thresholds[0], thresholds[-1]], on="validation")
+    assert [point.ratio_harmonic for point in points] == pytest.approx([5, 2], rel=0.05)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -106,9 +106,27 @@ def test_every_group_of_contexts_needs_its_limits(
         read(tmp_path, method, choose=choices)
 
 
-@pytest.mark.parametrize("table", ["learn", "consolidate", "choose", "generator"])
+def test_narrowing_learns_on_as_it_was_but_for_what_is_said(tmp_path: Path) -> None:
+    learn = {"steps": 20, "kl_weight": 0.3, "logvar_rate": 0.2, "warm_up": 0.9}
+    narrow, after = {"steps": 9, "final_ratio": 4.0, "kl_weight": 0.1}, {"steps": 5, "ratios": [3, 5]}
+    _, narrowing, consolidation = read(tmp_path, "bhc-cy", learn=learn, narrow=narrow, consolidate=after).recipe
+    size = {"contexts": 16, "examples": 16}
+    assert narrowing == bhc.Narrow(steps=9, final_ratio=4.0, kl_weight=0.1, logvar_rate=0.2, **size)
+    assert consolidation == bhc.Consolidate(steps=5, ratios=(3.0, 5.0), **size)
+
+
+def test_only_the_network_of_budget_1_is_narrowed(tmp_path: Path) -> None:
+    choose = {"error": [1.0, 2.0], "bits_error": [1.0, 2.0]}
+    high, narrow = {"kl_weight": 0.7}, {"steps": 9, "final_ratio": 4.0}
+    *_, narrowing, consolidation = read(tmp_path, "bhc-cw", choose=choose, learn_high=high, narrow=narrow).recipe
+    assert (narrowing.kind, narrowing.budget, consolidation.budget) == ("narrow", 1.0, 1.0)
+    assert isinstance(narrowing, bhc.Narrow)
+    assert narrowing.kl_weight == 0.7
+
+
+@pytest.mark.parametrize("table", ["learn", "narrow", "consolidate", "choose", "generator"])
 def test_a_setting_that_nobody_knows_is_named_with_the_file(tmp_path: Path, table: str) -> None:
-    known = {"kind": "full"} if table == "generator" else settings("bhc-cy")[table]
+    known = {"generator": {"kind": "full"}, "narrow": {"steps": 5}}.get(table) or settings("bhc-cy")[table]
     with pytest.raises(bhc.BhcError, match=r"bhc-cy\.toml .*'magic'"):
         read(tmp_path, "bhc-cy", **{table: known | {"magic": 1}})
 

@@ -1,5 +1,7 @@
 """Learning while units go."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,8 @@ from bhc.contexts import Context, ContextBatch
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
-from bhc.posterior import PooledNoise
-from bhc.posterior.scales import LogNormalScales, NormalScales
-from bhc.training import RunFolder, Silent, consolidation_after, default_recipe, usual_kl_weight
-from bhc.training.evaluation import pruning_ratios, threshold_for
+from bhc.training import RunFolder, Silent, default_recipe, loop, usual_kl_weight
+from bhc.training.evaluation import harmonic, largest_ratio, pruning_ratios, threshold_for
 
 LEARN = bhc.Learn(steps=150, kl_weight=0.1, contexts=4, examples=8)
 NARROW = bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0)
@@ -69,54 +69,114 @@ def test_where_single_weights_go_there_is_nothing_to_narrow(digits: DataSet, pre
     assert not any(isinstance(stage, bhc.Narrow) for stage in default_recipe(model.network))
 
 
-def test_scales_that_are_gone_are_zero_and_the_others_as_they_were() -> None:
-    keep = torch.tensor([[True, False, True]])
-    h, noise = torch.randn(1, 4, 3, 5), torch.randn(1, 4, 3)
-    for scales in (
-        NormalScales(torch.randn(1, 3), torch.randn(1, 3)),
-        LogNormalScales(torch.randn(1, 8), torch.randn(1, 8)),
-    ):
-        left = scales.where(keep).times(h, noise)
-        torch.testing.assert_close(left, scales.times(h, noise) * keep[:, None, :, None])
-        assert not left[:, :, 1].any()
+class PreActivated(nn.Module):
+    """A batch norm that cannot be folded: what is zero before it is not after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = bhc.models.Normalise(0.0, 16.0)
+        self.first, self.norm, self.second = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 6, 3)
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.norm(torch.relu(self.first(self.scale(x)))))
+        return self.last(torch.sigmoid(self.second(h)).mean((2, 3)))
+
+
+def residual() -> nn.Module:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = bhc.models.Normalise(0.0, 16.0)
+            self.stem, self.inside, self.back = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+            self.last = nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.relu(self.stem(self.scale(x)))
+            return self.last((h + self.back(torch.relu(self.inside(h)))).mean((2, 3)))
+
+    return Residual()
 
 
 @pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
-def test_what_a_unit_that_is_gone_would_say_does_not_matter(
-    digits: DataSet, pretrained: nn.Module, family: str
+@pytest.mark.parametrize("make", [lambda: mlp(3), PreActivated, residual], ids=["mlp", "pre-activated", "residual"])
+def test_a_network_without_noise_narrowed_is_the_masked_one(
+    digits: DataSet, make: Callable[[], nn.Module], family: str
 ) -> None:
-    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.images[:1], family=family)
-    bhc.fit(model, digits.train, digits.validation, recipe=(LEARN,), progress=Silent())
-    network = model.network
-    batch = ContextBatch.of([Context()], 10)
+    torch.manual_seed(1)
+    net = make().eval()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.bias, 0.5, 1.5)
+    network = bhc.wrap(net, bhc.SingleContext(), example_input=digits.train.images[:1], family=family).network
+    with torch.no_grad():
+        offset = network.hypernet.vectors.logvar_map.offset
+        offset.add_(torch.randn_like(offset))  # so that units differ
+    batch, x = ContextBatch.of([Context()], 10), digits.test.images[:8]
     threshold = threshold_for(network, batch, 2.0)
-    dropouts = network.hypernet.dropouts(network.space.encode(batch))
-    gone = ~network.find_masks(dropouts, torch.full((1, 1), threshold), batch.outputs).layers[0].keep_out[0]
-    assert 0 < gone.sum() < len(gone)
     part = torch.tensor(network.part_over(threshold, batch))
+    assert 0 < part < 1
 
-    def logits(left_out: torch.Tensor | None) -> torch.Tensor:
-        noise = PooledNoise(0)
-        noise.advance(0)
-        return network.noisy(digits.test.images[:16], batch, noise=noise, gone=left_out)[0]
+    class Still:
+        """Noise that is none."""
+
+        generator = None
+
+        def normal(self, shape: torch.Size, *, like: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(shape, dtype=like.dtype)
 
     with torch.no_grad():
-        before = {left_out: logits(left_out) for left_out in (part, None)}
-        for parameter in network.hypernet.weight_heads[0].parameters():
-            if parameter.shape[0] == len(gone) or (parameter.dim() > 1 and parameter.shape[1] == len(gone)):
-                place = 0 if parameter.shape[0] == len(gone) else 1
-                parameter.data.index_fill_(place, gone.nonzero()[:, 0], 3.0)
-        assert torch.equal(logits(part), before[part])
-        assert not torch.allclose(logits(None), before[None])
+        sample, _ = network.noisy(x, batch, noise=Still(), gone=part)
+        masked = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
+        whole, _ = network.noisy(x, batch, noise=Still())
+    if family == "ghs":  # its scales are skewed: without noise they are not their means
+        assert not torch.allclose(sample, whole, atol=1e-3)
+        return
+    torch.testing.assert_close(sample, masked, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(whole, masked, atol=1e-3)
 
 
 def test_a_part_of_the_units_and_a_threshold_say_the_same(digits: DataSet, pretrained: nn.Module) -> None:
     network = fit(digits, pretrained, (LEARN,)).network
-    for ratio in (1.5, 4.0, 20.0):
+    for ratio in [1 + step / 4 for step in range(1, 60)]:
         threshold = threshold_for(network, pairs(network), ratio)
         again = network.threshold_without(network.part_over(threshold, pairs(network)), pairs(network))
-        assert torch.equal(*(pruning_ratios(network, pairs(network), limit) for limit in (threshold, again)))
+        one, other = (harmonic(pruning_ratios(network, pairs(network), limit).tolist()) for limit in (threshold, again))
+        assert one == pytest.approx(other, rel=0.03)  # linear layers also skip units that others read
     assert network.threshold_without(0.0, pairs(network)) == float("inf")
+    everything = pruning_ratios(network, pairs(network), network.threshold_without(1.0, pairs(network)))
+    assert harmonic(everything.tolist()) == pytest.approx(largest_ratio(network, pairs(network)))
+
+
+@pytest.mark.parametrize("stage", [bhc.Narrow(steps=20, final_ratio=1e6), bhc.Consolidate(steps=20, ratios=(2, 1e6))])
+def test_ratios_out_of_reach_are_refused_before_the_first_step(
+    digits: DataSet, pretrained: nn.Module, stage: bhc.Narrow
+) -> None:
+    with pytest.raises(BhcError, match=r"1e\+06 times smaller, but with one unit a layer they are \d+"):
+        fit(digits, pretrained, (LEARN, stage))
+
+
+@pytest.mark.parametrize(("steps", "closing"), [(7, 0.7), (60, 1.0), (150, 0.7)])
+def test_however_short_it_is_narrowing_ends_at_the_ratio(
+    digits: DataSet, pretrained: nn.Module, monkeypatch: pytest.MonkeyPatch, steps: int, closing: float
+) -> None:
+    asked = []
+    monkeypatch.setattr(loop, "threshold_for", lambda *given: asked.append(given[-1]) or threshold_for(*given))
+    fit(digits, pretrained, (replace(NARROW, steps=steps, closing=closing),))
+    assert asked[0] > 1
+    assert max(asked) == NARROW.final_ratio
+
+
+def test_where_the_budget_is_fixed_its_networks_are_narrowed(digits: DataSet, pretrained: nn.Module) -> None:
+    space = bhc.Budgets()
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    recipe = (*bhc.two_stage_budget(LEARN, LEARN), replace(NARROW, budget=1.0))
+    recipe += (bhc.Consolidate(steps=5, ratios=(4.0, 6.0), budget=1.0),)
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    assert model.model.thresholds is not None
+    high = ContextBatch.of([Context(budget=1.0)], 10)
+    ratios = [float(pruning_ratios(model.network, high, threshold)) for threshold in model.model.thresholds]
+    assert ratios == pytest.approx([6, 4], rel=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +209,11 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
 
 
 def test_without_consolidation_the_curve_is_drawn_around_what_is_left(digits: DataSet, deep: nn.Module) -> None:
-    curve = fit(digits, deep, (LEARN, NARROW)).model.training["curves"]["after"]
+    model = fit(digits, deep, (LEARN, NARROW)).model
+    curve = model.training["curves"]["after"]
+    assert model.thresholds == pytest.approx((curve[0]["threshold"], curve[-1]["threshold"]))
     ratios = [curve[place]["ratio_harmonic"] for place in (0, -1)]
-    assert ratios == pytest.approx([1.25 * NARROW.final_ratio, 0.25 * NARROW.final_ratio], rel=0.1)
+    assert ratios == pytest.approx([1.25 * NARROW.final_ratio, 0.5 * NARROW.final_ratio], rel=0.1)
 
 
 def test_the_diary_tells_the_ratio_as_it_rises(digits: DataSet, pretrained: nn.Module, tmp_path: Path) -> None:
@@ -194,8 +256,9 @@ def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> No
     assert isinstance(learn, bhc.Learn)
     assert isinstance(narrow, bhc.Narrow)
     assert learn.kl_weight == narrow.kl_weight == usual_kl_weight(deep)
-    assert consolidate == consolidation_after(narrow)
-    assert consolidate.ratios == (2.5, 12.5)
+    assert consolidate == bhc.Consolidate(ratios=(5.0, 12.5))
+    assert default_recipe(deep, ratio=1.0, kl_weight=0.3) == (bhc.Learn(kl_weight=0.3), bhc.Consolidate())
+    assert default_recipe(shallow, ratio=40.0)[1] == bhc.Narrow(kl_weight=2.0, final_ratio=40.0)
 
 
 def test_many_weights_get_a_small_weight_of_the_divergence(digits: DataSet) -> None:

@@ -6,7 +6,8 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES, FreshNoise
 from bhc.training.batches import ClassIndex
-from bhc.training.stages import Dials, Draw, Learn, Loss, Stage
+from bhc.training.learning import Learn
+from bhc.training.stages import Dials, Draw, Loss, Stage
 from bhc.training.step import CapturedStep, Schedule, TrainingStep, make_step, not_finite
 
 LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)

@@ -28,7 +28,6 @@ from bhc.errors import BhcError
 from bhc.hypernet import (
     FEW_LAYERS,
     GENERATORS,
-    ConditionalNetwork,
     GeneratorSpec,
     Initial,
     LowRank,
@@ -41,12 +40,11 @@ from bhc.training import (
     Narrow,
     Recipe,
     RunFolder,
-    consolidation_after,
+    Stage,
     default_progress,
     default_recipe,
     load_weights,
     two_stage_budget,
-    usual_kl_weight,
 )
 
 LEARN, NARROW, CONSOLIDATE = Learn(), Narrow(), Consolidate()
@@ -153,11 +151,9 @@ def train_command(
         dataset.train,
         dataset.validation,
         recipe=make_recipe(
-            compressor.network,
+            default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
             {"rate": rate, "logvar_rate": logvar_rate, "contexts": contexts, "examples": examples},
-            kl_weight=kl_weight,
             steps=steps,
-            narrow_to=narrow_to,
             narrowing_steps=narrowing_steps,
             consolidation_steps=consolidation_steps,
             two_stage=two_stage,
@@ -188,34 +184,29 @@ def train_command(
 
 
 def make_recipe(
-    network: ConditionalNetwork,
+    usual: Recipe,
     common: dict[str, Any],
     *,
-    kl_weight: float | None,
     steps: int,
-    narrow_to: float | None,
     narrowing_steps: int,
     consolidation_steps: int,
     two_stage: bool,
 ) -> Recipe:
-    """The network's default recipe, but for what was given; ``common`` is what all that learn have in common."""
-    common = common | {"kl_weight": usual_kl_weight(network) if kl_weight is None else kl_weight}
-    learn = Learn(steps=steps, **common)
-    recipe: Recipe = two_stage_budget(learn, learn) if two_stage else (learn,)
+    """The usual stages with the numbers that were given; ``common`` is what those that learn have in common."""
     # After two stages the network of budget 0 is fixed, so only that of budget 1 can change.
     budget = 1.0 if two_stage else None
-    usual = [stage.final_ratio for stage in default_recipe(network) if isinstance(stage, Narrow)]
-    ratio = narrow_to if narrow_to is not None else max(usual, default=1.0)
-    consolidate = Consolidate(
-        thresholds=network.hypernet.family.thresholds,
-        contexts=learn.contexts,
-        examples=learn.examples,
-        budget=budget,
-    )
-    if ratio > 1:
-        narrow = Narrow(steps=narrowing_steps, final_ratio=ratio, budget=budget, **common)
-        recipe, consolidate = (*recipe, narrow), consolidation_after(narrow)
-    return (*recipe, replace(consolidate, steps=consolidation_steps)) if consolidation_steps else recipe
+    recipe: list[Stage] = []
+    for stage in usual:
+        match stage:
+            case Narrow():
+                recipe.append(replace(stage, steps=narrowing_steps, budget=budget, **common))
+            case Learn():
+                learn = replace(stage, steps=steps, **common)
+                recipe += two_stage_budget(learn, learn) if two_stage else (learn,)
+            case Consolidate() if consolidation_steps:
+                size = {name: common[name] for name in ("contexts", "examples")}
+                recipe.append(replace(stage, steps=consolidation_steps, budget=budget, **size))
+    return tuple(recipe)
 
 
 def make_space(

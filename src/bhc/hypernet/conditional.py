@@ -21,11 +21,11 @@ from bhc.posterior import (
     FAMILIES,
     BayesianGraph,
     LayerDropout,
+    LayerMask,
     LayerPosterior,
     MaskFinder,
     Noise,
     check_family,
-    under_mask,
 )
 
 
@@ -119,22 +119,22 @@ class ConditionalNetwork(nn.Module):
         """
         encoding = self.space.encode(batch)
         posteriors = self.hypernet.posterior(encoding)
-        if gone is None:
-            return self.bayesian.noisy(x, posteriors, noise=noise), posteriors
-        with torch.no_grad():
-            dropouts = self.hypernet.dropouts(encoding)
-            threshold = self._threshold_without(gone, dropouts, batch)
-            fates = self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs)
-        left = [under_mask(posterior, mask) for posterior, mask in zip(posteriors, fates.layers, strict=True)]
-        return self.bayesian.noisy(x, left, noise=noise), posteriors
+        masks = None if gone is None else self._masks_without(gone, encoding, batch)
+        return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
+
+    @torch.no_grad()
+    def _masks_without(self, gone: Tensor, encoding: tuple[Tensor, ...], batch: ContextBatch) -> tuple[LayerMask, ...]:
+        dropouts = self.hypernet.dropouts(encoding)
+        threshold = self._threshold_without(gone, dropouts, batch)
+        return self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs).layers
 
     def _threshold_without(
         self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
     ) -> Tensor:  # (1, 1)
         rates = self.find_masks.noisiest_links(dropouts, batch.outputs).flatten().sort().values
-        ends = torch.cat([rates, rates.new_full((1,), torch.inf)])
-        stay = ((1 - gone) * len(rates)).long().reshape(1, 1)
-        return ends.take(stay)
+        stay = ((1 - gone) * len(rates)).round().long().reshape(1, 1)
+        threshold = torch.cat([rates, rates.new_full((1,), torch.inf)]).take(stay)
+        return threshold.clamp(min=torch.finfo(rates.dtype).min)  # minus infinity is what is never cut
 
     @torch.no_grad()
     def threshold_without(self, gone: float, batch: ContextBatch) -> float:

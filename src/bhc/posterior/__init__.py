@@ -11,7 +11,7 @@ from bhc.posterior.families import (
     check_family,
 )
 from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
-from bhc.posterior.masks import Fates, LayerMask, MaskFinder, under_mask
+from bhc.posterior.masks import Fates, LayerMask, MaskFinder
 from bhc.posterior.moments import clip_variance, log_dropout, marginal_variance, masked_mean
 from bhc.posterior.network import BayesianGraph
 from bhc.posterior.noise import FreshNoise, Noise, PooledNoise
@@ -53,5 +53,4 @@ __all__ = [
     "masked_pass",
     "noisy_pass",
     "operator_of",
-    "under_mask",
 ]

@@ -1,7 +1,7 @@
 """From log dropout rates and a threshold to the units that stay."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.graph import Layer, Units
-from bhc.posterior.beliefs import LayerDropout, LayerPosterior
-from bhc.posterior.scales import Scales
+from bhc.posterior.beliefs import LayerDropout
 
 
 @dataclass(frozen=True)
@@ -21,18 +20,6 @@ class LayerMask:
     keep_out: Tensor  # (K, O) bool
     rescued: Tensor  # (K,) bool: of what it reads nothing was under the threshold; the least noisy was kept
     keep_weight: Tensor | None = None  # (K or 1, O, I, *kernel) bool, where single weights go too
-
-
-def under_mask(posterior: LayerPosterior, mask: LayerMask) -> LayerPosterior:
-    """What is believed of a layer once units are gone. Each unit that goes does so with a scale of its own."""
-
-    def kept(scales: Scales | None, keep: Tensor) -> Scales | None:
-        covers_units = scales is not None and scales.mean.shape[1] == keep.shape[1]
-        return scales.where(keep) if scales is not None and covers_units else scales
-
-    return replace(
-        posterior, in_scale=kept(posterior.in_scale, mask.keep_in), out_scale=kept(posterior.out_scale, mask.keep_out)
-    )
 
 
 @dataclass(frozen=True)
@@ -117,7 +104,7 @@ class MaskFinder(nn.Module):
         return Fates(alive, tuple(masks))
 
     def noisiest_links(self, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (K, U)
-        """What each unit's life hangs on: a unit goes when this is over the threshold."""
+        """What each unit's life hangs on: it stays while this is under the threshold."""
         writers = [(_of_writers(dropout), layer.num_outputs) for layer, dropout in self._each(dropouts)]
         readers = [(_of_readers(layer, dropout), len(layer.reads)) for layer, dropout in self._each(dropouts)]
         written, read = (

@@ -32,11 +32,17 @@ class BayesianGraph:
         self,
         x: Tensor,
         posteriors: Sequence[LayerPosterior],
+        masks: Sequence[LayerMask] | None = None,
         *,
         noise: Noise,
     ) -> Tensor:  # (K * B, C)
-        """A sample of the network's output."""
-        return self._run(x, lambda index, h: noisy_pass(self.operators[index], h, posteriors[index], noise=noise))
+        """A sample of the network's output, with ``masks`` of what they leave of it."""
+
+        def sample(index: int, h: Tensor) -> Tensor:
+            mask = None if masks is None else masks[index]
+            return noisy_pass(self.operators[index], h, posteriors[index], mask, noise=noise)
+
+        return self._run(x, sample)
 
     def masked(self, x: Tensor, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)
         """The deterministic network with masks on; outputs outside the context are zero."""

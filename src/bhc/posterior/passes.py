@@ -17,6 +17,7 @@ def noisy_pass(
     operator: Operator,
     h: Tensor,  # (K * B, I, ...)
     posterior: LayerPosterior,
+    mask: LayerMask | None = None,
     *,
     noise: Noise,
 ) -> Tensor:  # (K * B, O, ...)
@@ -24,9 +25,11 @@ def noisy_pass(
 
     Algorithms 1 and 2 return ``M S + sqrt(V S^2) E``. This computes ``(M + sqrt(V) E) S``, which has the same
     distribution, one multiplication fewer, and a finite gradient where a sampled S crosses zero.
-    The bias sits under the output scale: a unit that is switched off gives zero.
+    The bias sits under the output scale: a unit that is switched off gives zero. So does one that a ``mask`` has not.
     """
     mean = posterior.mean
+    if mask is not None:
+        h = _only(h, mask.keep_in)
     if posterior.in_scale is not None:
         h = _times_noisy(h, posterior.in_scale, noise=noise)
     product, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
@@ -35,7 +38,7 @@ def noisy_pass(
         output = _plus(output, mean.bias)
     if posterior.out_scale is not None:
         output = _times_noisy(output, posterior.out_scale, noise=noise)
-    return output
+    return output if mask is None else _only(output, mask.keep_out)
 
 
 def masked_pass(
@@ -60,6 +63,11 @@ def _times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
     apart = _by_unit(h, mean)
     shape = (*apart.shape[:2], mean.shape[1])
     return scales.times(apart, noise.normal(shape, like=mean)).reshape(h.shape)
+
+
+def _only(h: Tensor, keep: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) of a unit that its context keeps, (K, n); zero, whatever it was, for others."""
+    return _by_unit(h, keep).masked_fill(~keep[:, None, :, None], 0.0).reshape(h.shape)
 
 
 def _times(h: Tensor, values: Tensor) -> Tensor:

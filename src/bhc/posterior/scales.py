@@ -10,8 +10,6 @@ from torch import Tensor
 from bhc.posterior.moments import log_dropout
 from bhc.posterior.products import ScaledByNoise
 
-NOTHING = -torch.inf  # the log-variance of what does not vary
-
 
 class Scales(Protocol):
     """Scales of n units in K contexts."""
@@ -30,9 +28,6 @@ class Scales(Protocol):
         A single scale may go with any number of units.
         """
 
-    def where(self, keep: Tensor) -> "Scales":
-        """The same, but nothing but zero where ``keep`` (K, n) does not hold."""
-
 
 @dataclass(frozen=True)
 class NormalScales:
@@ -48,9 +43,6 @@ class NormalScales:
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         return ScaledByNoise.apply(h, self.mean, self.logvar, noise)
 
-    def where(self, keep: Tensor) -> "NormalScales":
-        return NormalScales(self.mean * keep, self.logvar.masked_fill(~keep, NOTHING))
-
 
 @dataclass(frozen=True)
 class LogNormalScales:
@@ -62,7 +54,6 @@ class LogNormalScales:
 
     part_means: Tensor  # (K, 2 n + 2)
     part_logvars: Tensor
-    keep: Tensor | None = None  # (K, n) bool: which of them are drawn; the others are zero
 
     @cached_property
     def centre(self) -> Tensor:  # (K, n)
@@ -85,12 +76,7 @@ class LogNormalScales:
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         scale = torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
-        if self.keep is not None:
-            scale = scale * self.keep[:, None]
         return h * scale.to(h.dtype)[..., None]
-
-    def where(self, keep: Tensor) -> "LogNormalScales":
-        return LogNormalScales(self.part_means, self.part_logvars, keep)
 
     def _sum(self, parts: Tensor) -> Tensor:
         units = (parts.shape[1] - 2) // 2

@@ -1,23 +1,17 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
 from bhc.training.collapse import CollapseWarning
+from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, describe_device, find_device
 from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off, try_thresholds
+from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
 from bhc.training.loop import Options, choose_threshold, train
 from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
 from bhc.training.pretraining import default_plan, error_of, load_weights, pretrain, save_weights, train_plainly_
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
-from bhc.training.recipes import consolidation_after, default_recipe, usual_kl_weight
+from bhc.training.recipes import default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
-from bhc.training.stages import (
-    Consolidate,
-    FreezeOffsets,
-    Learn,
-    Narrow,
-    Recipe,
-    Stage,
-    two_stage_budget,
-)
+from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 
 __all__ = [
@@ -45,7 +39,6 @@ __all__ = [
     "base_error",
     "choose_threshold",
     "computing",
-    "consolidation_after",
     "default_plan",
     "default_progress",
     "default_recipe",

@@ -25,7 +25,7 @@ class Position:
     skipped: int = 0
     curves: dict[str, Any] | None = None
     seconds: float = 0.0
-    gone: float = 0.0
+    gone: float | None = None
 
 
 def save_checkpoint(

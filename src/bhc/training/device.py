@@ -30,16 +30,20 @@ def describe_device(device: torch.device) -> str:
 
 
 @contextmanager
-def computing(*, repeatable: bool) -> Iterator[None]:
-    """CUDA gives the same bits again while inside, or else picks its fastest convolutions; a CPU is left alone."""
-    exact, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+def computing(device: torch.device, *, repeatable: bool) -> Iterator[None]:
+    """On CUDA: the same bits again while inside, or else the fastest convolutions. A CPU is left alone."""
+    if device.type != "cuda":
+        yield
+        return
+    exact, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    search = torch.backends.cudnn.benchmark
     if repeatable:
         # cuBLAS reads this when it starts, so it must be there before the first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = not repeatable  # a step has the same shapes every time
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()  # shapes stay the same
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(exact)
+        torch.use_deterministic_algorithms(exact, warn_only=warned)
         torch.backends.cudnn.benchmark = search

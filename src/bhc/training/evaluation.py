@@ -12,8 +12,6 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMask
 from bhc.training.objective import restrict
 
-LOG_DROPOUTS = (-20.0, 10.0)  # beyond these a threshold changes nothing
-
 CHUNK = 4096
 
 
@@ -64,26 +62,33 @@ def _ratios(
     return network.num_weights / count_weights(network, fates.layers)
 
 
-def harmonic(ratios: Tensor) -> float:
-    """The ratio of the contexts together, were all of them stored."""
-    return float(len(ratios) / (1 / ratios).sum())
+def harmonic(values: Sequence[float]) -> float:
+    """Of ratios: that of all contexts together, total before over total after."""
+    return len(values) / sum(1 / value for value in values)
 
 
 @torch.no_grad()
 def threshold_for(network: ConditionalNetwork, batch: ContextBatch, ratio: float) -> float:
-    """The largest threshold, to a thousandth, that makes the contexts of a batch this many times smaller.
+    """The largest threshold, to a thousandth, that makes the contexts of a batch this many times smaller (harmonic).
 
-    A lower threshold removes more; where none is low enough, the lowest that makes sense.
+    A lower threshold removes more; where none is low enough, the lowest that changes anything.
     """
     dropouts = network.hypernet.dropouts(network.space.encode(batch))
-    low, high = LOG_DROPOUTS
+    rates = network.find_masks.noisiest_links(dropouts, batch.outputs)
+    finite = rates[rates.isfinite()]
+    low, high = (float(finite.min()), float(finite.max()) + 1) if len(finite) else (0.0, 0.0)
     while high - low > 1e-3:
         middle = (low + high) / 2
-        if harmonic(_ratios(network, dropouts, batch, middle)) >= ratio:
+        if harmonic(_ratios(network, dropouts, batch, middle).tolist()) >= ratio:
             low = middle
         else:
             high = middle
     return low
+
+
+def largest_ratio(network: ConditionalNetwork, batch: ContextBatch) -> float:
+    """How many times smaller the contexts of a batch can become (harmonic): one unit of everything is left."""
+    return harmonic(pruning_ratios(network, batch, torch.finfo(torch.float32).min).tolist())
 
 
 @torch.no_grad()
@@ -117,7 +122,7 @@ def _point(threshold: float, trials: Sequence[ThresholdTrial]) -> Point:
     return Point(
         threshold=float(threshold),
         ratio_mean=sum(ratios) / len(ratios),
-        ratio_harmonic=len(ratios) / sum(1 / ratio for ratio in ratios),
+        ratio_harmonic=harmonic(ratios),
         ratio_min=min(ratios),
         error=100 * sum(trial.wrong for trial in trials) / sum(trial.images for trial in trials),
         error_max=100 * max(trial.wrong / trial.images for trial in trials),

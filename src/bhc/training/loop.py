@@ -22,13 +22,23 @@ from bhc.training.checkpoint import (
     save_checkpoint,
 )
 from bhc.training.collapse import CollapseWatch
+from bhc.training.consolidation import Consolidate
 from bhc.training.device import describe_device
-from bhc.training.evaluation import Point, Probe, base_error, harmonic, pruning_ratios, threshold_for, trade_off
+from bhc.training.evaluation import (
+    Point,
+    base_error,
+    harmonic,
+    largest_ratio,
+    pruning_ratios,
+    threshold_for,
+    trade_off,
+)
+from bhc.training.learning import Learn
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.recipes import ratios_around
 from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
-from bhc.training.stages import Consolidate, Draw, Learn, Recipe, Stage
+from bhc.training.stages import Draw, Recipe, Stage
 from bhc.training.step import TrainingStep, make_step
 
 MOST_SKIPPED = 50
@@ -105,11 +115,12 @@ class _Trainer:
 
     def go(self) -> None:
         """All stages, from wherever the run is."""
+        self._check_ratios()
         restored = self._open_folder()
         first = self.position.stage
         for index in range(first, len(self.recipe)):
             if index > self.position.stage:
-                self.position.stage, self.position.stage_step, self.position.gone = index, 0, 0.0
+                self.position.stage, self.position.stage_step, self.position.gone = index, 0, None
             stage = self._settle(index)
             if isinstance(stage, Consolidate) and not self.position.stage_step:
                 self._measure("before")
@@ -120,10 +131,8 @@ class _Trainer:
 
     def _settle(self, index: int) -> Stage:
         stage = self.recipe[index]
-        if isinstance(stage, Consolidate):
-            stage = stage.settled(self.network, _batch_of(self.network, self.probes))
-        self.stages[index] = stage
-        return stage
+        self.stages[index] = stage.settled(self.network, self._contexts_of(stage))
+        return self.stages[index]
 
     def finished(self, class_names: tuple[str, ...] | None) -> TrainedModel:
         curves = self.position.curves or {}
@@ -136,7 +145,7 @@ class _Trainer:
             self.network,
             validation=self.validation,
             class_names=class_names,
-            thresholds=consolidated[-1].thresholds if consolidated else None,
+            thresholds=consolidated[-1].thresholds if consolidated else self._narrowed_range(),
             default_threshold=choose_threshold(after, most_error=yardstick + TOLERANCE),
             training={
                 "recipe": [stage.to_dict() for stage in self.recipe],
@@ -162,7 +171,8 @@ class _Trainer:
         )
         if restored is not None:
             restore_optimizer_(take.optimizer, restored, self.network)
-        take.leave_out(self.position.gone)
+        if self.position.gone is not None:
+            take.leave_out(self.position.gone)
         skipped_before = self.position.skipped
         progress = self.options.progress
         progress.begin(stage.title, stage.steps, self.position.stage_step)
@@ -187,10 +197,11 @@ class _Trainer:
             self._save(take.optimizer)
 
     def _narrow(self, stage: Stage, take: TrainingStep) -> None:
-        """Now and then let units go that are too many by now."""
-        ratio = stage.ratio(self.position.stage_step)
-        if ratio is not None and self.position.stage_step % NARROW_EVERY == 0:
-            contexts = _batch_of(self.network, self.probes)
+        """Now and then let units go: as many as are to be gone when it is looked at again."""
+        every = max(1, min(NARROW_EVERY, stage.steps // 20))
+        ratio = stage.ratio(min(self.position.stage_step + every, stage.steps))
+        if ratio is not None and self.position.stage_step % every == 0:
+            contexts = self._contexts_of(stage)
             self.position.gone = self.network.part_over(threshold_for(self.network, contexts, ratio), contexts)
             take.leave_out(self.position.gone)
 
@@ -222,12 +233,12 @@ class _Trainer:
 
     def _sparsity(self) -> float:
         """Harmonic pruning ratio over the probes: of what is gone, or at the middle of the thresholds in use."""
-        contexts = _batch_of(self.network, self.probes)
-        if self.position.gone:
-            threshold = self.network.threshold_without(self.position.gone, contexts)
-        else:
+        contexts = self._contexts_of(self.stages[self.position.stage])
+        if self.position.gone is None:
             threshold = sum(self._threshold_range()) / 2
-        return harmonic(pruning_ratios(self.network, contexts, threshold))
+        else:
+            threshold = self.network.threshold_without(self.position.gone, contexts)
+        return harmonic(pruning_ratios(self.network, contexts, threshold).tolist())
 
     def _measure(self, name: str) -> None:
         low, high = self._threshold_range()
@@ -237,13 +248,33 @@ class _Trainer:
         self.position.curves[name] = [point.to_dict() for point in points]
 
     def _threshold_range(self) -> tuple[float, float]:
-        """Around what narrowing left, or that of consolidation; where neither is known yet, what is usual."""
-        if self.position.gone:
-            least, most = ratios_around(self._sparsity())
-            contexts = _batch_of(self.network, self.probes)
-            return threshold_for(self.network, contexts, most), threshold_for(self.network, contexts, least)
+        """That of consolidation, or around what narrowing left; where neither is known yet, what is usual."""
         ranges = [stage.thresholds for stage in self.stages if isinstance(stage, Consolidate) and stage.thresholds]
-        return ranges[-1] if ranges else self.network.hypernet.family.thresholds
+        return ranges[-1] if ranges else self._narrowed_range() or self.network.hypernet.family.thresholds
+
+    def _narrowed_range(self) -> tuple[float, float] | None:
+        stage = self.stages[self.position.stage]
+        if self.position.gone is None or stage.largest_ratio is None:
+            return None
+        covered = Consolidate(ratios=ratios_around(stage.largest_ratio))
+        return covered.settled(self.network, self._contexts_of(stage)).thresholds
+
+    def _contexts_of(self, stage: Stage) -> ContextBatch:
+        """The probes, but for those of a budget that the stage does not train for."""
+        own = [p.context for p in self.probes if stage.budget is None or p.context.budget in (None, stage.budget)]
+        contexts = own or [probe.context for probe in self.probes]
+        return ContextBatch.of(contexts, self.network.num_classes).to(self.network.device)
+
+    def _check_ratios(self) -> None:
+        for stage in self.recipe:
+            if stage.largest_ratio is not None:
+                most = largest_ratio(self.network, self._contexts_of(stage))
+                if stage.largest_ratio > most:
+                    raise BhcError(
+                        f"{stage.title} asks for networks {stage.largest_ratio:g} times smaller, "
+                        f"but with one unit a layer they are {most:.4g} times smaller",
+                        hint="ask for less",
+                    )
 
     def _open_folder(self) -> dict[str, Any] | None:
         """Start the folder, or go back to its checkpoint; returns the tensors of a resumed run."""
@@ -290,7 +321,3 @@ def choose_threshold(points: list[Point], *, most_error: float) -> float:
     if fitting:
         return max(fitting, key=lambda point: point.ratio_harmonic).threshold
     return min(points, key=lambda point: point.error).threshold
-
-
-def _batch_of(network: ConditionalNetwork, probes: tuple[Probe, ...]) -> ContextBatch:
-    return ContextBatch.of([probe.context for probe in probes], network.num_classes).to(network.device)

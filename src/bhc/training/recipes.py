@@ -3,35 +3,40 @@
 from math import sqrt
 
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
-from bhc.training.stages import Consolidate, Learn, Narrow, Recipe
+from bhc.training.consolidation import Consolidate
+from bhc.training.learning import Learn, Narrow
+from bhc.training.stages import Recipe
 
 VGG_WEIGHTS, VGG_KL_WEIGHT = 1.5e7, 0.02
-COVERED = (0.25, 1.25)  # of the ratio that narrowing ends at
+COVERED = (0.5, 1.25)  # of the ratio that narrowing ends at
+LEAST = 1.05  # at 1 a threshold may be as high as the noisiest unit's rate, and most of the range would be of no use
 
 
-def default_recipe(network: ConditionalNetwork) -> Recipe:
-    """Few layers: learn, consolidate. In deep networks units must be made to go, so narrowing comes between."""
-    family = network.hypernet.family
-    if len(network.layers) <= FEW_LAYERS or family.cuts_weights:
-        return Learn(kl_weight=usual_kl_weight(network)), Consolidate(thresholds=family.thresholds)
-    narrow = Narrow(kl_weight=usual_kl_weight(network))
-    return Learn(kl_weight=narrow.kl_weight), narrow, consolidation_after(narrow)
+def default_recipe(
+    network: ConditionalNetwork, *, ratio: float | None = None, kl_weight: float | None = None
+) -> Recipe:
+    """Few layers: learn, consolidate. In deep networks units must be made to go, so narrowing comes between.
 
-
-def consolidation_after(narrow: Narrow) -> Consolidate:
-    """Over ratios around the one that was narrowed to."""
-    return Consolidate(
-        ratios=ratios_around(narrow.final_ratio),
-        contexts=narrow.contexts,
-        examples=narrow.examples,
-        budget=narrow.budget,
-    )
+    ``ratio`` says how small networks shall be by then, 1 for no narrowing.
+    """
+    weight = usual_kl_weight(network) if kl_weight is None else kl_weight
+    ratio = usual_ratio(network) if ratio is None else ratio
+    if ratio == 1:
+        return Learn(kl_weight=weight), Consolidate()
+    narrow = Narrow(kl_weight=weight, final_ratio=ratio)
+    return Learn(kl_weight=weight), narrow, Consolidate(ratios=ratios_around(ratio))
 
 
 def ratios_around(ratio: float) -> tuple[float, float]:
     """Where networks that were narrowed to a ratio are of use."""
-    least, most = (max(1.0, part * ratio) for part in COVERED)
+    least, most = (max(LEAST, part * ratio) for part in COVERED)
     return least, most
+
+
+def usual_ratio(network: ConditionalNetwork) -> float:
+    """What is narrowed to: nothing where layers are few, or where single weights go."""
+    few = len(network.layers) <= FEW_LAYERS
+    return 1.0 if few or network.hypernet.family.cuts_weights else Narrow().final_ratio
 
 
 def usual_kl_weight(network: ConditionalNetwork) -> float:

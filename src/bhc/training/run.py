@@ -85,7 +85,7 @@ class TrainedModel:
     network: ConditionalNetwork
     validation: Split | None = None
     class_names: tuple[str, ...] | None = None
-    thresholds: tuple[float, float] | None = None  # the range consolidation covered
+    thresholds: tuple[float, float] | None = None  # the range that training covered
     default_threshold: float = 0.0
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
 

@@ -1,0 +1,97 @@
+"""From the noisy network to the one that is used."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from bhc.contexts import ContextBatch
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.training import rates
+from bhc.training.evaluation import threshold_for
+from bhc.training.objective import distillation, restrict
+from bhc.training.stages import Dials, Draw, Loss, Stage, check_budget, check_numbers, draw_examples, groups
+
+
+@dataclass(frozen=True)
+class Consolidate(Stage):
+    """Train the means with the masks on and the noise off, over all contexts and a range of thresholds.
+
+    The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
+    first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
+    range. The range is ``thresholds``, or those that make networks ``ratios`` times smaller, harmonic over contexts:
+    which these are is known when learning has ended. The pretrained network is a free teacher. Offsets frozen for a
+    budget stay as they are.
+    """
+
+    steps: int = 3500
+    thresholds: tuple[float, float] | None = None  # those of the family unless ratios are given
+    ratios: tuple[float, float] | None = None
+    rate: float = 2e-3
+    contexts: int = 16
+    examples: int = 16
+    teacher_weight: float = 0.7
+    temperature: float = 2.0
+    budget: float | None = None
+    kind = "consolidate"
+    title = "consolidating"
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("rate", "temperature"), not_negative=("teacher_weight",))
+        if self.thresholds is not None and self.ratios is not None:
+            raise BhcError("consolidation covers thresholds or ratios, given both", hint="leave one of them out")
+        for name in ("thresholds", "ratios"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _ascending(name, getattr(self, name)))
+        if self.ratios is not None and self.ratios[0] < 1:
+            raise BhcError(f"a network cannot become less than 1 times smaller, given ratios {self.ratios}")
+
+    def check(self, network: ConditionalNetwork) -> None:
+        check_budget(self.budget, network.space)
+
+    @property
+    def largest_ratio(self) -> float | None:
+        return None if self.ratios is None else self.ratios[1]
+
+    def settled(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Consolidate":
+        """With thresholds, whatever was given; the dropout rates of the network are final by now."""
+        if self.ratios is None:
+            return replace(self, thresholds=self.thresholds or network.hypernet.family.thresholds)
+        least, most = self.ratios
+        thresholds = threshold_for(network, contexts, most), threshold_for(network, contexts, least)
+        return replace(self, thresholds=thresholds, ratios=None)
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        if network.hypernet.gates is None:
+            network.hypernet.freeze_gates_()
+        network.hypernet.freeze_variances_()
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        factors = rates.of_weights(network)
+        others = 1 / rates.slowdown(network)  # nothing has a long way to go any more
+        return groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
+        assert self.ratios is None, "ratios are settled before the first step"
+        low, high = self.thresholds or network.hypernet.family.thresholds
+        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
+        logits = network.masked(x, batch, threshold=threshold)
+        with torch.no_grad():
+            teacher = network.bayesian.plain(x)
+        total = distillation(
+            restrict(logits, batch.outputs),
+            labels,
+            restrict(teacher, batch.outputs),
+            teacher_weight=self.teacher_weight if network.pretrained else 0.0,
+            temperature=self.temperature,
+        )
+        return Loss(total, {"distillation": total})
+
+
+def _ascending(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(bound) for bound in bounds)
+    if not low <= high:
+        raise BhcError(f"the range of {name} must ascend, given {bounds}")
+    return low, high

@@ -1,0 +1,166 @@
+"""Variational learning: with all units, while units go, and in the two stages of a budget."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.posterior import LayerPosterior
+from bhc.training import rates
+from bhc.training.objective import negative_elbo, restrict
+from bhc.training.stages import Dials, Draw, Loss, Recipe, Stage, check_budget, check_numbers, draw_examples, groups
+
+
+@dataclass(frozen=True)
+class Learn(Stage):
+    """Variational learning: the noisy network under the objective of Eq. 3.
+
+    ``num_data`` is N in the objective; by default ``|D_t|``, the training examples of each context's classes.
+    ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
+    end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
+    and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Means of weights take
+    smaller steps in deep networks and where they are small (``bhc.training.rates``).
+    """
+
+    steps: int = 4000
+    kl_weight: float = 2.0
+    warm_up: float = 0.5  # fraction of the steps over which the weight rises from zero
+    rate: float = 3e-3
+    logvar_rate: float = 3e-2
+    map_slowdown: float = 3.0
+    contexts: int = 16  # K
+    examples: int = 16  # B
+    budget: float | None = None
+    num_data: float | None = None
+    kind = "learn"
+    title = "learning"
+
+    def __post_init__(self) -> None:
+        check_numbers(self, positive=("rate", "logvar_rate", "map_slowdown", "num_data"), not_negative=("kl_weight",))
+        if not 0 <= self.warm_up <= 1:
+            raise BhcError(f"warm_up is a fraction of the steps, 0 to 1, given {self.warm_up}")
+
+    def check(self, network: ConditionalNetwork) -> None:
+        check_budget(self.budget, network.space)
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        network.hypernet.thaw_()
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        factors, others = rates.of_weights(network), rates.of_vectors(network)
+        by_parameter = {}
+        for name, parameter in network.hypernet.named_parameters():
+            rate = self.logvar_rate if "logvar" in name else self.rate * factors.get(parameter, others)
+            by_parameter[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
+        return groups(by_parameter)
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
+        logits, posteriors = self._sample(network, x, batch, draw, dials)
+        cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
+        divergence = network.hypernet.kl(posteriors)
+        num_data = draw.data.context_sizes(batch)
+        if self.num_data is not None:
+            num_data = torch.full_like(num_data, self.num_data)
+        weight = _budget_weights(network.space, batch) * self.kl_weight * dials.warmth
+        total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
+        return Loss(total, {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()})
+
+    def _sample(
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
+    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
+        return network.noisy(x, batch, noise=draw.noise)
+
+    def warmth(self, step: int) -> float:
+        """The warm-up factor of the divergence, from 0 to 1."""
+        warm_steps = self.warm_up * self.steps
+        return 1.0 if warm_steps <= 0 else min(1.0, step / warm_steps)
+
+
+@dataclass(frozen=True)
+class Narrow(Learn):
+    """Learning that goes on while units go, until networks are ``final_ratio`` times smaller.
+
+    Wide layers share what they know among many units: each is of little use, none of no use, and cutting nine of ten
+    at once leaves nothing. Here those with the largest dropout rates go first, a few at a time, and the rates of the
+    others fall as they take over, so that no layer runs dry. The ratio, harmonic over contexts, rises from 1 by equal
+    factors over ``closing`` of the steps.
+    """
+
+    warm_up: float = 0.0
+    final_ratio: float = 10.0
+    closing: float = 0.7  # fraction of the steps
+    kind = "narrow"
+    title = "narrowing"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.final_ratio < float("inf"):
+            raise BhcError(f"final_ratio is how many times smaller networks become, given {self.final_ratio}")
+        if not 0 <= self.closing <= 1:
+            raise BhcError(f"closing is a fraction of the steps, 0 to 1, given {self.closing}")
+
+    def check(self, network: ConditionalNetwork) -> None:
+        super().check(network)
+        if network.hypernet.family.cuts_weights:
+            raise BhcError(
+                "narrowing takes units away, and this family has scales for single weights alone",
+                hint="leave Narrow out of the recipe, or wrap with another family",
+            )
+
+    def ratio(self, step: int) -> float:
+        closing = self.closing * self.steps
+        return float(self.final_ratio ** (1.0 if closing <= 0 else min(1.0, step / closing)))
+
+    @property
+    def largest_ratio(self) -> float:
+        return self.final_ratio
+
+    def _sample(
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
+    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
+        return network.noisy(x, batch, noise=draw.noise, gone=dials.gone)
+
+
+@dataclass(frozen=True)
+class FreezeOffsets(Stage):
+    """Between the two stages of a budget: what a zero embedding generates stays as it is from here on."""
+
+    steps: int = 0
+    kind = "freeze-offsets"
+    title = "freezing"
+
+    def check(self, network: ConditionalNetwork) -> None:
+        if not isinstance(network.space, Budgets):
+            raise BhcError(
+                "the two-stage recipe is for budgets alone: with other conditions budget 0 is not one network",
+                hint="leave it out; budgets are then drawn at random",
+            )
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        network.hypernet.freeze_offsets_()
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        return []
+
+    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+        raise AssertionError("a stage without steps has no loss")
+
+
+def two_stage_budget(low: Learn, high: Learn) -> Recipe:
+    """The paper's c_w recipe: learn at budget 0, freeze what that generates, learn at budget 1."""
+    return (replace(low, budget=0.0), FreezeOffsets(), replace(high, budget=1.0))
+
+
+def _budget_weights(space: ContextSpace, batch: ContextBatch) -> Tensor:  # (K,)
+    """The divergence's weight for each context's budget; 1 where budgets are not conditioned on."""
+    parts = space.spaces if isinstance(space, Joint) else (space,)
+    for part in parts:
+        if isinstance(part, Budgets) and batch.budget is not None:
+            return part.kl_weight(batch.budget[:, 0])
+    return torch.ones(len(batch), device=batch.class_rates.device)
