@@ -17,7 +17,7 @@ from bhc.training import Progress, RunFolder, error_of, load_weights, pretrain, 
 from study.config import Study
 from study.methods import Case
 
-CHECKPOINT_EVERY = 4000
+CHECKPOINT_EVERY = 2000
 
 
 @dataclass(frozen=True)
