@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import bhc
-from bhc.contexts import Context, ContextBatch
+from bhc.contexts import Context, ContextBatch, ContextSpace
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
@@ -206,6 +206,27 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
             small = model.compress(classes=[first, first + 1], threshold=threshold)
             wrong[name] += int((small.predict(own.images).labels != own.labels).sum())
     assert wrong["narrowed"] < 0.5 * wrong["at once"]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        bhc.InputDomains((1, 8, 8), PAIRS, full_scale=16.0),
+        bhc.Budgets(),
+        bhc.Joint(bhc.ClassSubsets(10, PAIRS), bhc.InputDomains((1, 8, 8), PAIRS, full_scale=16.0), bhc.Budgets()),
+    ],
+    ids=["domain", "budget", "joint"],
+)
+@pytest.mark.parametrize("generator", [bhc.LowRank(rank=2), bhc.Full()], ids=lambda spec: spec.kind)
+def test_every_kind_of_context_and_generator_is_narrowed(
+    digits: DataSet, pretrained: nn.Module, space: ContextSpace, generator: bhc.LowRank
+) -> None:
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1], generator=generator)
+    recipe = (replace(LEARN, steps=20), replace(NARROW, steps=20), bhc.Consolidate(steps=5, ratios=(4.0, 6.0)))
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), precision=torch.bfloat16)
+    curve = model.model.training["curves"]["after"]
+    assert curve[0]["ratio_harmonic"] == pytest.approx(6, rel=0.1)
+    assert curve[-1]["ratio_harmonic"] == pytest.approx(4, rel=0.1)
 
 
 def test_without_consolidation_the_curve_is_drawn_around_what_is_left(digits: DataSet, deep: nn.Module) -> None:
