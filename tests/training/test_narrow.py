@@ -15,6 +15,7 @@ from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
 from bhc.training import RunFolder, Silent, default_recipe, loop, usual_kl_weight
 from bhc.training.evaluation import harmonic, largest_ratio, pruning_ratios, threshold_for
+from bhc.training.recipes import RATE_AFTER
 
 LEARN = bhc.Learn(steps=150, kl_weight=0.1, contexts=4, examples=8)
 NARROW = bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0)
@@ -277,7 +278,7 @@ def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> No
     assert isinstance(learn, bhc.Learn)
     assert isinstance(narrow, bhc.Narrow)
     assert learn.kl_weight == narrow.kl_weight == usual_kl_weight(deep)
-    assert consolidate == bhc.Consolidate(ratios=(5.0, 12.5))
+    assert consolidate == bhc.Consolidate(ratios=(5.0, 12.5), rate=RATE_AFTER)
     assert default_recipe(deep, ratio=1.0, kl_weight=0.3) == (bhc.Learn(kl_weight=0.3), bhc.Consolidate())
     assert default_recipe(shallow, ratio=40.0)[1] == bhc.Narrow(kl_weight=2.0, final_ratio=40.0)
 

@@ -9,6 +9,7 @@ from bhc.training.stages import Recipe
 
 VGG_WEIGHTS, VGG_KL_WEIGHT = 1.5e7, 0.02
 COVERED = (0.5, 1.25)  # of the ratio that narrowing ends at
+RATE_AFTER = 1e-2  # of consolidation: narrowed networks already work, so larger steps do no harm
 LEAST = 1.05  # at 1 a threshold may be as high as the noisiest unit's rate, and most of the range would be of no use
 
 
@@ -24,7 +25,7 @@ def default_recipe(
     if ratio == 1:
         return Learn(kl_weight=weight), Consolidate()
     narrow = Narrow(kl_weight=weight, final_ratio=ratio)
-    return Learn(kl_weight=weight), narrow, Consolidate(ratios=ratios_around(ratio))
+    return Learn(kl_weight=weight), narrow, Consolidate(ratios=ratios_around(ratio), rate=RATE_AFTER)
 
 
 def ratios_around(ratio: float) -> tuple[float, float]:
