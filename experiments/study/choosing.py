@@ -13,8 +13,8 @@ from bhc.emission.precision import scales_for
 from bhc.emission.slim import Slimmer, assemble
 from bhc.emission.trial import Workshop
 from bhc.posterior import Family
+from bhc.results import exact_convolutions, logits
 from bhc.training import Point, ThresholdTrial, pooled, try_thresholds
-from study.answering import exact_convolutions, logits
 from study.config import Choice
 from study.methods import Case, Sample, request
 from study.training import Member

@@ -11,15 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import bhc
 from bhc.emission.emit import ThresholdWarning
-from bhc.graph import Graph
-from bhc.results import Outcome, environment, harmonic, mean, summarise
+from bhc.results import Outcome, environment, harmonic, judge, logits, mean, summarise
 from bhc.training import describe_device
 from study import sparse
-from study.answering import logits
 from study.choosing import Asked, Chosen, choose, curve, emit, log_dropout, thresholds_of
 from study.config import Study
 from study.methods import Case
@@ -79,21 +76,7 @@ def _row(
     pruned = emit(member, case.test, chosen.threshold, bhc.Float32())
     small = emit(member, case.test, chosen.threshold, bhc.VarianceBits(chosen.scale))
     examples = case.test.examples
-
-    classes = torch.tensor(small.classes)
-
-    def labels_by(network: Graph) -> Tensor:
-        return classes[logits(network, examples.images, device=device).argmax(1)]
-
-    full = logits(member.model.network.base_model, examples.images, device=device)
-    outcome = Outcome(
-        small=small,
-        labels=examples.labels,
-        before=classes[full[:, classes].argmax(1)],
-        pruned=labels_by(pruned.network.graph),
-        after=labels_by(small.network.graph),
-        num_classes=member.model.network.num_classes,
-    )
+    outcome = judge(small, pruned, member.model.network, examples, device=device)
     row = {"label": case.label, **outcome.to_dict()}
     if study.method.family == "sparse-vd":
         row |= {"pruning_ratio": sparse.pruning_ratio(pruned), "bits_ratio": sparse.bits_ratio(small)}
@@ -101,9 +84,10 @@ def _row(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "small.bhc"
         small.save(path)
-        read = labels_by(bhc.read(path).network.graph)
+        places = logits(bhc.read(path).network.graph, examples.images, device=device).argmax(1)
         row["file_bytes"] = path.stat().st_size
-    row["file_error"] = 100 * int((read != examples.labels).sum()) / len(examples)
+    wrong = torch.tensor(small.classes)[places] != examples.labels
+    row["file_error"] = 100 * int(wrong.sum()) / len(examples)
     if len(member.cases) == 1:
         row["train_seconds"] = member.seconds
     return outcome, row

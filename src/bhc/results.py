@@ -3,6 +3,8 @@
 import platform
 import subprocess
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,10 +16,13 @@ from torch import Tensor
 
 from bhc.data import Split
 from bhc.emission import Compressed
+from bhc.formats import unrolled
+from bhc.graph import Graph
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.evaluation import harmonic
 
-CHUNK = 2000
+CHUNK = 1000
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -92,19 +97,36 @@ class Outcome:
         return float(total)
 
 
-@torch.no_grad()
-def judge(small: Compressed, pruned: Compressed, network: ConditionalNetwork, examples: Split) -> Outcome:
+def judge(
+    small: Compressed, pruned: Compressed, network: ConditionalNetwork, examples: Split, *, device: torch.device = CPU
+) -> Outcome:
     """What the full, the pruned and the quantised network say to the labelled images of a context."""
     classes = torch.tensor(small.classes)
-    answers = [network.base_model(images)[:, classes].argmax(1) for images in examples.images.split(CHUNK)]
+    full, cut, rounded = (
+        logits(graph, examples.images, device=device)
+        for graph in (network.base_model, pruned.network.graph, small.network.graph)
+    )
     return Outcome(
         small=small,
         labels=examples.labels,
-        before=classes[torch.cat(answers)],
-        pruned=pruned.predict(examples.images).labels,
-        after=small.predict(examples.images).labels,
+        before=classes[full[:, classes].argmax(1)],
+        pruned=classes[cut.argmax(1)],
+        after=classes[rounded.argmax(1)],
         num_classes=network.num_classes,
     )
+
+
+@torch.no_grad()
+def logits(network: Graph, images: Tensor, *, device: torch.device = CPU) -> Tensor:  # (n, outputs)
+    """What a network gives for images, worked out on a device."""
+    there = unrolled(network) if device.type == "cpu" else deepcopy(network).to(device)
+    with exact_convolutions():
+        return torch.cat([there(part.to(device)) for part in images.split(CHUNK)]).cpu()
+
+
+def exact_convolutions() -> AbstractContextManager[None]:
+    """In full float32, as emitted networks have them, where a GPU would round their inputs."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:

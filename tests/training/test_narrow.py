@@ -13,6 +13,7 @@ from bhc.contexts import Context, ContextBatch, ContextSpace
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
+from bhc.posterior import PooledNoise
 from bhc.training import RunFolder, Silent, default_recipe, loop, usual_kl_weight
 from bhc.training.evaluation import harmonic, largest_ratio, pruning_ratios, threshold_for
 from bhc.training.recipes import RATE_AFTER
@@ -135,6 +136,19 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
         return
     torch.testing.assert_close(sample, masked, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(whole, masked, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
+def test_variances_are_learned_while_units_are_gone(digits: DataSet, pretrained: nn.Module, family: str) -> None:
+    network = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.images[:1], family=family).network
+    noise = PooledNoise(0)
+    noise.advance(0)
+    batch = ContextBatch.of([Context()], 10)
+    sample, _ = network.noisy(digits.test.images[:8], batch, noise=noise, gone=torch.tensor(0.3))
+    sample.square().sum().backward()
+    gradient = network.hypernet.vectors.logvar_map.offset.grad
+    assert gradient is not None
+    assert gradient.count_nonzero() > 0
 
 
 def test_a_part_of_the_units_and_a_threshold_say_the_same(digits: DataSet, pretrained: nn.Module) -> None:

@@ -23,6 +23,7 @@ from bhc.posterior import (
     LayerDropout,
     LayerMask,
     LayerPosterior,
+    LayerUncertainty,
     MaskFinder,
     Noise,
     check_family,
@@ -117,14 +118,18 @@ class ConditionalNetwork(nn.Module):
         With ``gone``, (), this part of the units of the batch, those with the largest dropout rates, is left out of the
         sample; the posterior is that of all.
         """
-        encoding = self.space.encode(batch)
-        posteriors = self.hypernet.posterior(encoding)
-        masks = None if gone is None else self._masks_without(gone, encoding, batch)
+        posteriors = self.hypernet.posterior(self.space.encode(batch))
+        masks = None
+        if gone is not None:
+            # Not under no_grad: what scales work out here is kept, and learned from later.
+            dropouts = [LayerUncertainty(layer.in_scale, layer.out_scale).dropout for layer in posteriors]
+            masks = self._masks_without(gone, dropouts, batch)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
 
     @torch.no_grad()
-    def _masks_without(self, gone: Tensor, encoding: tuple[Tensor, ...], batch: ContextBatch) -> tuple[LayerMask, ...]:
-        dropouts = self.hypernet.dropouts(encoding)
+    def _masks_without(
+        self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
+    ) -> tuple[LayerMask, ...]:
         threshold = self._threshold_without(gone, dropouts, batch)
         return self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs).layers
 
