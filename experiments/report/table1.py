@@ -61,8 +61,6 @@ RULES = (
     " beside ours.",
     "Errors are test errors in percent, pooled over pairs of context and image. The worst context is the one whose file"
     " errs most, over all seeds; the largest file likewise.",
-    "The baselines are cut as they come out of variational learning, as published. BHC rows are consolidated"
-    " afterwards: their means are trained on with the masks on.",
     "Thresholds and rounding steps were chosen on validation data held out of the training set, never on test data.",
     "± is half the range over the seeds (largest less smallest, halved); one seed has none. Verdicts are on the mean"
     " over seeds.",

@@ -63,10 +63,11 @@ def test_only_public_weights_have_seen_the_validation_images_and_their_limits_ar
         assert study.choice.above_best or study.weights == "own"
 
 
-def test_rows_of_one_hypernetwork_have_three_seeds_and_the_others_at_least_one() -> None:
+def test_rows_of_one_hypernetwork_have_three_seeds_on_mnist_and_all_others_at_least_one() -> None:
     for study in map(Study.read, CONFIGS):
-        assert len(set(study.seeds)) == len(study.seeds)
-        assert len(study.seeds) == 3 if study.method.name.startswith("bhc-") else study.seeds
+        assert len(set(study.seeds)) == len(study.seeds) > 0
+        if study.data == "mnist" and study.method.name.startswith("bhc-"):
+            assert len(study.seeds) == 3
 
 
 def test_the_yardstick_sees_more_of_each_context_than_the_row_that_it_measures() -> None:
