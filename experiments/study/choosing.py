@@ -156,10 +156,10 @@ def _context(member: Member, sample: Sample) -> Context:
 def log_dropout(member: Member, case: Case) -> list[tuple[str, torch.Tensor]]:
     """Log dropout rates of every group of more than one scale."""
     network = member.model.network
-    encoding = network.space.encode(ContextBatch.of([_context(member, case.validation)], network.num_classes))
+    batch = ContextBatch.of([_context(member, case.validation)], network.num_classes)
     return [
         (f"{layer.name} {side}", rates[0])
-        for layer, dropout in zip(network.layers, network.hypernet.dropouts(encoding), strict=True)
+        for layer, dropout in zip(network.layers, network.dropouts(batch), strict=True)
         for side, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout))
         if rates is not None and rates.shape[1] > 1
     ]

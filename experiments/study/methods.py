@@ -117,7 +117,7 @@ def _mixed(dataset: DataSet) -> ContextSpace:
 
 
 def _budgets(dataset: DataSet) -> ContextSpace:
-    return bhc.Budgets()
+    return bhc.BinaryBudget()
 
 
 METHODS = {

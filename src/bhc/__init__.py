@@ -3,11 +3,14 @@
 from bhc import data, models, training
 from bhc.compressor import Compressor, fit, load, wrap
 from bhc.contexts import (
+    BinaryBudget,
     Budgets,
     ClassSubsets,
     ConsecutivePairs,
+    FeatureSubsets,
     InputDomains,
     Joint,
+    ListedSubsets,
     RandomSubsets,
     SingleContext,
 )
@@ -21,18 +24,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BhcError",
+    "BinaryBudget",
     "Budgets",
     "ClassSubsets",
     "Compressed",
     "Compressor",
     "ConsecutivePairs",
     "Consolidate",
+    "FeatureSubsets",
     "Float32",
     "Full",
     "Initial",
     "InputDomains",
     "Joint",
     "Learn",
+    "ListedSubsets",
     "LowRank",
     "Narrow",
     "RandomSubsets",

@@ -64,7 +64,7 @@ def test_texts_and_pictures(
     assert "trained on subsets of 2, 3 classes" in text
     assert picture.read_bytes().startswith(PNG)
     assert call(monkeypatch, "inspect", run, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["conditions"] == ["classes"]
+    assert json.loads(capsys.readouterr().out)["conditions"].keys() == {"classes"}
     small, picture = tmp_path / "a.bhc", tmp_path / "a.png"
     assert call(monkeypatch, "compress", run, "--classes", "1,7", "--out", small) == 0
     assert "x smaller" in capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_a_run_that_was_never_trained_is_shown_without_a_picture(
     net = bhc.models.lenet_300_100(image_shape=(1, 8, 8))
     bhc.wrap(net, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]).save(tmp_path / "run")
     assert call(monkeypatch, "inspect", tmp_path / "run") == 0
-    assert "contexts      domain" in capsys.readouterr().out
+    assert "accepts       domain" in capsys.readouterr().out
     refused(monkeypatch, capsys, "never trained", "inspect", tmp_path / "run", "--plot", tmp_path / "x.png")
 
 
@@ -232,7 +232,7 @@ def test_a_network_for_all_contexts_trains_and_is_inspected(
     assert "--classes" not in told.split("next:")[1]
     assert call(monkeypatch, "inspect", out, "--plot", tmp_path / "x.png") == 0
     facts = capsys.readouterr().out
-    assert "contexts      one: all classes" in facts
+    assert "accepts       nothing: it was made for one context" in facts
     assert f"family {family}" in facts
     assert call(monkeypatch, "compress", out, "--out", tmp_path / "a.bhc") == 0
     assert call(monkeypatch, "compress", out, "--classes", "3,4", "--out", tmp_path / "b.bhc") == 2
@@ -284,7 +284,9 @@ def test_an_unknown_family_is_refused_before_anything_is_loaded(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("context", ["domain", "budget", "classes+budget"])
+@pytest.mark.parametrize(
+    "context", ["domain", "features", "budget", "classes+budget", "classes+domain+features+budget"]
+)
 def test_other_contexts_train_and_are_inspected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, context: str
 ) -> None:
@@ -293,11 +295,17 @@ def test_other_contexts_train_and_are_inspected(
     quick = ("--steps", "10", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4")
     assert call(monkeypatch, "train", *words, *quick) == 0
     assert call(monkeypatch, "inspect", out, "--plot", tmp_path / "x.png") == 0
-    np.save(tmp_path / "sample.npy", np.full((3, 1, 8, 8), 9, dtype=np.uint8))
+    told = capsys.readouterr().out.split("accepts")[1]
+    assert all(f"{name}: " in told for name in context.split("+"))
+    assert ("may be left out" in told) == ("+" in context)
+    np.save(tmp_path / "sample.npy", np.full((16, 1, 8, 8), 9, dtype=np.uint8))
+    np.save(tmp_path / "mask.npy", np.arange(64).reshape(1, 8, 8) < 32)
     asked = {
         "domain": ("--domain", tmp_path / "sample.npy"),
-        "budget": ("--budget", "1"),
+        "features": ("--features", tmp_path / "mask.npy"),
+        "budget": ("--budget", "0.7"),
         "classes+budget": ("--classes", "3,4", "--budget", "0"),
+        "classes+domain+features+budget": ("--features", tmp_path / "mask.npy", "--classes", "3,4"),
     }[context]
     assert call(monkeypatch, "compress", out, *asked, "--out", tmp_path / "a.bhc") == 0
     assert call(monkeypatch, "evaluate", tmp_path / "a.bhc", "--data", "digits", "--classes", "3,4") == 0

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.contexts import ClassSubsets, ConsecutivePairs, ContextBatch, RandomSubsets
+from bhc.contexts import ClassSubsets, ConsecutivePairs, Context, ContextBatch, RandomSubsets
 from bhc.errors import BhcError
 
 NAMED = ClassSubsets(3, class_names=("cat", "dog", "eel"))
+UNEQUAL = ClassSubsets(5, concentration=1.0)
 
 
 def seeded(seed=0):
@@ -156,3 +157,95 @@ def test_the_paper_s_pairs_can_be_the_sampler():
     first = batch.outputs.float().argmax(1)
     assert batch.outputs[torch.arange(100), first + 1].all()
     assert batch.outputs.sum(1).unique().tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {3: 0.1, 1: 0.4},
+        {"3": 0.1, 1: 0.4},
+        {3: 0.25, 1: 1},
+        {3: 0.1, 1: 0.4, 0: 0.0},
+        torch.tensor([0, 0.4, 0, 0.1, 0]),
+        np.array([0, 0.4, 0, 0.1, 0]),
+        np.array([0, 0.4, 0, 0.1, 0], dtype=np.float32),
+        {1: np.float64(0.4), 3: np.float64(0.1)},
+    ],
+    ids=repr,
+)
+def test_classes_may_be_given_with_a_probability_each(given):
+    context = UNEQUAL.resolve({"classes": given})
+    assert context.classes == (1, 3)
+    assert context.appearance == pytest.approx((1.0, 0.25))
+
+
+def test_classes_with_probabilities_may_be_named():
+    space = ClassSubsets(3, class_names=("cat", "dog", "eel"), concentration=1.0)
+    context = space.resolve({"classes": {"eel": 0.5, "Cat": 1.0}})
+    assert (context.classes, context.appearance) == ((0, 2), (1.0, 0.5))
+
+
+def test_probabilities_are_encoded_and_drawn_by():
+    batch = ContextBatch.of([UNEQUAL.resolve({"classes": {3: 0.1, 1: 0.4}}), Context(classes=(0, 2))], 5)
+    (encoded,) = UNEQUAL.encode(batch)
+    torch.testing.assert_close(encoded, torch.tensor([[0, 1, 0, 0.25, 0], [1, 0, 1, 0, 0]]))
+    torch.testing.assert_close(batch.class_rates, torch.tensor([[0, 0.8, 0, 0.2, 0], [0.5, 0, 0.5, 0, 0]]))
+    assert torch.equal(batch.outputs, encoded > 0)
+
+
+@pytest.mark.parametrize("given", [{3: 0.3, 1: 0.3}, {1: 1, 3: 1, 4: 0}, torch.tensor([0, 0.3, 0, 0.3, 0])], ids=repr)
+@pytest.mark.parametrize("space", [ClassSubsets(5), UNEQUAL], ids=["equal", "unequal"])
+def test_equal_probabilities_are_the_classes_alone(space, given):
+    assert space.resolve({"classes": given}) == Context(classes=(1, 3))
+
+
+def test_unequal_probabilities_are_refused_where_training_had_none():
+    error = refused({3: 0.9, 4: 0.1})
+    assert error.problem == "this model was not trained for classes that appear unequally often"
+    assert "concentration=1.0" in error.hint
+
+
+@pytest.mark.parametrize("rate", [1.5, -0.1, float("nan"), float("inf"), "0.5", None, [0.5], 0.5j], ids=repr)
+def test_a_probability_outside_zero_to_one_is_refused(rate):
+    error = refused({1: 0.5, 2: rate}, UNEQUAL)
+    assert "must lie between 0 and 1" in error.problem
+    assert "classes={3: 0.9, 4: 0.1}" in error.hint
+
+
+def test_an_array_with_a_probability_that_is_not_a_number_is_refused():
+    assert "must lie between 0 and 1" in refused(torch.tensor([0.5, 0.5, torch.nan, 0, 0]), UNEQUAL).problem
+
+
+@pytest.mark.parametrize("given", [{1: 0.0}, {1: 0, 2: 0.0}, torch.zeros(5), np.zeros(5)], ids=repr)
+def test_classes_that_never_appear_are_refused(given):
+    assert refused(given, UNEQUAL).problem == "no class appears: all probabilities are 0"
+
+
+@pytest.mark.parametrize("shape", [(4,), (6,), (1, 5), ()])
+def test_an_array_needs_a_probability_for_every_class(shape):
+    error = refused(torch.ones(shape), UNEQUAL)
+    assert error.problem == f"probabilities of shape {shape}"
+    assert error.hint == "give one for each of 5 classes"
+
+
+def test_the_classes_of_probabilities_are_checked_as_others_are():
+    assert refused({}, UNEQUAL).problem == "the class subset is empty"
+    assert refused({7: 0.5}, UNEQUAL).problem == "class 7 is out of range"
+    assert "unknown class" in refused({"fox": 0.5}, UNEQUAL).problem
+    assert refused({"1": 0.5, 1: 0.5}, UNEQUAL).problem == "class 1 is named twice"
+
+
+def test_what_is_forgotten_is_told_as_all_classes_equally_often():
+    batch = UNEQUAL.sample(3, 5, generator=seeded())
+    told = torch.tensor([True, False, True])
+    forgotten = UNEQUAL.forget(batch, told)
+    (before,), (after,) = UNEQUAL.encode(batch), UNEQUAL.encode(forgotten)
+    assert torch.equal(after[told], before[told])
+    assert torch.equal(after[1], torch.ones(5))
+    assert forgotten.outputs[1].all()
+    assert torch.equal(forgotten.outputs[told], batch.outputs[told])
+
+
+def test_with_no_classes_said_all_are_encoded():
+    (encoded,) = UNEQUAL.encode(ContextBatch.unconditioned(2, 5))
+    assert torch.equal(encoded, torch.ones(2, 5))

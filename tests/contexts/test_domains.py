@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.contexts import ConsecutivePairs, ContextBatch, InputDomains, RandomSubsets
+from bhc.contexts import ConsecutivePairs, Context, ContextBatch, InputDomains, RandomSubsets
 from bhc.errors import BhcError
 
 SPACE = InputDomains((1, 4, 3))
@@ -12,7 +12,7 @@ def resolve(sample):
     return SPACE.resolve({"domain": sample})
 
 
-def pixels(count=6):
+def pixels(count=20):
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, 1, 4, 3), generator=generator, dtype=torch.uint8)
 
@@ -32,9 +32,16 @@ def test_a_sample_of_another_shape_is_refused(shape):
     assert caught.value.hint == "it must have shape (samples, 1, 4, 3)"
 
 
-def test_an_empty_sample_is_refused():
-    with pytest.raises(BhcError, match="the domain sample is empty"):
-        resolve(torch.zeros(0, 1, 4, 3))
+@pytest.mark.parametrize("count", [0, 1, 15])
+def test_a_sample_that_says_too_little_is_refused(count):
+    with pytest.raises(BhcError, match=f"a domain sample of {count} inputs says too little") as caught:
+        resolve(pixels(count))
+    assert "at least 16" in caught.value.hint
+
+
+@pytest.mark.parametrize("count", [16, 40])
+def test_a_context_has_the_size_of_its_sample(count):
+    assert resolve(pixels(count)).domain_size == count
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -47,7 +54,7 @@ def test_a_sample_with_a_number_that_is_not_finite_is_refused(value):
 
 def test_a_sample_whose_mean_is_not_finite_is_refused():
     with pytest.raises(BhcError, match="contains NaN or infinity"):
-        resolve(torch.full((2, 1, 4, 3), 1e300, dtype=torch.float64))
+        resolve(torch.full((16, 1, 4, 3), 1e300, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("sample", ["images.npy", {}, [["a"]], [[1], [2, 3]]], ids=str)
@@ -57,7 +64,7 @@ def test_a_sample_that_is_not_numbers_is_refused(sample):
 
 
 def test_means_are_encoded_on_a_scale_of_one():
-    batch = ContextBatch.of([resolve(torch.full((2, 1, 4, 3), 255.0)), resolve(pixels())], 10)
+    batch = ContextBatch.of([resolve(torch.full((16, 1, 4, 3), 255.0)), resolve(pixels())], 10)
     (encoded,) = SPACE.encode(batch)
     assert encoded.shape == (2, 1, 4, 3)
     torch.testing.assert_close(encoded[0], torch.ones(1, 4, 3))
@@ -79,6 +86,23 @@ def test_a_training_domain_is_the_mean_of_the_examples_drawn_for_it():
     observed = SPACE.observe(batch, x)
     torch.testing.assert_close(observed.domain, x.float().mean(1))
     assert torch.equal(observed.class_rates, batch.class_rates)
+
+
+def test_where_no_domain_is_told_zero_is_encoded_which_no_domain_has():
+    (encoded,) = SPACE.encode(ContextBatch.unconditioned(2, 10))
+    assert torch.equal(encoded, torch.zeros(2, 1, 4, 3))
+    told, untold = resolve(pixels()), Context()
+    (encoded,) = SPACE.encode(ContextBatch.of([told, untold], 10))
+    torch.testing.assert_close(encoded[0], pixels().float().mean(0) / 255)
+    assert not encoded[1].any()
+
+
+def test_what_is_forgotten_is_encoded_as_untold():
+    batch = SPACE.sample(3, 10, generator=torch.Generator().manual_seed(0))
+    x = pixels(15).reshape(3, 5, 1, 4, 3)
+    (encoded,) = SPACE.encode(SPACE.observe(SPACE.forget(batch, torch.tensor([True, False, True])), x))
+    assert encoded.flatten(1).any(1).tolist() == [True, False, True]
+    torch.testing.assert_close(encoded[2], x[2].float().mean(0) / 255)
 
 
 def test_pairs_are_the_default():

@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import pytest
 import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.emission import ThresholdWarning
+from bhc.emission import ThresholdWarning, read
 from bhc.errors import BhcError
 
 
@@ -190,9 +192,19 @@ def test_what_is_done_to_an_emitted_module_does_not_reach_the_model(
     assert torch.equal(model.compress(classes=[3, 4]).module(digits.test.images), expected)
 
 
-def test_classes_may_be_weighed(quick_model: bhc.Compressor) -> None:
-    report = quick_model.compress(classes={4: 0.1, 3: 0.9}).report
-    assert report.context == {"classes": [3, 4], "appearance": [1.0, pytest.approx(1 / 9)]}
-    for bad in ({3: 0.0, 4: 1.0}, {3: float("nan")}, {3: "much"}):
-        with pytest.raises(BhcError, match="positive numbers"):
-            quick_model.compress(classes=bad)
+def test_classes_may_be_weighed(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    space = bhc.ClassSubsets(10, concentration=1.0)
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    small = model.compress(classes={4: 0.1, 3: 0.9, 5: 0.0})
+    assert small.report.context == {"classes": [3, 4], "appearance": [1.0, pytest.approx(1 / 9)]}
+    small.save(tmp_path / "small.bhc")
+    assert read(tmp_path / "small.bhc").report.context == small.report.context
+    for bad in ({3: 1.1, 4: 1.0}, {3: float("nan")}, {3: "much"}):
+        with pytest.raises(BhcError, match="between 0 and 1"):
+            model.compress(classes=bad)
+
+
+def test_classes_are_not_weighed_by_a_model_that_was_trained_without(quick_model: bhc.Compressor) -> None:
+    assert quick_model.compress(classes={3: 0.5, 4: 0.5}).report.context == {"classes": [3, 4]}
+    with pytest.raises(BhcError, match="unequally often"):
+        quick_model.compress(classes={3: 0.9, 4: 0.1})

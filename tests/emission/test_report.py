@@ -45,7 +45,7 @@ def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
     [
         {"classes": [3, 4]},
         {"classes": [7]},
-        {"classes": {4: 0.1, 3: 0.9}},
+        {"classes": {4: 0.4, 3: 0.4}},
         {"classes": [1, 2], "threshold": -1e5},
         {"classes": [1, 2], "threshold": 0.123456789},
         {"classes": [1, 2], "precision": bhc.Float32()},

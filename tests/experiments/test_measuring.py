@@ -17,7 +17,7 @@ from study.methods import METHODS
 from study.training import Member
 
 import bhc
-from bhc.contexts import Budgets
+from bhc.contexts import BinaryBudget
 from bhc.data import DataSet
 from bhc.emission.precision import SCALES
 from tests.experiments.toys import (
@@ -262,7 +262,7 @@ def test_two_budgets_are_chosen_and_drawn_apart(digits: DataSet, pretrained: tor
         learn_high={"kl_weight": 2.0},
         choose={"error": [10.0, 30.0], "bits_error": [20.0, 40.0]},
     )
-    model = fitted(pretrained, digits, Budgets(), study.recipe, generator=study.generator)
+    model = fitted(pretrained, digits, BinaryBudget(), study.recipe, generator=study.generator)
     result = measured(study, 0, [member_of(model, study.method.cases(digits))])
     names = ["c_w = 0", "c_w = 1"]
     assert [curves["name"] for curves in result["trade_offs"]] == names

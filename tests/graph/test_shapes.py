@@ -105,7 +105,7 @@ def test_flatten_linear_and_select() -> None:
         (Select(torch.tensor([0, 5])), (5,)),
         (Select(torch.tensor([-1, 2])), (5,)),
         (Select(torch.tensor([], dtype=torch.long)), (5,)),
-        (Select(torch.tensor([0])), (2, 2)),
+        (Select(torch.tensor([2])), (2, 2)),
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from bhc.contexts import Budgets, ClassSubsets, InputDomains, Joint, SingleContext
+from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork, Design, Initial, LowRank, ScalesOnly
 from bhc.posterior import FAMILIES, FreshNoise, log_dropout
@@ -100,13 +100,14 @@ def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
 
 SPACES = {
     "classes": (PAIRS, {"classes": [3, 4]}),
-    "domain": (InputDomains((1, 4, 4)), {"domain": images("tiny", 5)}),
-    "budget": (Budgets(), {"budget": 1}),
+    "domain": (InputDomains((1, 4, 4)), {"domain": images("tiny", 16)}),
+    "budget": (BinaryBudget(), {"budget": 1}),
+    "budgets": (Budgets(), {"budget": 0.4}),
     "single": (SingleContext(), {}),
     "single-classes": (SingleContext((3, 4)), {}),
     "joint": (
         Joint(ClassSubsets(10), InputDomains((1, 4, 4)), Budgets()),
-        {"classes": [3, 4], "domain": images("tiny", 5), "budget": 1},
+        {"classes": [3, 4], "domain": images("tiny", 16), "budget": 1},
     ),
 }
 
@@ -118,6 +119,18 @@ def test_a_model_for_every_kind_of_context_comes_back_with_its_state(space, requ
     restored.load_state_dict(model.state_dict())
     encoding = space.encode(contexts(space, request_))
     assert all_equal(tensors_of(restored.hypernet.posterior(encoding)), tensors_of(model.hypernet.posterior(encoding)))
+
+
+def test_a_model_for_features_comes_back_and_still_leaves_them_out():
+    space, network = FeatureSubsets((1, 8, 8)), "lenet-300-100"
+    model = conditional(ScalesOnly(), network, space=space, initial=Initial())
+    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
+    restored.load_state_dict(model.state_dict())
+    x, batch, limit = images(network, 3), contexts(space, {"features": [0, 9, 63]}), torch.zeros(1, 1)
+    first, second = (each.masked(x, batch, threshold=limit) for each in (model, restored))
+    assert torch.equal(first, second)
+    x[:, 0, 4] = 0
+    assert torch.equal(first, restored.masked(x, batch, threshold=limit))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

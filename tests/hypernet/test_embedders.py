@@ -1,18 +1,29 @@
 import pytest
 import torch
 
-from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint, SingleContext
+from bhc.contexts import (
+    BinaryBudget,
+    Budgets,
+    ClassSubsets,
+    ContextSpace,
+    FeatureSubsets,
+    InputDomains,
+    Joint,
+    SingleContext,
+)
 from bhc.errors import BhcError
 from bhc.hypernet import build_embedder
 
 from .toys import all_equal, contexts, perturb_, seeded
 
 IMAGES = InputDomains((3, 9, 7))
-SAMPLE = torch.arange(189.0).reshape(1, 3, 9, 7)
+SAMPLE = torch.arange(189.0).reshape(1, 3, 9, 7).repeat(16, 1, 1, 1)
 REQUESTS = {
     "classes": (ClassSubsets(10), {"classes": [3, 4]}, {"classes": [5]}),
     "domain": (IMAGES, {"domain": SAMPLE}, {"domain": SAMPLE.flip(2)}),
-    "budget": (Budgets(), {"budget": 0}, {"budget": 1}),
+    "features": (FeatureSubsets((5,)), {"features": [0, 4]}, {"features": [0]}),
+    "budget": (BinaryBudget(), {"budget": 0}, {"budget": 1}),
+    "budgets": (Budgets(), {"budget": 0.3}, {"budget": 0.4}),
     "joint": (
         Joint(ClassSubsets(10), IMAGES, Budgets()),
         {"classes": [3], "domain": SAMPLE, "budget": 0},
@@ -25,12 +36,12 @@ REQUESTS = {
 def test_different_contexts_embed_differently_in_the_given_width(space, first, second):
     embedder, width = build_embedder(space, 12, generator=seeded())
     embedding = embedder(*space.encode(contexts(space, first, second)))
-    assert width == (1 if isinstance(space, Budgets) else 12)
+    assert width == (1 if isinstance(space, BinaryBudget) else 12)
     assert embedding.shape == (2, width)
     assert not torch.allclose(embedding[0], embedding[1])
 
 
-@pytest.mark.parametrize("kind", ["classes", "domain", "joint"])
+@pytest.mark.parametrize("kind", ["classes", "domain", "features", "budgets", "joint"])
 def test_equal_seeds_give_equal_bits(kind):
     space, *_ = REQUESTS[kind]
     parameters = [list(build_embedder(space, 12, generator=seeded(seed))[0].parameters()) for seed in (1, 1, 2)]
@@ -38,8 +49,8 @@ def test_equal_seeds_give_equal_bits(kind):
     assert not all_equal(parameters[0], parameters[2])
 
 
-def test_a_budget_alone_is_its_own_embedding():
-    embedder, width = build_embedder(Budgets(), 12, generator=seeded())
+def test_a_binary_budget_alone_is_its_own_embedding():
+    embedder, width = build_embedder(BinaryBudget(), 12, generator=seeded())
     assert width == 1
     assert not list(embedder.parameters())
     assert embedder(torch.tensor([[0.0], [1.0]])).tolist() == [[0.0], [1.0]]
@@ -73,7 +84,6 @@ def test_conditions_of_a_joint_space_act_on_each_other():
     assert not torch.allclose(b - a, d - c, atol=1e-3)
 
 
-# as one flat tuple and the embedder expects one tensor a part.
 def test_a_joint_space_inside_another_is_embedded():
     space = Joint(Joint(ClassSubsets(10), Budgets()), IMAGES)
     embedder, _ = build_embedder(space, 12, generator=seeded())
@@ -84,7 +94,7 @@ def test_a_joint_space_inside_another_is_embedded():
 def test_a_space_without_an_embedder_is_refused():
     class Weather(ContextSpace):
         conditions = ("weather",)
-        resolve_parts = refine = encode = to_dict = None
+        resolve_parts = refine = encode = describe = to_dict = None
 
     with pytest.raises(BhcError, match="no embedder for contexts of type Weather"):
         build_embedder(Weather(), 12)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bhc.contexts import Budgets
+from bhc.contexts import BinaryBudget
 from bhc.errors import BhcError
 from bhc.hypernet import (
     EMBEDDING_WIDTH,
@@ -46,7 +46,7 @@ def posterior(model, batch):
 
 
 def budgets(*values):
-    return contexts(Budgets(), *({"budget": value} for value in values))
+    return contexts(BinaryBudget(), *({"budget": value} for value in values))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -180,7 +180,7 @@ class TestEveryGenerator:
         assert not any(map(torch.equal, tensors_of(posterior(model, pairs(3))), means))
 
     def test_frozen_offsets_keep_the_network_of_budget_zero(self, spec, network):
-        model = conditional(spec, network, space=Budgets(), initial=Initial())
+        model = conditional(spec, network, space=BinaryBudget(), initial=Initial())
         before = tensors_of(posterior(model, budgets(0)))
         larger = tensors_of(posterior(model, budgets(1)))
         model.hypernet.freeze_offsets_()

@@ -102,11 +102,19 @@ def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Modul
         bhc.SingleContext(),
         bhc.SingleContext((3, 4)),
         bhc.Budgets(),
+        bhc.BinaryBudget(),
+        bhc.FeatureSubsets((1, 8, 8)),
         bhc.InputDomains((1, 8, 8), full_scale=16.0),
         bhc.ClassSubsets(10, bhc.RandomSubsets((2, 3))),
-        bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0), bhc.Budgets()),
+        bhc.ClassSubsets(10, bhc.RandomSubsets(range(1, 11), never_together=((0, 1),))),
+        bhc.Joint(
+            bhc.ClassSubsets(10),
+            bhc.InputDomains((1, 8, 8), full_scale=16.0),
+            bhc.FeatureSubsets((1, 8, 8)),
+            bhc.Budgets(),
+        ),
     ],
-    ids=["single", "single-classes", "budget", "domain", "random", "joint"],
+    ids=["single", "single-classes", "budgets", "budget", "features", "domain", "random", "all sizes", "joint"],
 )
 def test_steps_of_every_kind_of_context_are_captured(
     digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace

@@ -113,7 +113,7 @@ def test_stage_two_of_a_budget_resumes_with_its_offsets_still_frozen(
     recipe = bhc.two_stage_budget(learn, learn)
 
     def go(**options: object) -> bhc.Compressor:
-        model = bhc.wrap(pretrained, bhc.Budgets(), example_input=digits.train.images[:1])
+        model = bhc.wrap(pretrained, bhc.BinaryBudget(), example_input=digits.train.images[:1])
         settings = {"recipe": recipe, "checkpoint_every": 7, "progress": Silent()} | options
         return bhc.fit(model, digits.train, digits.validation, **settings)  # type: ignore[arg-type]
 

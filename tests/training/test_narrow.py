@@ -183,7 +183,7 @@ def test_however_short_it_is_narrowing_ends_at_the_ratio(
 
 
 def test_where_the_budget_is_fixed_its_networks_are_narrowed(digits: DataSet, pretrained: nn.Module) -> None:
-    space = bhc.Budgets()
+    space = bhc.BinaryBudget()
     model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
     recipe = (*bhc.two_stage_budget(LEARN, LEARN), replace(NARROW, budget=1.0))
     recipe += (bhc.Consolidate(steps=5, ratios=(4.0, 6.0), budget=1.0),)
@@ -227,7 +227,7 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
     "space",
     [
         bhc.InputDomains((1, 8, 8), PAIRS, full_scale=16.0),
-        bhc.Budgets(),
+        bhc.BinaryBudget(),
         bhc.Joint(bhc.ClassSubsets(10, PAIRS), bhc.InputDomains((1, 8, 8), PAIRS, full_scale=16.0), bhc.Budgets()),
     ],
     ids=["domain", "budget", "joint"],

@@ -72,7 +72,7 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
     def run(recipe: tuple[bhc.Learn, ...]) -> bhc.Compressor:
         model = bhc.wrap(
             pretrained,
-            bhc.Budgets(),
+            bhc.BinaryBudget(),
             example_input=digits.train.images[:1],
             generator=generator,
             std_limits=(0.2, None, None),
@@ -95,14 +95,29 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
     ("space", "request_"),
     [
         (bhc.InputDomains((1, 8, 8), full_scale=16.0), {"domain": "images"}),
-        (bhc.Budgets(), {"budget": 1}),
+        (bhc.Budgets(), {"budget": 0.3}),
+        (bhc.BinaryBudget(), {"budget": 1}),
+        (bhc.FeatureSubsets((1, 8, 8)), {"features": list(range(32))}),
         (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), {"classes": [1, 2], "budget": 0}),
+        (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), {"classes": [1, 2]}),
+        (bhc.Joint(bhc.ClassSubsets(10), bhc.FeatureSubsets((1, 8, 8)), bhc.Budgets()), {}),
+        (bhc.Joint(bhc.InputDomains((1, 8, 8), full_scale=16.0), bhc.FeatureSubsets((1, 8, 8))), {"domain": "images"}),
         (
             bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0)),
             {"classes": [1, 2], "domain": "images"},
         ),
     ],
-    ids=["domain", "budget", "classes+budget", "classes+domain"],
+    ids=[
+        "domain",
+        "budget",
+        "binary-budget",
+        "features",
+        "classes+budget",
+        "budget-left-out",
+        "all-left-out",
+        "features-left-out",
+        "classes+domain",
+    ],
 )
 def test_every_kind_of_context_trains_and_emits(
     digits: DataSet, pretrained: torch.nn.Module, space: bhc.ClassSubsets, request_: dict[str, object]
@@ -132,11 +147,12 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], messa
         bhc.Learn(**options)  # type: ignore[arg-type]
 
 
-def test_the_two_stage_recipe_is_for_budgets_alone(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_the_two_stage_recipe_is_for_a_binary_budget_alone(digits: DataSet, pretrained: torch.nn.Module) -> None:
     recipe = two_stage_budget(LEARN, LEARN)
     for space, message in (
         (bhc.ClassSubsets(10), "budgets are not conditioned on"),
-        (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), "for budgets alone"),
+        (bhc.Joint(bhc.ClassSubsets(10), bhc.BinaryBudget()), "for a budget of 0 or 1 alone"),
+        (bhc.Budgets(), "for a budget of 0 or 1 alone"),
     ):
         model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
         with pytest.raises(BhcError, match=message):

@@ -7,17 +7,18 @@ from typing import Annotated
 import typer
 
 from bhc.cli.console import say, show
-from bhc.cli.options import Force, Json, parse_classes, read_domain, refuse_existing
+from bhc.cli.options import Budget, Classes, Domain, Features, Force, Json, refuse_existing, request_of
 from bhc.compressor import load
-from bhc.emission import Float32, Limits, ThresholdWarning, VarianceBits
+from bhc.emission import DomainWarning, Float32, Limits, ThresholdWarning, VarianceBits
 from bhc.errors import BhcError
 
 
 def compress_command(
     run: Annotated[Path, typer.Argument(help="Run folder (bhc train).")],
-    classes: Annotated[str | None, typer.Option(help="Classes it will meet, such as 3,4.")] = None,
-    domain: Annotated[Path | None, typer.Option(help="Sample of its inputs, a .npy file.")] = None,
-    budget: Annotated[float | None, typer.Option(help="0: accuracy first, 1: smallest.")] = None,
+    classes: Classes = None,
+    domain: Domain = None,
+    features: Features = None,
+    budget: Budget = None,
     threshold: Annotated[
         float | None, typer.Option(help="Cut here; lower is smaller. Default: chosen on validation data.")
     ] = None,
@@ -49,10 +50,9 @@ def compress_command(
     with warnings.catch_warnings():
         # The report carries the same words.
         warnings.simplefilter("ignore", ThresholdWarning)
+        warnings.simplefilter("ignore", DomainWarning)
         small = model.compress(
-            classes=parse_classes(classes),
-            domain=read_domain(domain),
-            budget=budget,
+            **request_of(classes, domain, features, budget),
             **vars(limits),
             precision=Float32() if float32 else VarianceBits(),
         )

@@ -7,10 +7,10 @@ import typer
 
 from bhc.cli.console import say, show, table
 from bhc.cli.contents import file_facts, file_text
-from bhc.cli.options import Force, Json, parse_classes, read_domain, refuse_existing
+from bhc.cli.options import Budget, Classes, Domain, Features, Force, Json, refuse_existing, request_of
 from bhc.cli.plots import file_figure, run_figure, save_figure
 from bhc.compressor import Compressor, load
-from bhc.contexts import Context
+from bhc.contexts import Context, ContextSpace, FeatureSubsets
 from bhc.emission import from_file
 from bhc.errors import BhcError
 from bhc.formats import read_network
@@ -19,14 +19,18 @@ from bhc.formats import read_network
 def inspect_command(
     path: Annotated[Path, typer.Argument(help="Run folder, or emitted network (.bhc).")],
     plot: Annotated[Path | None, typer.Option(help="Write a picture (.png).")] = None,
-    classes: Annotated[str | None, typer.Option(help="Context for the picture of a run, such as 3,4.")] = None,
-    domain: Annotated[Path | None, typer.Option(help="Context for the picture of a run, a .npy file.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Context for the picture of a run.")] = None,
+    classes: Classes = None,
+    domain: Domain = None,
+    features: Features = None,
+    budget: Budget = None,
     threshold: Annotated[float | None, typer.Option(help="Where the picture cuts. Default: the run's.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Show a run (contexts, trade-off, log dropout rates) or a file (layers, what each byte is for)."""
+    """Show a run (contexts, trade-off, log dropout rates) or a file (layers, what each byte is for).
+
+    The context is that of a run's picture.
+    """
     if plot is not None:
         refuse_existing(plot, force=force)
     if not path.exists():
@@ -39,7 +43,7 @@ def inspect_command(
             save_figure(file_figure(small, file.parts), plot)
     else:
         model = load(path)
-        request = {"classes": parse_classes(classes), "domain": read_domain(domain), "budget": budget}
+        request = request_of(classes, domain, features, budget)
         if plot is not None and "curves" not in model.model.training:
             raise BhcError(
                 f"{path} was never trained, so there is nothing to draw", hint="leave --plot out, or train it"
@@ -58,7 +62,13 @@ def _context(model: Compressor, request: dict[str, Any]) -> Context:
     """The context asked for; where none is, one to look at."""
     if all(value is None for value in request.values()):
         sample = model.model.validation
-        examples = {"classes": [0, 1], "domain": None if sample is None else sample.images, "budget": 1}
+        features = [part.num_features for part in model.space.parts if isinstance(part, FeatureSubsets)]
+        examples = {
+            "classes": [0, 1],
+            "domain": None if sample is None else sample.images,
+            "features": [place for count in features for place in range(count)],
+            "budget": 1,
+        }
         request = {name: examples[name] for name in model.space.conditions}
     return model.space.resolve(request)
 
@@ -70,7 +80,7 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "input_shape": list(network.input_shape),
         "layers": {layer.name: list(layer.weight_shape) for layer in network.layers},
         "weights": network.num_weights,
-        "conditions": list(model.space.conditions),
+        "conditions": model.space.describe(),
         "context": model.space.to_dict(),
         "generator": network.design.generator.to_dict(),
         "family": network.design.family,
@@ -88,7 +98,7 @@ def _run_text(model: Compressor, path: Path) -> str:
     lines = [
         f"run           {path}",
         f"network       {network.num_weights:,} weights: {layers}",
-        f"contexts      {', '.join(model.space.conditions) or 'one'}: {_trained_on(model.space.to_dict())}",
+        *_accepted(model.space),
         f"generator     {network.design.generator.to_dict()['kind']}, family {network.design.family}",
         f"threshold     {trained.default_threshold:g} by default"
         + (f", {trained.thresholds[0]:g} to {trained.thresholds[1]:g} covered" if trained.thresholds else ""),
@@ -112,21 +122,12 @@ def _pretrained_line(error: float | None) -> list[str]:
     return [] if error is None else [f"pretrained    {error:.2f} % validation error on the contexts below"]
 
 
-def _trained_on(space: dict[str, Any]) -> str:
-    match space["kind"]:
-        case "joint":
-            return "; ".join(_trained_on(part) for part in space["spaces"])
-        case "single":
-            classes = space["classes"]
-            return "all classes" if classes is None else f"classes {', '.join(map(str, classes))}"
-        case "budget":
-            return f"divergence weighted {' or '.join(f'{w:g}' for w in space['kl_weights'])} times the stage's weight"
-    sampler = space["sampler"]
-    if sampler["kind"] == "consecutive-pairs":
-        return "trained on consecutive pairs"
-    held = len(sampler["held_out"])
-    sizes = ", ".join(map(str, sampler["sizes"]))
-    return f"trained on subsets of {sizes} classes" + (f", {held} of them held out" if held else "")
+def _accepted(space: ContextSpace) -> list[str]:
+    """What a request may say, a line a condition."""
+    texts = [f"{name}: {text}" for name, text in space.describe().items()] or ["nothing: it was made for one context"]
+    if space.optional:
+        texts.append("each of these may be left out")
+    return [f"{'accepts' if not place else '':<13} {text}" for place, text in enumerate(texts)]
 
 
 def _curve_table(curves: dict[str, Any]) -> str:

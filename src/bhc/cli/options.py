@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,18 +19,34 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of everything random.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
+Classes = Annotated[str | None, typer.Option(help="Classes it will meet: 3,4, or with probabilities 3:0.9,4:0.1.")]
+Domain = Annotated[Path | None, typer.Option(help="Sample of its inputs, a .npy file.")]
+Features = Annotated[Path | None, typer.Option(help="Inputs that will be there, a .npy file: a mask, or places.")]
+Budget = Annotated[float | None, typer.Option(help="0 is accuracy first, 1 is smallest.")]
+
 LARGEST_SAMPLE = 1 << 30
 
 
-def parse_classes(text: str | None) -> list[str] | None:
-    """``"3,4"`` as a list; names and numbers are told apart by the context space."""
+def parse_classes(text: str | None) -> list[str] | dict[str, float] | None:
+    """``"3,4"`` as a list, ``"3:0.9,4:0.1"`` with probabilities; names and numbers are told apart by the space."""
     if text is None:
         return None
-    return [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not any(":" in part for part in parts):
+        return parts
+    pairs = [part.rsplit(":", 1) for part in parts]
+    try:
+        rates = {label.strip(): float(rate) for label, rate in pairs}
+    except ValueError:
+        hint = "each class with its probability, such as 3:0.9,4:0.1"
+        raise BhcError(f"cannot read the classes {text!r}", hint=hint) from None
+    if len(rates) < len(pairs):
+        raise BhcError(f"a class is named twice in {text!r}", hint="name each class once")
+    return rates
 
 
-def read_domain(path: Path | None) -> torch.Tensor | None:
-    """A sample of inputs from a ``.npy`` file; never pickled objects."""
+def read_array(path: Path | None, *, what: str) -> torch.Tensor | None:
+    """An array from a ``.npy`` file; never pickled objects. ``what`` says what it should be."""
     if path is None:
         return None
     content = io.BytesIO(read_bytes(path, limit=LARGEST_SAMPLE))
@@ -39,9 +55,18 @@ def read_domain(path: Path | None) -> torch.Tensor | None:
         return torch.from_numpy(np.ascontiguousarray(array))
     except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise BhcError(
-            f"{path} is not an array that can be read: {error}",
-            hint="write it with numpy.save(path, images), images of shape (n, channels, height, width)",
+            f"{path} is not an array that can be read: {error}", hint=f"write it with numpy.save(path, array), {what}"
         ) from error
+
+
+def request_of(classes: str | None, domain: Path | None, features: Path | None, budget: float | None) -> dict[str, Any]:
+    """The conditions that a command was given."""
+    return {
+        "classes": parse_classes(classes),
+        "domain": read_array(domain, what="images of shape (n, channels, height, width)"),
+        "features": read_array(features, what="a mask that is true where a feature is there, or places"),
+        "budget": budget,
+    }
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

@@ -211,7 +211,7 @@ def draw_histogram(axes: Axes, title: str, rates: np.ndarray, threshold: float) 
 def _scale_groups(network: ConditionalNetwork, context: Context) -> list[tuple[str, np.ndarray]]:
     """Every group of more than one scale, or single weights where those go, with its rates in this context."""
     batch = ContextBatch.of([context], network.num_classes)
-    dropouts = network.hypernet.dropouts(network.space.encode(batch))
+    dropouts = network.dropouts(batch)
     groups = []
     for layer, dropout in zip(network.layers, dropouts, strict=True):
         for kind, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout)):

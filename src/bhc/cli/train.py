@@ -1,5 +1,6 @@
 """``bhc train``: the hypernetwork."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,12 @@ from bhc.cli.console import program, say, show
 from bhc.cli.options import DataDir, Json, Seed
 from bhc.compressor import fit, wrap
 from bhc.contexts import (
+    BinaryBudget,
     Budgets,
     ClassSubsets,
     ConsecutivePairs,
     ContextSpace,
+    FeatureSubsets,
     InputDomains,
     Joint,
     RandomSubsets,
@@ -58,17 +61,22 @@ def train_command(
         Path | None, typer.Option(help="Pretrained weights (bhc pretrain). Without: from scratch.")
     ] = None,
     context: Annotated[
-        str, typer.Option(help="classes, domain or budget, or several joined by +; none for one network for all.")
+        str,
+        typer.Option(help="classes, domain, features or budget, or several joined by +; none for one network for all."),
     ] = "classes",
     family: Annotated[
         str, typer.Option(help=f"What goes, and under which prior; one of: {', '.join(FAMILIES)}.")
     ] = "io-gnj",
     subsets: Annotated[
-        str, typer.Option(help="Class subsets to train on: 'pairs' (consecutive) or sizes such as '2,3'.")
+        str,
+        typer.Option(help="Class subsets to train on: 'pairs' (consecutive), sizes as '2,3' or '1-5', or 'all'."),
     ] = "2,3",
     concentration: Annotated[
         float | None, typer.Option(help="Draw unequal appearances of the classes, Dirichlet with this concentration.")
     ] = None,
+    missing: Annotated[
+        float, typer.Option(min=0.0, help="With several conditions: how often each is left out, so that it may be.")
+    ] = 0.1,
     generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the low-rank generator.")] = LowRank().rank,
     paper_init: Annotated[
@@ -118,10 +126,11 @@ def train_command(
     """Train one hypernetwork for all contexts of a kind."""
     models.check(model)
     check_family(family)
-    spec, sampler = _generator(generator, rank), _sampler(subsets)
+    spec, sizes = _generator(generator, rank), _sizes(subsets)
     RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
-    space = make_space(context, sampler, dataset, concentration)
+    kinds = _spaces(dataset, _sampler(sizes, dataset.num_classes), concentration, two_stage=two_stage)
+    space = make_space(context, kinds, missing=missing)
     if weights is None:
         say("no --weights given: training from scratch")
         net = models.build(
@@ -209,15 +218,8 @@ def make_recipe(
     return tuple(recipe)
 
 
-def make_space(
-    context: str, sampler: SubsetSampler, dataset: DataSet, concentration: float | None = None
-) -> ContextSpace:
+def make_space(context: str, kinds: dict[str, ContextSpace], *, missing: float) -> ContextSpace:
     """The context space that ``--context`` names."""
-    kinds: dict[str, ContextSpace] = {
-        "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names, concentration),
-        "domain": InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale),
-        "budget": Budgets(),
-    }
     if context == "none":
         return SingleContext()
     names = context.split("+")
@@ -225,7 +227,19 @@ def make_space(
     if unknown:
         hint = f"join some of these with +: {', '.join(kinds)}; or none by itself"
         raise BhcError(f"unknown context {unknown[0]!r}", hint=hint)
-    return kinds[names[0]] if len(names) == 1 else Joint(*(kinds[name] for name in names))
+    return kinds[names[0]] if len(names) == 1 else Joint(*(kinds[name] for name in names), missing=missing)
+
+
+def _spaces(
+    dataset: DataSet, sampler: SubsetSampler, concentration: float | None, *, two_stage: bool
+) -> dict[str, ContextSpace]:
+    """What ``--context`` can name, for a data set."""
+    return {
+        "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names, concentration),
+        "domain": InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale),
+        "features": FeatureSubsets(dataset.image_shape),
+        "budget": BinaryBudget() if two_stage else Budgets(),
+    }
 
 
 def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
@@ -244,17 +258,32 @@ def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
 
 def example_request(space: ContextSpace) -> list[str]:
     """Options of a request this space accepts."""
-    examples = {"classes": "--classes 3,4", "domain": "--domain sample.npy", "budget": "--budget 1"}
+    examples = {
+        "classes": "--classes 3,4",
+        "domain": "--domain sample.npy",
+        "features": "--features mask.npy",
+        "budget": "--budget 1",
+    }
     return [examples[name] for name in space.conditions]
 
 
-def _sampler(text: str) -> SubsetSampler:
-    if text == "pairs":
-        return ConsecutivePairs()
+def _sizes(text: str) -> Sequence[int] | str:
+    """Sizes of subsets, ``"2,3"`` or ``"1-5"``, or the word for them as it is."""
+    if text in ("pairs", "all"):
+        return text
     try:
-        return RandomSubsets(tuple(int(size) for size in text.split(",")))
+        ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        return [size for ends in ranges for size in range(ends[0], ends[-1] + 1)]
     except ValueError:
-        raise BhcError(f"cannot read the subsets {text!r}", hint="'pairs', or sizes such as '2,3'") from None
+        raise BhcError(
+            f"cannot read the subsets {text!r}", hint="'pairs', 'all', or sizes such as '2,3' or '1-5'"
+        ) from None
+
+
+def _sampler(sizes: Sequence[int] | str, num_classes: int) -> SubsetSampler:
+    if sizes == "pairs":
+        return ConsecutivePairs()
+    return RandomSubsets(tuple(range(1, num_classes + 1)) if sizes == "all" else tuple(map(int, sizes)))
 
 
 def _generator(kind: str, rank: int) -> GeneratorSpec:

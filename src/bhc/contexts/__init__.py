@@ -2,15 +2,25 @@
 
 from typing import Any
 
-from bhc.contexts.budgets import Budgets
+from bhc.contexts.budgets import BinaryBudget, Budgets
 from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import Context, ContextBatch
 from bhc.contexts.domains import InputDomains
+from bhc.contexts.features import FeatureSubsets
 from bhc.contexts.joint import Joint
+from bhc.contexts.masks import (
+    BlockFeatures,
+    ListedFeatures,
+    MaskSampler,
+    MixedFeatures,
+    ScatteredFeatures,
+    StripedFeatures,
+)
 from bhc.contexts.single import SingleContext
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import (
     ConsecutivePairs,
+    ListedSubsets,
     RandomSubsets,
     SubsetSampler,
     all_subsets,
@@ -32,29 +42,41 @@ def from_dict(data: dict[str, Any]) -> ContextSpace:
             )
         case "domain":
             return InputDomains.from_dict(data)
-        case "budget":
+        case "features":
+            return FeatureSubsets.from_dict(data)
+        case "budget" | "budgets" as kind:
             low, high = data["kl_weights"]
-            return Budgets((low, high))
+            return (BinaryBudget if kind == "budget" else Budgets)((low, high))
         case "single":
             classes = data["classes"]
             return SingleContext(None if classes is None else tuple(classes))
         case "joint":
-            return Joint(*(from_dict(space) for space in data["spaces"]))
+            # Older runs were asked for every part.
+            return Joint(*(from_dict(space) for space in data["spaces"]), missing=data.get("missing", 0.0))
         case other:
             raise BhcError(f"unknown kind of context: {other!r}")
 
 
 __all__ = [
+    "BinaryBudget",
+    "BlockFeatures",
     "Budgets",
     "ClassSubsets",
     "ConsecutivePairs",
     "Context",
     "ContextBatch",
     "ContextSpace",
+    "FeatureSubsets",
     "InputDomains",
     "Joint",
+    "ListedFeatures",
+    "ListedSubsets",
+    "MaskSampler",
+    "MixedFeatures",
     "RandomSubsets",
+    "ScatteredFeatures",
     "SingleContext",
+    "StripedFeatures",
     "SubsetSampler",
     "all_subsets",
     "from_dict",

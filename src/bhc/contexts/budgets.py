@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,36 +12,52 @@ from bhc.contexts.context import ContextBatch
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
 
+MEANING = "0 is accuracy first, 1 is smallest"
+
 
 @dataclass(frozen=True)
 class Budgets(ContextSpace):
-    """The paper's binary c_w: 0 is accuracy first, 1 is smallest.
+    """The paper's c_w as any number from 0, accuracy first, to 1, smallest.
 
-    The divergence of a context is weighted by ``kl_weights[budget]``, times the ``kl_weight`` of the stage.
-
-    Sampled as a fair coin, or trained in two stages that each fix it (``bhc.training.two_stage_budget``).
+    The divergence of a context is weighted by ``kl_weights[0]`` at budget 0, ``kl_weights[1]`` at budget 1, and
+    geometrically between them, times the ``kl_weight`` of the stage; training draws budgets evenly. In use a larger
+    budget never keeps more weights (``ConditionalNetwork.dropouts``). Where a budget may be left out, that is a
+    weight of 1, or the nearest there is.
     """
 
     kl_weights: tuple[float, float] = (0.1, 1.0)
 
     def __post_init__(self) -> None:
         low, high = self.kl_weights
-        if not 0 < low <= high:
+        if not 0 < low < high < float("inf"):
             raise BhcError(f"kl_weights must be positive and ascending, given {self.kl_weights}")
 
     @property
     def conditions(self) -> tuple[str, ...]:
         return ("budget",)
 
+    @property
+    def unsaid(self) -> float:
+        """The budget that stands for none: the stage's own weight, unchanged."""
+        low, high = (torch.tensor(weight).log() for weight in self.kl_weights)
+        return float((-low / (high - low)).clamp(0, 1))
+
+    @property
+    def rises_with_budget(self) -> bool:
+        return True
+
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         budget = request["budget"]
-        if not isinstance(budget, int | float) or budget not in (0, 1):
-            raise BhcError(f"budget {budget!r} is not supported", hint="0 is accuracy first, 1 is smallest")
+        if isinstance(budget, bool) or not isinstance(budget, Real) or not 0 <= float(budget) <= 1:
+            raise BhcError(f"budget {budget!r} is outside what this model takes: 0 to 1", hint=MEANING)
         return {"budget": float(budget)}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        coin = torch.randint(0, 2, (len(batch), 1), generator=generator, device=generator.device)
-        return replace(batch, budget=coin.float())
+        return replace(batch, budget=torch.rand(len(batch), 1, generator=generator, device=generator.device))
+
+    def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
+        assert batch.budget is not None
+        return replace(batch, budget=batch.budget.where(told[:, None], self.unsaid))
 
     def kl_weight(self, budget: Tensor) -> Tensor:
         """The weight of the divergence at each budget: geometric between the two given ones."""
@@ -48,8 +65,41 @@ class Budgets(ContextSpace):
         return low * (high / low) ** budget
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
-        assert batch.budget is not None
+        if batch.budget is None:
+            return (torch.full_like(batch.class_rates[:, :1], self.unsaid),)
         return (batch.budget,)
+
+    def describe(self) -> dict[str, str]:
+        return {"budget": f"a number from 0 to 1: {MEANING}"}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "budgets", "kl_weights": list(self.kl_weights)}
+
+
+@dataclass(frozen=True)
+class BinaryBudget(Budgets):
+    """The paper's own c_w: 0 or 1 and nothing between.
+
+    Sampled as a fair coin, or trained in two stages that each fix it (``bhc.two_stage_budget``). Each of the two
+    networks has its own threshold, so nothing ties one to the other.
+    """
+
+    @property
+    def rises_with_budget(self) -> bool:
+        return False
+
+    def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        budget = request["budget"]
+        if isinstance(budget, bool) or not isinstance(budget, Real) or float(budget) not in (0, 1):
+            raise BhcError(f"budget {budget!r} is outside what this model takes: 0 or 1", hint=MEANING)
+        return {"budget": float(budget)}
+
+    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+        coin = torch.randint(0, 2, (len(batch), 1), generator=generator, device=generator.device)
+        return replace(batch, budget=coin.float())
+
+    def describe(self) -> dict[str, str]:
+        return {"budget": f"0 or 1: {MEANING}"}
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "budget", "kl_weights": list(self.kl_weights)}

@@ -1,11 +1,12 @@
 """Contexts of the first kind: only some of the classes will appear."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from numbers import Real
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -21,7 +22,7 @@ class ClassSubsets(ContextSpace):
 
     The vector is scaled so that the most frequent class has 1; equal appearance is then the binary vector of
     use. With ``concentration`` set, training draws unequal appearances from a Dirichlet distribution, and a
-    request may weigh its classes: ``classes={3: 0.9, 4: 0.1}``.
+    request may give probabilities: ``classes={3: 0.9, 4: 0.1}``, or an array with one for every class.
     """
 
     num_classes: int
@@ -51,15 +52,44 @@ class ClassSubsets(ContextSpace):
             )
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        asked = request["classes"]
+        asked = self._by_class(request["classes"])
         if not isinstance(asked, Mapping):
             return {"classes": self._check(asked)}
-        weights = dict(zip([self._number(label) for label in asked], asked.values(), strict=True))
-        classes = self._check(list(asked))
-        if not all(isinstance(w, int | float) and 0 < w < inf for w in weights.values()):
-            raise BhcError(f"appearances must be positive numbers, given {list(weights.values())}")
-        largest = max(weights.values())
-        return {"classes": classes, "appearance": tuple(weights[number] / largest for number in classes)}
+        numbers = [self._number(label) for label in self._check_distinct(asked)]
+        rates = dict(zip(numbers, asked.values(), strict=True))
+        if not all(isinstance(rate, Real) and 0 <= float(rate) <= 1 for rate in rates.values()):
+            raise BhcError(
+                f"probabilities of appearance must lie between 0 and 1, given {list(asked.values())}",
+                hint="for example classes={3: 0.9, 4: 0.1}",
+            )
+        rates = {number: float(rates[number]) for number in sorted(rates) if rates[number] > 0}
+        if not rates:
+            raise BhcError("no class appears: all probabilities are 0", hint="give at least one class more than 0")
+        largest = max(rates.values())
+        appearance = tuple(rate / largest for rate in rates.values())
+        if min(appearance) == 1:
+            return {"classes": tuple(rates)}
+        if self.concentration is None:
+            raise BhcError(
+                "this model was not trained for classes that appear unequally often",
+                hint="give the classes alone, or train with ClassSubsets(..., concentration=1.0)",
+            )
+        return {"classes": tuple(rates), "appearance": appearance}
+
+    def _by_class(self, asked: Any) -> Any:
+        """An array with a probability for every class as a mapping, anything else as it is."""
+        if not isinstance(asked, Tensor | np.ndarray) or not torch.as_tensor(asked).is_floating_point():
+            return asked
+        rates = torch.as_tensor(asked)
+        if rates.shape != (self.num_classes,):
+            raise BhcError(
+                f"probabilities of shape {tuple(rates.shape)}", hint=f"give one for each of {self.num_classes} classes"
+            )
+        return dict(enumerate(rates.tolist()))
+
+    def _check_distinct(self, labels: Iterable[int | str]) -> list[int | str]:
+        self._check(labels)
+        return list(labels)
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
         members = self.sampler.draw(len(batch), self.num_classes, generator=generator)
@@ -68,10 +98,24 @@ class ClassSubsets(ContextSpace):
             # Gamma variates, normalised below, are Dirichlet; the private sampler takes a generator.
             shape = torch.full_like(rates, self.concentration)
             rates = rates * torch._standard_gamma(shape, generator=generator)
-        return replace(batch, class_rates=rates / rates.sum(1, keepdim=True), outputs=members)
+        return replace(
+            batch,
+            class_rates=rates / rates.sum(1, keepdim=True),
+            outputs=members,
+            appearance=rates / rates.amax(1, keepdim=True),
+        )
+
+    def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
+        assert batch.appearance is not None
+        unsaid = ~told[:, None]
+        return replace(batch, outputs=batch.outputs | unsaid, appearance=batch.appearance.masked_fill(unsaid, 1.0))
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
-        return (batch.class_rates / batch.class_rates.amax(1, keepdim=True),)
+        return (torch.ones_like(batch.class_rates) if batch.appearance is None else batch.appearance,)
+
+    def describe(self) -> dict[str, str]:
+        unequal = ", equally often" if self.concentration is None else ", or with a probability each"
+        return {"classes": f"any of {self._range()}{unequal}; trained on {self.sampler.describe()}"}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -83,7 +127,7 @@ class ClassSubsets(ContextSpace):
         }
 
     def _check(self, classes: Iterable[int | str]) -> tuple[int, ...]:
-        if isinstance(classes, str | int) or not isinstance(classes, Iterable):
+        if isinstance(classes, str | int) or not isinstance(classes, Iterable) or _is_mask(classes):
             raise BhcError(f"classes must be a list, given {classes!r}", hint="for example classes=[3, 4]")
         try:
             labels = list(classes)
@@ -113,3 +157,10 @@ class ClassSubsets(ContextSpace):
         numbers = f"0 to {self.num_classes - 1}"
         names = self.class_names or ()
         return numbers if names == tuple(map(str, range(len(names)))) else f"{numbers} ({', '.join(names)})"
+
+
+def _is_mask(classes: Any) -> bool:
+    """Whether classes are given as truths, whose places in the list would be taken for labels."""
+    if isinstance(classes, Tensor | np.ndarray):
+        return torch.as_tensor(classes).dtype == torch.bool
+    return isinstance(classes, Sequence) and any(isinstance(label, bool) for label in classes)

@@ -1,7 +1,7 @@
 """A context as a value: what one network will meet, and K of them as tensors."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -15,14 +15,17 @@ class Context:
     classes: tuple[int, ...] | None = None  # the outputs that remain, ascending
     appearance: tuple[float, ...] | None = None  # how often each appears, the most frequent being 1
     domain: Tensor | None = None  # mean of a sample of inputs, (C, H, W)
+    domain_size: int | None = None  # of that sample
+    features: Tensor | None = None  # (F,) bool, the inputs that will be there
     budget: float | None = None  # the paper's c_w: 0 is accuracy first, 1 is smallest
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for reports and files; of a domain only that it was given."""
+        """Plain data for reports and files; of a domain only that it was given, of features how many."""
         parts = {
             "classes": None if self.classes is None else list(self.classes),
             "appearance": None if self.appearance is None else list(self.appearance),
             "domain": None if self.domain is None else "mean of a sample",
+            "features": None if self.features is None else self._features_text(),
             "budget": self.budget,
         }
         return {name: value for name, value in parts.items() if value is not None}
@@ -33,9 +36,15 @@ class Context:
             parts.append("classes " + ", ".join(map(str, self.classes)))
         if self.domain is not None:
             parts.append("an input domain")
+        if self.features is not None:
+            parts.append(f"features {self._features_text()}")
         if self.budget is not None:
             parts.append(f"budget {self.budget:g}")
         return " + ".join(parts) or "no condition"
+
+    def _features_text(self) -> str:
+        assert self.features is not None
+        return f"{int(self.features.sum())} of {len(self.features)}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,10 @@ class ContextBatch:
 
     class_rates: Tensor  # (K, C) how often an example of each class is drawn, rows sum to 1
     outputs: Tensor  # (K, C) bool, the outputs that remain
+    appearance: Tensor | None = None  # (K, C) what is told of the classes, the most frequent being 1
+    inputs: Tensor | None = None  # (K, F) bool, the features that are there; None: all
     domain: Tensor | None = None  # (K, C, H, W)
+    domain_told: Tensor | None = None  # (K,) bool, where a domain is told; None: everywhere
     budget: Tensor | None = None  # (K, 1)
 
     def __len__(self) -> int:
@@ -64,27 +76,41 @@ class ContextBatch:
 
     @classmethod
     def of(cls, contexts: Sequence[Context], num_classes: int) -> "ContextBatch":
-        """The tensors of contexts that were asked for; all must have the same parts."""
+        """The tensors of contexts that were asked for; what one of them leaves out is as if nothing were said."""
         batch = cls.unconditioned(len(contexts), num_classes)
-        rates = batch.class_rates.clone()
-        for row, context in zip(rates, contexts, strict=True):
+        appearance = torch.ones(len(contexts), num_classes)
+        for row, context in zip(appearance, contexts, strict=True):
             if context.classes is not None:
                 row.zero_()
                 row[list(context.classes)] = torch.tensor(context.appearance or [1.0] * len(context.classes))
-        batch = replace(batch, class_rates=rates / rates.sum(1, keepdim=True), outputs=rates > 0)
-        domains = [context.domain for context in contexts if context.domain is not None]
+        rates = appearance / appearance.sum(1, keepdim=True)
+        batch = replace(batch, class_rates=rates, outputs=rates > 0, appearance=appearance)
+        domains = [context.domain for context in contexts]
+        features = [context.features for context in contexts]
         budgets = [context.budget for context in contexts if context.budget is not None]
-        if domains:
-            batch = replace(batch, domain=torch.stack(domains))
-        if budgets:
+        if any(domain is not None for domain in domains):
+            told = torch.tensor([domain is not None for domain in domains])
+            batch = replace(batch, domain=_stacked(domains, fill=0), domain_told=told)
+        if any(mask is not None for mask in features):
+            batch = replace(batch, inputs=_stacked(features, fill=1))
+        if budgets:  # where a budget may be left out, the space has put one in its place
             batch = replace(batch, budget=torch.tensor(budgets)[:, None])
         return batch
 
+    def repeated(self, times: int) -> "ContextBatch":
+        """The contexts one after the other, then all of them again, so many times."""
+        return self._with_each(lambda part: part.repeat(times, *[1] * (part.dim() - 1)))
+
     def to(self, device: torch.device) -> "ContextBatch":
         """The same batch on a device."""
-        return ContextBatch(
-            *(
-                None if part is None else part.to(device)  # type: ignore[arg-type]
-                for part in (self.class_rates, self.outputs, self.domain, self.budget)
-            )
-        )
+        return self._with_each(lambda part: part.to(device))
+
+    def _with_each(self, change: Callable[[Tensor], Tensor]) -> "ContextBatch":
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
+
+
+def _stacked(parts: Sequence[Tensor | None], *, fill: float) -> Tensor:
+    """The parts as rows; one that is None is ``fill`` everywhere."""
+    like = next(part for part in parts if part is not None)
+    return torch.stack([torch.full_like(like, fill) if part is None else part for part in parts])

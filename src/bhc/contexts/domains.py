@@ -12,6 +12,8 @@ from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import ConsecutivePairs, SubsetSampler, sampler_from_dict
 from bhc.errors import BhcError
 
+LEAST_SAMPLES = 16  # the mean of fewer is mostly noise
+
 
 @dataclass(frozen=True)
 class InputDomains(ContextSpace):
@@ -40,8 +42,11 @@ class InputDomains(ContextSpace):
         expected = "(samples, " + ", ".join(map(str, self.image_shape)) + ")"
         if sample.dim() != 1 + len(self.image_shape) or tuple(sample.shape[1:]) != self.image_shape:
             raise BhcError(f"a domain sample of shape {tuple(sample.shape)}", hint=f"it must have shape {expected}")
-        if len(sample) == 0:
-            raise BhcError("the domain sample is empty", hint="give at least one input, better a hundred")
+        if len(sample) < LEAST_SAMPLES:
+            raise BhcError(
+                f"a domain sample of {len(sample)} inputs says too little",
+                hint=f"give at least {LEAST_SAMPLES}, better a hundred",
+            )
         mean = sample.mean(0)
         if not torch.isfinite(sample).all() or not torch.isfinite(mean).all():
             raise BhcError("the domain sample contains NaN or infinity", hint="remove such inputs first")
@@ -50,7 +55,7 @@ class InputDomains(ContextSpace):
                 "the domain sample lies between 0 and 1",
                 hint=f"give inputs as the network takes them, here up to {self.full_scale:g}",
             )
-        return {"domain": mean}
+        return {"domain": mean, "domain_size": len(sample)}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
         members = self.sampler.draw(len(batch), batch.num_classes, generator=generator).float()
@@ -59,9 +64,22 @@ class InputDomains(ContextSpace):
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         return replace(batch, domain=x.float().mean(1))
 
+    def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
+        return replace(batch, domain_told=told)
+
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
-        assert batch.domain is not None
-        return (batch.domain / self.full_scale,)
+        """The mean; where none is told, zero, which no domain has."""
+        if batch.domain is None:
+            return (batch.class_rates.new_zeros(len(batch), *self.image_shape),)
+        told = 1 if batch.domain_told is None else batch.domain_told[:, None, None, None]
+        return (batch.domain * told / self.full_scale,)
+
+    def describe(self) -> dict[str, str]:
+        shape = ", ".join(map(str, self.image_shape))
+        return {
+            "domain": f"{LEAST_SAMPLES} or more inputs, an array of shape (n, {shape}) up to {self.full_scale:g};"
+            f" trained on domains of {self.sampler.describe()}"
+        }
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,12 +1,17 @@
 """Several conditions at once."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
+from bhc.contexts.budgets import Budgets
 from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.domains import InputDomains
+from bhc.contexts.features import FeatureSubsets
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
 
@@ -14,12 +19,17 @@ from bhc.errors import BhcError
 class Joint(ContextSpace):
     """``Joint(ClassSubsets(10), Budgets())``: each part is validated, sampled and encoded by its own space.
 
-    With classes and an input domain together, a training domain is the mean of images of the drawn classes.
+    In training every part is left out of ``missing`` of the contexts, so that a request may leave any of them out:
+    all classes, all features, inputs of any kind, no budget. With nothing said a network is what unconditional
+    compression gives. ``missing=0`` asks for all parts, always.
+
+    With classes and an input domain together, a training domain is the mean of images of the drawn classes; with
+    features, only of those that are there.
     """
 
     spaces: tuple[ContextSpace, ...]
 
-    def __init__(self, *given: ContextSpace) -> None:
+    def __init__(self, *given: ContextSpace, missing: float = 0.1) -> None:
         nested = [space.spaces if isinstance(space, Joint) else (space,) for space in given]
         spaces = tuple(space for group in nested for space in group)
         if len(spaces) < 2:
@@ -31,32 +41,80 @@ class Joint(ContextSpace):
         names = [name for space in spaces for name in space.conditions]
         if len(set(names)) < len(names):
             raise BhcError(f"Joint takes one space of each kind, given {', '.join(names)}")
-        self.spaces = spaces
+        if not 0 <= missing < 1:
+            raise BhcError(f"missing is a part of the contexts, 0 or more and less than 1, given {missing}")
+        self.spaces, self.missing = spaces, missing
 
     @property
     def conditions(self) -> tuple[str, ...]:
         return tuple(name for space in self.spaces for name in space.conditions)
+
+    @property
+    def parts(self) -> tuple[ContextSpace, ...]:
+        return self.spaces
+
+    @property
+    def optional(self) -> bool:
+        return self.missing > 0
 
     def check_network(self, num_classes: int) -> None:
         for space in self.spaces:
             space.check_network(num_classes)
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for space in self.spaces for name, value in space.resolve_parts(request).items()}
+        parts: dict[str, Any] = {}
+        for space in self.spaces:
+            if set(space.conditions) <= set(request):
+                parts |= space.resolve_parts(request)
+            elif isinstance(space, Budgets):
+                parts["budget"] = space.unsaid
+        self._check_features(parts)
+        return parts
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
         # Classes last: they settle which examples are drawn.
         for space in sorted(self.spaces, key=lambda space: isinstance(space, ClassSubsets)):
             batch = space.refine(batch, generator=generator)
-        return batch
+        return self._leave_out(batch, generator) if self.optional else batch
 
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         for space in self.spaces:
             batch = space.observe(batch, x)
-        return batch
+        features = self._features
+        if features is None or batch.domain is None or batch.inputs is None:
+            return batch
+        return replace(batch, domain=batch.domain * features.over(batch.inputs, tuple(batch.domain.shape[1:])))
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return tuple(part for space in self.spaces for part in space.encode(batch))
 
+    def describe(self) -> dict[str, str]:
+        return {name: text for space in self.spaces for name, text in space.describe().items()}
+
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces]}
+        return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}
+
+    def _leave_out(self, batch: ContextBatch, generator: Generator) -> ContextBatch:
+        told = torch.rand(len(self.spaces), len(batch), generator=generator, device=generator.device) >= self.missing
+        narrowed = torch.zeros_like(told[0])  # by classes, said or only seen in the domain
+        for space, own in zip(self.spaces, told, strict=True):
+            batch = space.forget(batch, own)
+            if isinstance(space, ClassSubsets | InputDomains):
+                narrowed = narrowed | own
+        return replace(batch, class_rates=batch.class_rates.where(narrowed[:, None], 1 / batch.num_classes))
+
+    def _check_features(self, parts: Mapping[str, Any]) -> None:
+        """A domain's samples have nothing where no features are."""
+        features, domain, mask = self._features, parts.get("domain"), parts.get("features")
+        if features is None or domain is None or mask is None:
+            return
+        absent = ~features.over(mask[None], tuple(domain.shape))[0]
+        if (domain * absent).any():
+            raise BhcError(
+                "the samples of the domain have values where the features say that there are none",
+                hint="set them to 0 there, or name those features too",
+            )
+
+    @property
+    def _features(self) -> FeatureSubsets | None:
+        return next((space for space in self.spaces if isinstance(space, FeatureSubsets)), None)

@@ -52,6 +52,9 @@ class SingleContext(ContextSpace):
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return (batch.class_rates[:, :0],)
 
+    def describe(self) -> dict[str, str]:
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "single", "classes": None if self.classes is None else list(self.classes)}
 

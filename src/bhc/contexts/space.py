@@ -16,7 +16,7 @@ class ContextSpace(ABC):
     @property
     @abstractmethod
     def conditions(self) -> tuple[str, ...]:
-        """Names of the conditions a request may give: ``classes``, ``domain``, ``budget``."""
+        """Names of the conditions a request may give: ``classes``, ``domain``, ``features``, ``budget``."""
 
     @abstractmethod
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,11 +31,19 @@ class ContextSpace(ABC):
         """What the embedder reads, one tensor with a leading K for each part."""
 
     @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """What each condition takes, in words."""
+
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``bhc.contexts.from_dict`` turns back into this space."""
 
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         """Note what only the drawn examples tell, (K, B, ...); most contexts are known beforehand."""
+        return batch
+
+    def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
+        """Say nothing of this space's part where ``told``, (K,) bool, is false."""
         return batch
 
     def sample(self, count: int, num_classes: int, *, generator: Generator) -> ContextBatch:
@@ -46,6 +54,21 @@ class ContextSpace(ABC):
     def check_network(self, num_classes: int) -> None:
         """Raise if a network with so many outputs cannot be conditioned on this space."""
         return
+
+    @property
+    def parts(self) -> tuple["ContextSpace", ...]:
+        """The spaces of single conditions that this one consists of."""
+        return (self,)
+
+    @property
+    def rises_with_budget(self) -> bool:
+        """Whether a larger budget must never keep what a smaller one gave up."""
+        return False
+
+    @property
+    def optional(self) -> bool:
+        """Whether a request may leave conditions out."""
+        return False
 
     def resolve(self, request: Mapping[str, Any]) -> Context:
         """The context a user asks for, or an error that says what may be asked."""
@@ -58,7 +81,7 @@ class ContextSpace(ABC):
                 hint=f"it takes: {allowed}" if allowed else "it was made for one context: leave the conditions out",
             )
         missing = [name for name in self.conditions if name not in given]
-        if missing:
+        if missing and not self.optional:
             raise BhcError(
                 f"the context lacks {', '.join(missing)}",
                 hint=f"this model takes all of: {allowed}",

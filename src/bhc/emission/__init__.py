@@ -1,7 +1,7 @@
 """What comes out: a threshold or limits, a plan, a slim network, its bits, its files and its report."""
 
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
-from bhc.emission.emit import ThresholdWarning, emit
+from bhc.emission.emit import DomainWarning, ThresholdWarning, emit
 from bhc.emission.limits import Limits
 from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
 from bhc.emission.precision import Float32, Precision, VarianceBits
@@ -11,6 +11,7 @@ from bhc.emission.slim import slim_model
 __all__ = [
     "Compressed",
     "Cutter",
+    "DomainWarning",
     "Float32",
     "LayerPlan",
     "Limits",

@@ -18,6 +18,10 @@ class ThresholdWarning(UserWarning):
     """A network was emitted at a threshold that consolidation did not cover."""
 
 
+class DomainWarning(UserWarning):
+    """A network was emitted for a domain far from all that training has seen."""
+
+
 def emit(
     model: TrainedModel, context: Context, *, limits: Limits | None = None, precision: Precision | None = None
 ) -> Compressed:
@@ -30,7 +34,9 @@ def emit(
         file_bytes=trial.file_bytes,
         emit_ms=1e3 * (time.perf_counter() - began),
         latency_ms=None if limits.max_latency_ms is None else trial.stock.latency_ms,
+        domain_distance=None if model.domains is None else model.domains.distance(context, model.network.space),
     )
-    if report.threshold_note is not None:
-        warnings.warn(report.threshold_note, ThresholdWarning, stacklevel=3)
+    for note, kind in ((report.threshold_note, ThresholdWarning), (report.domain_note, DomainWarning)):
+        if note is not None:
+            warnings.warn(note, kind, stacklevel=3)
     return Compressed(trial.finished, report)

@@ -76,13 +76,13 @@ class Cutter:
         self.batch = ContextBatch.of([context], network.num_classes).to(network.device)
         self.encoding = network.space.encode(self.batch)
         self.uncertainty = network.hypernet.uncertainty(self.encoding)
+        self.dropouts = network.dropouts(self.batch)
 
     @torch.no_grad()
     def cut(self, threshold: float) -> Plan:
         """What stays at ``threshold``."""
         limit = torch.full((1, 1), threshold, device=self.network.device)
-        dropouts = [layer.dropout for layer in self.uncertainty]
-        fates = self.network.find_masks(dropouts, limit, self.batch.outputs)
+        fates = self.network.find_masks(self.dropouts, limit, self.batch.outputs, self.batch.inputs)
         return Plan(
             self.context,
             float(threshold),

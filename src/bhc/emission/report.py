@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from bhc.formats import QuantisedNetwork, c_memory, c_obstacle
+from bhc.training import FAR
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Report:
     class_names: tuple[str, ...] | None = None  # of ``classes``, where they are not the numbers
     rescued: tuple[str, ...] = ()  # layers of which one unit was kept although none was under the threshold
     outside: tuple[float, float] | None = None  # the consolidated range, where the threshold lies outside it
+    domain_distance: float | None = None  # from the domains of training, where 1 is usual; not kept in files
     latency_ms: float | None = None  # where it was asked for
     emit_ms: float | None = None  # from the context to the bytes of the file
     file_bytes: int | None = None
@@ -73,7 +75,17 @@ class Report:
             notes.append("one class leaves one possible answer, so the error says nothing")
         if "domain" in self.context and self.error is None:
             notes.append("no error is given: the run's labelled sample is not limited to this domain")
-        return tuple(notes if self.threshold_note is None else [*notes, self.threshold_note])
+        return (*notes, *(note for note in (self.domain_note, self.threshold_note) if note is not None))
+
+    @property
+    def domain_note(self) -> str | None:
+        """What there is to say where the domain is unlike those of training."""
+        if self.domain_distance is None or self.domain_distance <= FAR:
+            return None
+        return (
+            f"the domain lies {self.domain_distance:.1f} times as far from those seen in training as is usual;"
+            " expect a higher error"
+        )
 
     @property
     def threshold_note(self) -> str | None:
@@ -115,6 +127,8 @@ class Report:
             before = "" if self.error_before is None else f"{self.error_before:.2f} % -> "
             images = f"validation, {self.validation_images:,} images"
             rows.append(("error", f"{before}{self.error:.2f} %  ({images})"))
+        if self.domain_distance is not None:
+            rows.append(("domain", f"{self.domain_distance:.2f} of the usual distance from those seen in training"))
         if self.latency_ms is not None:
             rows.append(("latency", f"{self.latency_ms:.3f} ms  (onnxruntime, one input, one thread)"))
         scale = "" if self.scale is None else f", scale {self.scale:.2g}"

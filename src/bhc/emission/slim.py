@@ -147,8 +147,6 @@ def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
 
 def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
     """Which of the values that arrive this layer reads; None if it reads them all."""
-    if layer.layer.is_convolution:
-        return None
     arriving = alive[layer.layer.reads.to(alive.device)]
     is_read = torch.zeros_like(arriving)
     is_read[layer.kept_inputs] = True

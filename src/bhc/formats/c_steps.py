@@ -280,7 +280,9 @@ def _pool(writer: CWriter, name: str, module: nn.Module, arriving: Shape, leavin
 
 def _select(writer: CWriter, name: str, module: Select, arriving: Shape, leaving: Shape) -> None:
     index, target = writer.integers(f"{name}_index", module.index.numpy(), unsigned=True), writer.target(prod(leaving))
-    loop = f"for (i = 0; i < {prod(leaving)}; i++) {target}[i] = {writer.source}[{index}[i]];"
+    places = prod(leaving[1:])
+    there = f"{index}[i]" if places == 1 else f"{index}[i / {places}] * {places} + i % {places}"
+    loop = f"for (i = 0; i < {prod(leaving)}; i++) {target}[i] = {writer.source}[{there}];"
     writer.lines(name, ["int i;", loop])
     writer.source = target
 

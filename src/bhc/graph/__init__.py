@@ -2,6 +2,7 @@
 
 from bhc.graph.describe import describe, rebuild
 from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.inputs import find_features
 from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS, Kind, WeightedModule
 from bhc.graph.layers import Layer, find_layers
 from bhc.graph.shapes import Passage, Shape, conv_padding, output_shape, pair, passages, sizes
@@ -39,6 +40,7 @@ __all__ = [
     "WeightedModule",
     "conv_padding",
     "describe",
+    "find_features",
     "find_layers",
     "find_units",
     "output_shape",

@@ -72,8 +72,8 @@ def output_shape(module: nn.Module, *arriving: Shape) -> Shape:
         case nn.Flatten():
             return (prod(shape),)
         case Select():
-            _expect(len(shape) == 1 and _within(module.index, shape[0]), refusal)
-            return (len(module.index),)
+            _expect(_within(module.index, shape[0]), refusal)
+            return (len(module.index), *shape[1:])
         case Place():
             _expect(shape[0] == len(module.index) and _within(module.index, module.width), refusal)
             return (module.width, *shape[1:])

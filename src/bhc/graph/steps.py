@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Select(nn.Module):
-    """Keep the listed features of a flat input, in order: ``x[:, index]``."""
+    """Keep the listed features of a flat input, or channels of another, in order: ``x[:, index]``."""
 
     index: Tensor
 

@@ -10,9 +10,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc import contexts
-from bhc.contexts import ContextBatch, ContextSpace
+from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
 from bhc.errors import BhcError
-from bhc.graph import LAYERS, Graph, describe, find_layers, find_units, rebuild
+from bhc.graph import LAYERS, Graph, describe, find_features, find_layers, find_units, rebuild
+from bhc.hypernet.budgets import climb
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
@@ -71,7 +72,10 @@ class ConditionalNetwork(nn.Module):
         units = find_units(graph, self.input_shape, keep=self._check_kept(design.keep))
         self.layers = find_layers(graph, self.input_shape, units)
         self.units = units
-        self.find_masks = MaskFinder(self.layers, units, graph.last_step)
+        features = next((part.shape for part in space.parts if isinstance(part, FeatureSubsets)), None)
+        places = {} if features is None else find_features(graph, self.layers, self.input_shape, features)
+        nested = any(part.rises_with_budget for part in space.parts)
+        self.find_masks = MaskFinder(self.layers, units, graph.last_step, features=places, nested=nested)
         space.check_network(self.num_classes)
         limits = design.std_limits or (None,) * len(self.layers)
         if len(limits) != len(self.layers):
@@ -119,19 +123,31 @@ class ConditionalNetwork(nn.Module):
         sample; the posterior is that of all.
         """
         posteriors = self.hypernet.posterior(self.space.encode(batch))
-        masks = None
+        masks: Sequence[LayerMask | None] | None = self._without_absent(batch)
         if gone is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [LayerUncertainty(layer.in_scale, layer.out_scale).dropout for layer in posteriors]
             masks = self._masks_without(gone, dropouts, batch)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
 
+    def _without_absent(self, batch: ContextBatch) -> list[LayerMask | None] | None:
+        """All units, but of the input only the features that are there."""
+        if batch.inputs is None:
+            return None
+        masks: list[LayerMask | None] = []
+        for layer in self.layers:
+            there = self.find_masks.features_at(layer, batch.inputs)
+            everything = batch.outputs.new_ones(len(batch), layer.num_outputs)
+            none = torch.zeros_like(everything[:, 0])
+            masks.append(None if there is None else LayerMask(there, everything, none))
+        return masks
+
     @torch.no_grad()
     def _masks_without(
         self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
     ) -> tuple[LayerMask, ...]:
         threshold = self._threshold_without(gone, dropouts, batch)
-        return self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs).layers
+        return self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs, batch.inputs).layers
 
     def _threshold_without(
         self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
@@ -144,21 +160,32 @@ class ConditionalNetwork(nn.Module):
     @torch.no_grad()
     def threshold_without(self, gone: float, batch: ContextBatch) -> float:
         """The threshold that takes this part of the units away, all contexts of the batch together."""
-        dropouts = self.hypernet.dropouts(self.space.encode(batch))
+        dropouts = self.dropouts(batch)
         return float(self._threshold_without(torch.tensor(gone, device=self.device), dropouts, batch))
 
     @torch.no_grad()
     def part_over(self, threshold: float, batch: ContextBatch) -> float:
         """Which part of the units a threshold takes away, all contexts of the batch together."""
-        dropouts = self.hypernet.dropouts(self.space.encode(batch))
+        dropouts = self.dropouts(batch)
         return float((self.find_masks.noisiest_links(dropouts, batch.outputs) >= threshold).float().mean())
 
     def masked(self, x: Tensor, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
-        encoding = self.space.encode(batch)
         with torch.no_grad():
-            fates = self.find_masks(self.hypernet.dropouts(encoding), threshold, batch.outputs)
-        return self.bayesian.masked(x, self.hypernet.means(encoding), fates.layers)
+            fates = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
+        return self.bayesian.masked(x, self.hypernet.means(self.space.encode(batch)), fates.layers)
+
+    @torch.no_grad()
+    def dropouts(self, batch: ContextBatch) -> tuple[LayerDropout, ...]:
+        """Log dropout rates, by which masks are found.
+
+        Where budgets are numbers from 0 to 1 a rate never falls as the budget rises: it is the largest of those that
+        the hypernetwork gives at a few budgets up to it, and linear between those. So a larger budget never keeps more
+        weights.
+        """
+        if batch.budget is None or not self.find_masks.nested:
+            return self.hypernet.dropouts(self.space.encode(batch))
+        return climb(lambda rung: self.hypernet.dropouts(self.space.encode(rung)), batch)
 
     @contextmanager
     def computing_in(self, precision: torch.dtype | None) -> Iterator[None]:

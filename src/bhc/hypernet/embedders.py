@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
-from bhc.contexts import Budgets, ClassSubsets, ContextSpace, InputDomains, Joint, SingleContext
+from bhc.contexts import (
+    BinaryBudget,
+    Budgets,
+    ClassSubsets,
+    ContextSpace,
+    FeatureSubsets,
+    InputDomains,
+    Joint,
+    SingleContext,
+)
 from bhc.errors import BhcError
 
 EMBEDDING_WIDTH = 100
@@ -64,13 +73,13 @@ class JointEmbedder(nn.Module):
 def build_embedder(space: ContextSpace, width: int, *, generator: Generator | None = None) -> tuple[nn.Module, int]:
     """The embedder for a context space, its weights drawn from ``generator``, and the width it embeds to.
 
-    Where there is one context only there is nothing to embed: the offsets of all maps are the parameters. A budget
-    by itself is one number that the maps can read as it is: a linear embedding would add nothing but width, and
-    a budget of 0 leaves the offsets as they are.
+    Where there is one context only there is nothing to embed: the offsets of all maps are the parameters. A binary
+    budget by itself is one number that the maps can read as it is: a linear embedding would add nothing but width,
+    and a budget of 0 leaves the offsets as they are.
     """
-    if isinstance(space, SingleContext | Budgets):
-        return nn.Identity(), 1 if isinstance(space, Budgets) else 0
-    embedder = _embedder(space, width)
+    if isinstance(space, SingleContext | BinaryBudget):
+        return nn.Identity(), 1 if isinstance(space, BinaryBudget) else 0
+    embedder = VectorEmbedder(1, width) if isinstance(space, Budgets) else _embedder(space, width)
     for module in embedder.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=generator)
@@ -85,6 +94,8 @@ def _embedder(space: ContextSpace, width: int) -> nn.Module:
             return VectorEmbedder(space.num_classes, width)
         case InputDomains():
             return ImageEmbedder(space.image_shape[0], width)
+        case FeatureSubsets():
+            return VectorEmbedder(space.num_features, width)
         case Budgets():
             return BudgetEmbedder(width)
         case Joint():

@@ -1,6 +1,6 @@
 """From log dropout rates and a threshold to the units that stay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -37,8 +37,12 @@ class MaskFinder(nn.Module):
     own scale is over it skips the unit, and so does one of several writers, those of a residual stream. After a
     flatten each position has a reader of its own. The one input scale of a convolution covers all of its input and
     therefore decides nothing. At least one unit is kept of everything that a layer writes, and the outputs are just
-    the context's classes. Where single weights have rates, a unit's writers and readers are the least noisy weights
-    that lead to it and from it.
+    the context's classes. Layers that read the network's input read none of the ``features`` that a context has not.
+    Where single weights have rates, a unit's writers and readers are the least noisy weights that lead to it and
+    from it.
+
+    With ``nested``, for budgets, weights only ever get fewer as rates rise: of a unit that was kept although nothing
+    was under the threshold, a linear layer reads one place.
     """
 
     reads: Tensor
@@ -47,8 +51,19 @@ class MaskFinder(nn.Module):
     outputs: Tensor
     must_write: Tensor
 
-    def __init__(self, layers: Sequence[Layer], units: Units, last: str) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        units: Units,
+        last: str,
+        *,
+        features: Mapping[str, Tensor] | None = None,
+        nested: bool = False,
+    ) -> None:
         super().__init__()
+        self.nested = nested
+        for name, places in (features or {}).items():
+            self.register_buffer(f"features_{name}", places, persistent=False)
         self.layers = tuple(layers)
         self.num_units = units.count
         for name, index in (
@@ -82,19 +97,26 @@ class MaskFinder(nn.Module):
         dropouts: Sequence[LayerDropout],
         threshold: Tensor,  # (K, 1)
         outputs: Tensor,  # (K, C) bool, the classes of each context
+        inputs: Tensor | None = None,  # (K, F) bool, the features of each
     ) -> Fates:
-        alive, forced = self._alive(dropouts, threshold, outputs)
+        noisiest_link = self.noisiest_links(dropouts, outputs)
+        alive, forced = self._alive(noisiest_link, threshold, outputs)
+        quiet = (noisiest_link < threshold)[:, self.reads].split([len(layer.reads) for layer in self.layers], dim=1)
         arriving = alive[:, self.reads].split([len(layer.reads) for layer in self.layers], dim=1)
         leaving = alive[:, self.writes].split([layer.num_outputs for layer in self.layers], dim=1)
         nothing = torch.zeros_like(outputs[:, 0])
         masks = []
         musts = self.must_write.split([layer.num_outputs for layer in self.layers])
-        for layer, dropout, keep_in, keep_out, feeding, one_of_several, must_write in zip(
-            self.layers, dropouts, arriving, leaving, self.feeding, self.one_of_several, musts, strict=True
+        for layer, dropout, keep_in, own, keep_out, feeding, one_of_several, must_write in zip(
+            self.layers, dropouts, arriving, quiet, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
             rescued = reduce(torch.logical_or, [forced[place] for place in feeding], nothing)
+            there = self.features_at(layer, inputs)
+            if there is not None:
+                keep_in = keep_in & there
             if not layer.is_convolution:
-                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold)
+                among = own if self.nested else None
+                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, among)
                 rescued = rescued | unread
             if one_of_several:
                 rates = _of_writers(dropout)
@@ -102,6 +124,11 @@ class MaskFinder(nn.Module):
                 keep_out, _ = _skip(keep_out, rates, threshold)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
         return Fates(alive, tuple(masks))
+
+    def features_at(self, layer: Layer, inputs: Tensor | None) -> Tensor | None:  # (K, channels that arrive) bool
+        """Which of a context's features arrive at a layer; None if all do, or none is a feature."""
+        places = getattr(self, f"features_{layer.name}", None)
+        return None if inputs is None or places is None else inputs[:, places]
 
     def noisiest_links(self, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (K, U)
         """What each unit's life hangs on: it stays while this is under the threshold."""
@@ -114,9 +141,8 @@ class MaskFinder(nn.Module):
         return torch.maximum(written, read).masked_fill(self.always, -torch.inf)
 
     def _alive(
-        self, dropouts: Sequence[LayerDropout], threshold: Tensor, outputs: Tensor
+        self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor
     ) -> tuple[Tensor, list[Tensor]]:  # (K, U), and for each group (K,) where one unit had to be rescued
-        noisiest_link = self.noisiest_links(dropouts, outputs)
         alive = noisiest_link < threshold
         forced = []
         for place in range(self.num_groups):
@@ -154,11 +180,18 @@ def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
     return dropout.out_log_dropout if dropout.weights is None else dropout.weights.flatten(2).amin(2)
 
 
-def _skip(arriving: Tensor, rates: Tensor | None, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """What a layer reads of what arrives, or writes of what lives, (K, n), and where it would be nothing, (K,)."""
+def _skip(
+    arriving: Tensor, rates: Tensor | None, threshold: Tensor, among: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What a layer reads of what arrives, or writes of what lives, (K, n), and where it would be nothing, (K,).
+
+    With ``among`` it is of these alone, unless none is left.
+    """
     if rates is None:
         return arriving, torch.zeros_like(arriving[:, 0])
     reads = arriving & (rates < threshold)
+    if among is not None:
+        reads = reads & among
     unread = ~reads.any(1)
     finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not, always
     quietest = torch.where(arriving, finite, torch.inf).argmin(1)

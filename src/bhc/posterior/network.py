@@ -32,11 +32,11 @@ class BayesianGraph:
         self,
         x: Tensor,
         posteriors: Sequence[LayerPosterior],
-        masks: Sequence[LayerMask] | None = None,
+        masks: Sequence[LayerMask | None] | None = None,
         *,
         noise: Noise,
     ) -> Tensor:  # (K * B, C)
-        """A sample of the network's output, with ``masks`` of what they leave of it."""
+        """A sample of the network's output, with ``masks`` of what they leave of it; None leaves a layer whole."""
 
         def sample(index: int, h: Tensor) -> Tensor:
             mask = None if masks is None else masks[index]

@@ -3,6 +3,7 @@
 from bhc.training.collapse import CollapseWarning
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, describe_device, find_device
+from bhc.training.domains import FAR, SeenDomains
 from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off, try_thresholds
 from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
 from bhc.training.loop import Options, choose_threshold, train
@@ -15,6 +16,7 @@ from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 
 __all__ = [
+    "FAR",
     "Bars",
     "BatchNormPretraining",
     "CaptureWarning",
@@ -32,6 +34,7 @@ __all__ = [
     "Progress",
     "Recipe",
     "RunFolder",
+    "SeenDomains",
     "Silent",
     "Stage",
     "ThresholdTrial",

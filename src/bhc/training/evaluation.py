@@ -51,14 +51,14 @@ def count_weights(network: ConditionalNetwork, masks: Sequence[LayerMask]) -> Te
 @torch.no_grad()
 def pruning_ratios(network: ConditionalNetwork, batch: ContextBatch, threshold: float) -> Tensor:  # (K,)
     """Weights of the original over weights kept, for each context of a batch."""
-    return _ratios(network, network.hypernet.dropouts(network.space.encode(batch)), batch, threshold)
+    return _ratios(network, network.dropouts(batch), batch, threshold)
 
 
 def _ratios(
     network: ConditionalNetwork, dropouts: Sequence[LayerDropout], batch: ContextBatch, threshold: float
 ) -> Tensor:  # (K,)
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
-    fates = network.find_masks(dropouts, thresholds, batch.outputs)
+    fates = network.find_masks(dropouts, thresholds, batch.outputs, batch.inputs)
     return network.num_weights / count_weights(network, fates.layers)
 
 
@@ -73,7 +73,7 @@ def threshold_for(network: ConditionalNetwork, batch: ContextBatch, ratio: float
 
     A lower threshold removes more; where none is low enough, the lowest that changes anything.
     """
-    dropouts = network.hypernet.dropouts(network.space.encode(batch))
+    dropouts = network.dropouts(batch)
     rates = network.find_masks.noisiest_links(dropouts, batch.outputs)
     finite = rates[rates.isfinite()]
     low, high = (float(finite.min()), float(finite.max()) + 1) if len(finite) else (0.0, 0.0)
@@ -137,12 +137,11 @@ def try_thresholds(
     device = network.device
     images, labels = examples.images.to(device), examples.labels.to(device)
     batch = ContextBatch.of([context], network.num_classes).to(device)
-    encoding = network.space.encode(batch)
-    dropouts, means = network.hypernet.dropouts(encoding), network.hypernet.means(encoding)
+    dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
     trials = []
     for threshold in thresholds:
         limit = torch.full((1, 1), threshold, device=device)
-        masks = network.find_masks(dropouts, limit, batch.outputs).layers
+        masks = network.find_masks(dropouts, limit, batch.outputs, batch.inputs).layers
         answers = [
             restrict(network.bayesian.masked(x, means, masks), batch.outputs).argmax(1) for x in images.split(CHUNK)
         ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.contexts import Budgets, ContextBatch, ContextSpace, Joint
+from bhc.contexts import BinaryBudget, Budgets, ContextBatch, ContextSpace
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerPosterior
@@ -136,10 +136,10 @@ class FreezeOffsets(Stage):
     title = "freezing"
 
     def check(self, network: ConditionalNetwork) -> None:
-        if not isinstance(network.space, Budgets):
+        if not isinstance(network.space, BinaryBudget):
             raise BhcError(
-                "the two-stage recipe is for budgets alone: with other conditions budget 0 is not one network",
-                hint="leave it out; budgets are then drawn at random",
+                "the two-stage recipe is for a budget of 0 or 1 alone: with others budget 0 is not one network",
+                hint="wrap with BinaryBudget(), or leave it out; budgets are then drawn at random",
             )
 
     def prepare_(self, network: ConditionalNetwork) -> None:
@@ -159,8 +159,7 @@ def two_stage_budget(low: Learn, high: Learn) -> Recipe:
 
 def _budget_weights(space: ContextSpace, batch: ContextBatch) -> Tensor:  # (K,)
     """The divergence's weight for each context's budget; 1 where budgets are not conditioned on."""
-    parts = space.spaces if isinstance(space, Joint) else (space,)
-    for part in parts:
+    for part in space.parts:
         if isinstance(part, Budgets) and batch.budget is not None:
             return part.kl_weight(batch.budget[:, 0])
     return torch.ones(len(batch), device=batch.class_rates.device)

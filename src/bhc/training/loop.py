@@ -24,6 +24,7 @@ from bhc.training.checkpoint import (
 from bhc.training.collapse import CollapseWatch
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import describe_device
+from bhc.training.domains import SeenDomains
 from bhc.training.evaluation import (
     Point,
     base_error,
@@ -108,6 +109,7 @@ class _Trainer:
         self.draw = Draw.of(
             train_set, network.num_classes, device=network.device, seed=options.seed, augment=options.augment
         )
+        self.domains = SeenDomains.of(network.space, train_set, network.num_classes)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
         self.collapse = CollapseWatch(self.probes)
@@ -158,6 +160,7 @@ class _Trainer:
                 "curves": curves,
                 "curve_contexts": [probe.context.to_dict() for probe in self.probes],
             },
+            domains=self.domains,
         )
 
     def _run_stage(self, stage: Stage, restored: dict[str, Any] | None) -> None:

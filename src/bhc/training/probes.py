@@ -1,62 +1,100 @@
 """Which contexts a run is judged on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
-from bhc.contexts import Budgets, ClassSubsets, Context, ContextSpace, InputDomains, Joint, SingleContext
+from torch import Generator, Tensor
+
+from bhc.contexts import (
+    BinaryBudget,
+    Budgets,
+    ClassSubsets,
+    Context,
+    ContextBatch,
+    ContextSpace,
+    FeatureSubsets,
+    InputDomains,
+    SingleContext,
+)
 from bhc.data import Split
-from bhc.errors import BhcError
 from bhc.training.evaluation import Probe
 
 T = TypeVar("T")
+Subset = tuple[int, ...]
+
+SUBSETS, MASKS = 32, 8  # at most so many of each are combined with other conditions
 
 
 def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: int = 24) -> tuple[Probe, ...]:
-    """Contexts spread evenly over those that training can draw, at most ``limit`` of them."""
-    return tuple(_spread(_all_probes(space, train, num_classes), limit))
+    """Contexts spread evenly over those that training can draw, at most ``limit`` of them.
+
+    Where conditions may be left out, one more leaves out all.
+    """
+    alone = len(space.parts) == 1
+    combined = product(
+        _subsets(space, num_classes, limit if alone else SUBSETS),
+        _masks(space, limit if alone else MASKS),
+        _budgets(space),
+    )
+    probes = [_probe(space, train, *parts) for parts in _spread(list(combined), limit)]
+    if space.optional:
+        probes.append(Probe(space.resolve({}), tuple(range(num_classes))))
+    return tuple(probes)
 
 
-def _all_probes(space: ContextSpace, train: Split, num_classes: int) -> Sequence[Probe]:
+def _probe(space: ContextSpace, train: Split, subset: Subset, mask: Tensor | None, budget: float | None) -> Probe:
+    context = Context(features=mask, budget=budget)
+    for part in space.parts:
+        match part:
+            case ClassSubsets():
+                context = replace(context, classes=subset)
+            case SingleContext():
+                context = replace(context, classes=part.classes)
+            case InputDomains():
+                # The mean of training images, as at use: the examples judged on stay unseen.
+                images = train.restricted_to(subset).images
+                context = replace(context, domain=_mean(space, images, mask), domain_size=len(images))
+    return Probe(context, subset)
+
+
+def _mean(space: ContextSpace, images: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of images with nothing where features are missing."""
+    mean = images.float().mean(0)
+    for part in space.parts:
+        if isinstance(part, FeatureSubsets) and mask is not None:
+            mean = mean * part.over(mask[None], tuple(mean.shape))[0]
+    return mean
+
+
+def _subsets(space: ContextSpace, num_classes: int, limit: int) -> Sequence[Subset]:
+    """Classes whose examples are judged on: those that are named, or else those of the domains."""
     everything = tuple(range(num_classes))
-    match space:
-        case ClassSubsets():
-            return [Probe(Context(classes=s), s) for s in space.sampler.subsets(num_classes)]
-        case InputDomains():
-            # The mean of training images, as at use: the examples judged on stay unseen.
-            subsets = space.sampler.subsets(num_classes)
-            means = [train.restricted_to(s).images.float().mean(0) for s in _spread(subsets, 64)]
-            return [Probe(Context(domain=m), s) for m, s in zip(means, _spread(subsets, 64), strict=True)]
-        case SingleContext():
-            return [Probe(Context(classes=space.classes), space.classes or everything)]
-        case Budgets():
-            return [Probe(Context(budget=budget), everything) for budget in (0.0, 1.0)]
-        case Joint():
-            return _joint_probes(space, train, num_classes)
-    raise BhcError(f"no probes for contexts of type {type(space).__name__}")
+    by_kind = {type(part): part for part in space.parts}
+    match by_kind.get(ClassSubsets) or by_kind.get(InputDomains) or by_kind.get(SingleContext):
+        case ClassSubsets(sampler=sampler) | InputDomains(sampler=sampler):
+            return sampler.examples(num_classes, limit)
+        case SingleContext(classes=classes):
+            return [classes or everything]
+    return [everything]
 
 
-def _joint_probes(space: Joint, train: Split, num_classes: int) -> Sequence[Probe]:
-    """Every combination; with classes given, a domain is that of those classes."""
-    names = space.conditions
-    classes = next((s for s in space.spaces if isinstance(s, ClassSubsets)), None)
-    budgets: Sequence[float | None] = (0.0, 1.0) if "budget" in names else (None,)
-    if classes is not None:
-        subsets: Sequence[tuple[int, ...]] = classes.sampler.subsets(num_classes)
-    else:
-        domains = next(s for s in space.spaces if isinstance(s, InputDomains))
-        subsets = domains.sampler.subsets(num_classes)
-    return [
-        Probe(
-            Context(
-                classes=subset if classes is not None else None,
-                domain=train.restricted_to(subset).images.float().mean(0) if "domain" in names else None,
-                budget=budget,
-            ),
-            subset,
-        )
-        for subset, budget in product(_spread(subsets, 32), budgets)
-    ]
+def _masks(space: ContextSpace, limit: int) -> Sequence[Tensor | None]:
+    for part in space.parts:
+        if isinstance(part, FeatureSubsets):
+            empty = ContextBatch.unconditioned(limit, 1)
+            drawn = part.refine(empty, generator=Generator().manual_seed(0)).inputs
+            assert drawn is not None
+            return list(drawn)
+    return [None]
+
+
+def _budgets(space: ContextSpace) -> Sequence[float | None]:
+    for part in space.parts:
+        if isinstance(part, Budgets):
+            return (0.0, 1.0) if isinstance(part, BinaryBudget) else (0.0, 0.25, 0.5, 0.75, 1.0)
+    return (None,)
 
 
 def _spread(items: Sequence[T], limit: int) -> Sequence[T]:

@@ -3,6 +3,7 @@
 ``run.json``                       version, shapes, recipe, trade-off curves and the names of the next two
 ``model-<digest>.safetensors``      base network and hypernetwork
 ``validation-<digest>.safetensors`` a capped sample of the validation set, uint8
+``domains-<digest>.safetensors``    means of training domains, where a model takes domains
 ``metrics.jsonl``                  the diary
 ``checkpoint.safetensors``         while training: everything needed to go on to the same bits
 
@@ -24,6 +25,7 @@ from bhc.errors import BhcError
 from bhc.files import make_folder, read_json, remove_leftovers, write_bytes, write_json
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, tensors_to_bytes
+from bhc.training.domains import SeenDomains
 from bhc.training.metrics import MetricsFile
 
 VERSION = 1
@@ -72,7 +74,7 @@ class RunFolder:
 
     def forget_others(self, names: list[str]) -> None:
         """Delete stored files that ``run.json`` no longer names."""
-        for kind in ("model", "validation"):
+        for kind in ("model", "validation", "domains"):
             for path in self.path.glob(f"{kind}-*.safetensors"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)
@@ -88,6 +90,7 @@ class TrainedModel:
     thresholds: tuple[float, float] | None = None  # the range that training covered
     default_threshold: float = 0.0
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
+    domains: SeenDomains | None = None
 
     @cached_property
     @torch.no_grad()
@@ -106,6 +109,9 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     if model.validation is not None:
         sample = {"images": model.validation.images, "labels": model.validation.labels}
         files["validation"] = folder.store("validation", sample, {})
+    if model.domains is not None:
+        known = {"gap": model.domains.gap, "spread": model.domains.spread}
+        files["domains"] = folder.store("domains", {"means": model.domains.means}, known)
     description = {
         "format": "bhc-run",
         "version": VERSION,
@@ -163,6 +169,11 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
         model.validation = Split(sample["images"], sample["labels"])
         if tuple(model.validation.images.shape[1:]) != network.input_shape:
             raise ValueError("the validation sample does not fit the network")
+    if "domains" in files:
+        tensors, header = read_tensors(files["domains"])
+        model.domains = SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
+        if tuple(model.domains.means.shape[1:]) != network.input_shape:
+            raise ValueError("the domains do not fit the network")
     return model
 
 

@@ -217,13 +217,13 @@ class _Assembly:
 
     def _select(self, kept: int) -> None:
         """Its list of values is made only when all sizes were found sound."""
-        (arriving,) = self.shape
+        arriving, *places = self.shape
         if not 0 < kept <= arriving:
             raise ValueError(f"{kept} of {arriving} values are read")
         self._spend(arriving)
         name = self._free_name("select")
         self.selections.append((name, arriving, kept))
-        self._note(name, nn.Identity(), (kept,))
+        self._note(name, nn.Identity(), (kept, *places))
 
     def _place_channels(self, width: int) -> None:
         kept, *places = self.shape

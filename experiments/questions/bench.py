@@ -1,0 +1,170 @@
+"""What questions have in common: a configuration, models trained for it, and networks tried on a device."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bhc
+from bhc import models
+from bhc.contexts import ContextSpace
+from bhc.data import DataSet, Split
+from bhc.hypernet import GeneratorSpec, generator_from_dict
+from bhc.results import exact_convolutions
+from bhc.training import Point, Progress, Recipe, RunFolder, ThresholdTrial, load_weights, pooled, try_thresholds
+
+CURVE_POINTS = 25
+CHECKPOINT_EVERY = 4000
+Conditions = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """One question about one network."""
+
+    name: str
+    question: str
+    model: str
+    data: str
+    seeds: tuple[int, ...]
+    generator: GeneratorSpec
+    family: str
+    learn: dict[str, Any]
+    consolidate: dict[str, Any] | None
+    asked: dict[str, Any]  # what the question itself takes
+    settings: dict[str, Any] = field(repr=False)  # the file as it was read
+
+    @classmethod
+    def read(cls, path: Path) -> "Config":
+        """The configuration in a TOML file."""
+        try:
+            data = tomllib.loads(path.read_text())
+            models.check(data["model"])
+            return cls(
+                name=path.stem,
+                question=data["question"],
+                model=data["model"],
+                data=data["data"],
+                seeds=tuple(data["seeds"]),
+                generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
+                family=data.get("family", "io-gnj"),
+                learn=data["learn"],
+                consolidate=data.get("consolidate"),
+                asked=data.get("asked", {}),
+                settings=data,
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise bhc.BhcError(f"{path} cannot be read as a question: {error!r}") from error
+
+    def recipe(self, **learn: Any) -> Recipe:
+        """The stages, with what is different for one of several models."""
+        first = bhc.Learn(**(self.learn | learn))
+        if self.consolidate is None:
+            return (first,)
+        thresholds = {"thresholds": tuple(self.consolidate["thresholds"])} if "thresholds" in self.consolidate else {}
+        size = {"contexts": first.contexts, "examples": first.examples}
+        return (first, bhc.Consolidate(**(size | self.consolidate | thresholds)))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the models of one seed are trained and kept."""
+
+    config: Config
+    seed: int
+    dataset: DataSet
+    runs: Path
+    device: str
+    progress: Progress
+
+    def train(
+        self,
+        name: str,
+        space: ContextSpace,
+        *,
+        recipe: Recipe | None = None,
+        generator: GeneratorSpec | None = None,
+        family: str | None = None,
+        train: Split | None = None,
+        calibration: Split | None = None,
+    ) -> bhc.Compressor:
+        """The model of a name: as it was trained before, from where that was interrupted, or anew."""
+        folder = self.runs / f"{self.config.name}-seed{self.seed}" / name
+        run = RunFolder(folder)
+        if run.description.exists():
+            return bhc.load(folder)
+        weights = self.runs / f"{self.config.model}-{self.dataset.name}.safetensors"
+        net = load_weights(weights, self.config.model, self.dataset)
+        model = bhc.wrap(
+            net,
+            space,
+            example_input=self.dataset.train.images[:1],
+            generator=generator or self.config.generator,
+            family=family or self.config.family,
+            std_limits=models.std_limits(self.config.model),
+            seed=self.seed,
+        )
+        return bhc.fit(
+            model,
+            train or self.dataset.train,
+            self.dataset.validation,
+            calibration_set=calibration,
+            recipe=recipe or self.config.recipe(),
+            run=folder,
+            resume=run.checkpoint.exists(),
+            seed=self.seed,
+            class_names=self.dataset.class_names,
+            checkpoint_every=CHECKPOINT_EVERY,
+            progress=self.progress,
+            device=self.device,
+        )
+
+    def trials(
+        self, model: bhc.Compressor, conditions: Conditions, examples: Split, thresholds: Sequence[float]
+    ) -> list[ThresholdTrial]:
+        """Ratio and wrong answers of one context at each threshold."""
+        network = model.network.to(self.device)
+        try:
+            with exact_convolutions():
+                return try_thresholds(network, model.space.resolve(dict(conditions)), examples, thresholds)
+        finally:
+            network.to("cpu")
+
+    def curve(
+        self, model: bhc.Compressor, cases: Iterable[tuple[Conditions, Split]], thresholds: Sequence[float]
+    ) -> list[Point]:
+        """Error against ratio over contexts, each with its labelled examples."""
+        return pooled(thresholds, [self.trials(model, asked, examples, thresholds) for asked, examples in cases])
+
+
+def thresholds_of(model: bhc.Compressor) -> list[float]:
+    """Where curves are drawn: over what consolidation covered."""
+    low, high = model.model.thresholds or model.network.hypernet.family.thresholds
+    return torch.linspace(low, high, CURVE_POINTS).tolist()
+
+
+def largest_within(points: Sequence[Point], error: float) -> Point:
+    """The largest harmonic ratio within an error; failing that, the most accurate."""
+    fitting = [point for point in points if point.error <= error]
+    if fitting:
+        return max(fitting, key=lambda point: point.ratio_harmonic)
+    return min(points, key=lambda point: point.error)
+
+
+def both_curves(
+    bench: Bench, model: bhc.Compressor, contexts: Sequence[tuple[Conditions, Sequence[int]]]
+) -> dict[str, list[dict[str, float]]]:
+    """Curves on validation and on test images; each context with the classes whose images it is tried on."""
+    thresholds = thresholds_of(model)
+    return {
+        part: [
+            point.to_dict()
+            for point in bench.curve(
+                model, [(asked, getattr(bench.dataset, part).restricted_to(own)) for asked, own in contexts], thresholds
+            )
+        ]
+        for part in ("validation", "test")
+    }

@@ -1,0 +1,52 @@
+"""Networks for inputs of which some are missing, against the full network with zeros in their place."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bhc
+from bhc.data import Split
+from bhc.training import error_of
+from questions.bench import Bench, largest_within, thresholds_of
+
+RANDOM = 20  # more masks, drawn as training draws them
+
+
+def masks_of(shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """The three that are asked about: the left half, every second column, a random three of ten."""
+    left, second = torch.zeros(2, *shape, dtype=torch.bool)
+    left[..., : shape[-1] // 2] = True
+    second[..., ::2] = True
+    scattered = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    return {"left half": left, "every second column": second, "random 30 %": scattered}
+
+
+def answer(bench: Bench) -> dict[str, Any]:
+    """For each mask the most accurate network that is small enough, chosen on validation data."""
+    shape = bench.dataset.image_shape
+    space = bhc.FeatureSubsets(shape)
+    model = bench.train("model", space)
+    masks = masks_of(shape)
+    drawn = space.sample(RANDOM, bench.dataset.num_classes, generator=torch.Generator().manual_seed(1)).inputs
+    assert drawn is not None
+    masks |= {f"drawn {number}": mask.reshape(shape) for number, mask in enumerate(drawn)}
+    return {"masks": [_row(bench, model, name, mask) for name, mask in masks.items()]}
+
+
+def _row(bench: Bench, model: bhc.Compressor, name: str, mask: Tensor) -> dict[str, Any]:
+    asked = {"features": mask}
+    points = bench.curve(model, [(asked, bench.dataset.validation)], thresholds_of(model))
+    enough = [point for point in points if point.ratio_mean >= bench.config.asked["ratio"]]
+    chosen = largest_within(enough or points, 0.0)
+    (trial,) = bench.trials(model, asked, bench.dataset.test, [chosen.threshold])
+    zeroed = Split(bench.dataset.test.images * mask, bench.dataset.test.labels)
+    return {
+        "mask": name,
+        "features": int(mask.sum()),
+        "threshold": chosen.threshold,
+        "ratio": trial.ratio,
+        "validation_error": chosen.error,
+        "error": 100 * trial.wrong / trial.images,
+        "zero_filled_error": error_of(model.network.base_model, zeroed),
+    }

@@ -1,0 +1,55 @@
+"""How often a promised error is exceeded, over a hundred random contexts."""
+
+from typing import Any
+
+import torch
+from bhc.emission.guarantee import lower_bound
+
+import bhc
+from bhc.contexts import all_subsets
+from bhc.data import Split
+from bhc.results import logits
+from questions.bench import Bench
+
+CONTEXTS = 100
+
+
+def answer(bench: Bench) -> dict[str, Any]:
+    """Each context's network with its promise, and its errors on test images."""
+    asked, dataset = bench.config.asked, bench.dataset
+    sizes, held = tuple(asked["sizes"]), asked["calibration"]
+    train = Split(dataset.train.images[:-held], dataset.train.labels[:-held])
+    calibration = Split(dataset.train.images[-held:], dataset.train.labels[-held:])
+    space = bhc.ClassSubsets(dataset.num_classes, bhc.RandomSubsets(sizes))
+    model = bench.train("model", space, train=train, calibration=calibration)
+    subsets = list(all_subsets(dataset.num_classes, sizes))
+    order = torch.randperm(len(subsets), generator=torch.Generator().manual_seed(0))[:CONTEXTS]
+    rows = [_row(model, dataset.test, subsets[place], asked) for place in order.tolist()]
+    kept = [row for row in rows if "refused" not in row]
+    return {
+        "contexts": rows,
+        "refused": len(rows) - len(kept),
+        "exceeded": sum(row["error"] > row["max_error"] for row in kept),
+        "surely_exceeded": sum(row["lower_bound"] > row["max_error"] for row in kept),
+    }
+
+
+def _row(model: bhc.Compressor, test: Split, subset: tuple[int, ...], asked: dict[str, Any]) -> dict[str, Any]:
+    limit, confidence = asked["max_error"], asked["confidence"]
+    row = {"classes": list(subset), "max_error": limit}
+    try:
+        small = model.compress(classes=list(subset), max_error=limit, confidence=confidence)
+    except bhc.BhcError as error:
+        return row | {"refused": error.problem}
+    examples = test.restricted_to(subset)
+    places = logits(small.network.graph, examples.images).argmax(1)
+    wrong = int((torch.tensor(small.classes)[places] != examples.labels).sum())
+    report = small.report
+    return row | {
+        "ratio": report.pruning_ratio,
+        "file_bytes": report.file_bytes,
+        "images": len(examples),
+        "wrong": wrong,
+        "error": 100 * wrong / len(examples),
+        "lower_bound": 100 * lower_bound(wrong, len(examples), 0.95),
+    }

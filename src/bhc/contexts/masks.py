@@ -1,0 +1,204 @@
+"""Which features training leaves out: samplers of masks over the inputs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import index
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bhc.errors import BhcError
+
+Shape = tuple[int, ...]
+
+
+class MaskSampler(ABC):
+    """Draws masks over features, true where a feature is there."""
+
+    @abstractmethod
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:  # (K, *shape) bool
+        """Masks of ``count`` contexts, on the generator's device; one may be empty, ``draw_masks`` sees to that."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that describes the sampler."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What can be drawn, in words."""
+
+
+@dataclass(frozen=True)
+class ScatteredFeatures(MaskSampler):
+    """Each feature for itself; the part that is there is drawn for each context between the two bounds."""
+
+    parts: tuple[float, float] = (0.1, 1.0)
+
+    def __post_init__(self) -> None:
+        low, high = self.parts
+        if not 0 <= low <= high <= 1 or high == 0:
+            raise BhcError(f"the part of the features that is there lies between 0 and 1, given {self.parts}")
+
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+        low, high = self.parts
+        part = low + (high - low) * _rand((count,), generator)
+        return _rand((count, *shape), generator) < part.reshape(-1, *[1] * len(shape))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "scattered", "parts": list(self.parts)}
+
+    def describe(self) -> str:
+        return f"{100 * self.parts[0]:g} to {100 * self.parts[1]:g} % of them at random"
+
+
+@dataclass(frozen=True)
+class BlockFeatures(MaskSampler):
+    """A stretch along each of the last two dimensions: halves, corners, strips of an image.
+
+    Each is at least ``least`` of its dimension long, and in half of the draws or more it is all of it.
+    """
+
+    least: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1:
+            raise BhcError(f"the shortest stretch is a part of a dimension, over 0 and up to 1, given {self.least}")
+
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+        mask = torch.ones(count, *shape, dtype=torch.bool, device=generator.device)
+        for place in range(max(0, len(shape) - 2), len(shape)):
+            length = (self.least + (2 - self.least) * _rand((count, 1), generator)).clamp(max=1)
+            start = (1 - length) * _rand((count, 1), generator)
+            middles = (torch.arange(shape[place], device=generator.device) + 0.5) / shape[place]
+            inside = (middles >= start) & (middles <= start + length)
+            mask = mask & inside.reshape(count, *[n if d == place else 1 for d, n in enumerate(shape)])
+        return mask
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "block", "least": self.least}
+
+    def describe(self) -> str:
+        return "rectangles"
+
+
+@dataclass(frozen=True)
+class StripedFeatures(MaskSampler):
+    """Every second, third, ... row or column, up to ``widest`` apart."""
+
+    widest: int = 4
+
+    def __post_init__(self) -> None:
+        if self.widest < 2:
+            raise BhcError(f"stripes are 2 or more apart, given {self.widest}")
+
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+        mask = torch.zeros(count, *shape, dtype=torch.bool, device=generator.device)
+        places = list(range(max(0, len(shape) - 2), len(shape)))
+        which = (_rand((count,), generator) * len(places)).long()
+        apart = 2 + (_rand((count, 1), generator) * (self.widest - 1)).long()
+        first = (_rand((count, 1), generator) * apart).long()
+        for number, place in enumerate(places):
+            striped = torch.arange(shape[place], device=generator.device) % apart == first
+            own = striped & (which == number)[:, None]
+            mask = mask | own.reshape(count, *[n if d == place else 1 for d, n in enumerate(shape)])
+        return mask
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "striped", "widest": self.widest}
+
+    def describe(self) -> str:
+        return f"every second to {self.widest}th row or column"
+
+
+@dataclass(frozen=True)
+class ListedFeatures(MaskSampler):
+    """The given sets of features and no others, equally likely; each as the places of those that are there."""
+
+    listed: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        hint = "list the places of the features that are there: ListedFeatures([(0, 1), (2, 5)])"
+        try:
+            listed = tuple(tuple(sorted({index(place) for place in places})) for places in self.listed)
+        except TypeError:
+            raise BhcError(f"sets of features are lists of numbers, given {self.listed!r}", hint=hint) from None
+        if not listed or not all(listed):
+            raise BhcError("a listed set of features is empty", hint=hint)
+        object.__setattr__(self, "listed", listed)
+
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+        table = torch.zeros(len(self.listed), prod(shape), dtype=torch.bool)
+        for row, places in zip(table, self.listed, strict=True):
+            outside = places[0] if places[0] < 0 else places[-1]
+            if not 0 <= outside < prod(shape):
+                raise BhcError(f"there is no feature {outside}", hint=f"features are 0 to {prod(shape) - 1}")
+            row[list(places)] = True
+        which = (_rand((count,), generator) * len(self.listed)).long()
+        return table.to(generator.device)[which].reshape(count, *shape)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "listed", "listed": [list(places) for places in self.listed]}
+
+    def describe(self) -> str:
+        return f"{len(self.listed)} listed sets"
+
+
+@dataclass(frozen=True)
+class MixedFeatures(MaskSampler):
+    """One of several samplers for each context, equally likely."""
+
+    samplers: tuple[MaskSampler, ...] = (ScatteredFeatures(), BlockFeatures(), StripedFeatures())
+
+    def __post_init__(self) -> None:
+        if not self.samplers:
+            raise BhcError("there is nothing to mix", hint="give at least one sampler")
+
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+        masks = torch.stack([sampler.draw(count, shape, generator=generator) for sampler in self.samplers])
+        which = (_rand((count,), generator) * len(self.samplers)).long()
+        return masks[which, torch.arange(count, device=generator.device)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "mixed", "samplers": [sampler.to_dict() for sampler in self.samplers]}
+
+    def describe(self) -> str:
+        return ", ".join(sampler.describe() for sampler in self.samplers)
+
+
+def draw_masks(sampler: MaskSampler, count: int, shape: Shape, *, generator: Generator) -> Tensor:  # (K, F) bool
+    """Masks with at least one feature each."""
+    masks = sampler.draw(count, shape, generator=generator).flatten(1)
+    order = _rand((count, masks.shape[1]), generator)
+    one = torch.zeros_like(masks).scatter(1, order.argmax(1, keepdim=True), True)
+    return masks | (one & ~masks.any(1, keepdim=True))
+
+
+def usual_sampler(shape: Shape) -> MaskSampler:
+    """What fits inputs of a shape: where they lie on a plane also rectangles and stripes."""
+    plane: Sequence[int] = shape[-2:]
+    return MixedFeatures() if len(plane) == 2 and min(plane) > 1 else ScatteredFeatures()
+
+
+def mask_sampler_from_dict(data: dict[str, Any]) -> MaskSampler:
+    """The sampler that ``to_dict`` described."""
+    match data["kind"]:
+        case "scattered":
+            low, high = data["parts"]
+            return ScatteredFeatures((low, high))
+        case "block":
+            return BlockFeatures(data["least"])
+        case "striped":
+            return StripedFeatures(data["widest"])
+        case "listed":
+            return ListedFeatures(tuple(tuple(places) for places in data["listed"]))
+        case "mixed":
+            return MixedFeatures(tuple(mask_sampler_from_dict(own) for own in data["samplers"]))
+        case other:
+            raise BhcError(f"unknown kind of feature sampler: {other!r}")
+
+
+def _rand(shape: Shape, generator: Generator) -> Tensor:
+    return torch.rand(shape, generator=generator, device=generator.device)

@@ -1,0 +1,179 @@
+"""Rates that rise with the budget, and what they leave of networks."""
+
+import pytest
+import torch
+
+from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, ContextBatch, Joint
+from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
+from bhc.hypernet.budgets import RUNGS, climb
+from bhc.posterior import LayerDropout
+from bhc.training.evaluation import count_weights
+
+from .toys import conditional, contexts, perturb_, seeded
+
+
+def budgets_of(values, num_classes=10):
+    space = Budgets()
+    return ContextBatch.of([space.resolve({"budget": float(value)}) for value in values], num_classes)
+
+
+def climbed(rate, values):
+    """One rate as a function of the budget, (n,), after climbing."""
+    (layer,) = climb(lambda batch: (LayerDropout(rate(batch.budget), None),), budgets_of(values))
+    assert layer.out_log_dropout is None
+    return layer.in_log_dropout[:, 0]
+
+
+SPREAD = torch.linspace(0, 1, 101)
+RUNG = torch.arange(RUNGS) / (RUNGS - 1)
+CURVES = {
+    "rising": lambda w: 3 * w - 1,
+    "falling": lambda w: -2 * w,
+    "hill": lambda w: 4 * w * (1 - w),
+    "valley": lambda w: (2 * w - 1) ** 2,
+    "waves": lambda w: (13 * w).sin() + w,
+    "level": lambda w: torch.zeros_like(w),
+}
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_rates_never_fall_as_the_budget_rises(curve):
+    assert (climbed(curve, SPREAD).diff() >= 0).all()
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_at_a_rung_the_rate_is_the_largest_so_far(curve):
+    torch.testing.assert_close(climbed(curve, RUNG), curve(RUNG).cummax(0).values)
+
+
+def test_rates_that_rise_already_stay_as_they_are():
+    torch.testing.assert_close(climbed(CURVES["rising"], SPREAD), 3 * SPREAD - 1)
+    torch.testing.assert_close(climbed(lambda w: w.exp(), RUNG), RUNG.exp())
+
+
+def test_the_lowest_budget_has_the_hypernetwork_s_own_rates():
+    for curve in CURVES.values():
+        assert torch.equal(climbed(curve, [0.0]), curve(torch.tensor([0.0])))
+
+
+def test_a_rate_that_falls_stays_where_it_began():
+    assert torch.equal(climbed(CURVES["falling"], SPREAD), torch.zeros(101))
+
+
+def test_rates_are_linear_between_rungs():
+    low, high = climbed(CURVES["hill"], RUNG[2:4])
+    between = climbed(CURVES["hill"], [float(RUNG[2] + part / (RUNGS - 1)) for part in (0.25, 0.5, 0.75)])
+    torch.testing.assert_close(between, torch.stack([low.lerp(high, part) for part in (0.25, 0.5, 0.75)]))
+
+
+def test_rates_that_all_contexts_share_are_shared_still():
+    shared = torch.randn(1, 7, generator=seeded())
+    (layer,) = climb(lambda batch: (LayerDropout(shared, None),), budgets_of([0.1, 0.9]))
+    assert torch.equal(layer.in_log_dropout, shared)
+
+
+def test_single_weights_have_rates_that_rise_too():
+    def rates(batch):
+        weights = torch.cat([(13 * batch.budget).sin(), -batch.budget], 1).reshape(-1, 2, 1)
+        return (LayerDropout(None, None, weights),)
+
+    (layer,) = climb(rates, budgets_of(SPREAD))
+    assert layer.weights.shape == (101, 2, 1)
+    assert (layer.weights.diff(dim=0) >= 0).all()
+    torch.testing.assert_close(layer.weights[:, 1], torch.zeros(101, 1))
+
+
+def test_every_context_climbs_by_itself():
+    slopes = torch.tensor([1.0, -1.0, 2.0])
+
+    def rates(batch):
+        return (LayerDropout(batch.class_rates[:, :1] * batch.budget, None),)
+
+    batch = ContextBatch(
+        slopes[:, None], torch.ones(3, 1, dtype=torch.bool), budget=torch.tensor([[0.3], [0.7], [1.0]])
+    )
+    (layer,) = climb(rates, batch)
+    torch.testing.assert_close(layer.in_log_dropout[:, 0], torch.tensor([0.3, 0.0, 2.0]))
+
+
+SPACES = {
+    "budget": (Budgets(), {}),
+    "classes and budget": (Joint(ClassSubsets(10), Budgets()), {"classes": [2, 3, 7]}),
+    "no classes said": (Joint(ClassSubsets(10), Budgets()), {}),
+}
+
+
+def random_network(spec, network, space, seed, **design):
+    """A hypernetwork that nobody trained: its rates go up and down with the budget."""
+    model = conditional(spec, network, space=space, initial=Initial(), **design)
+    perturb_(model.hypernet, std=0.5, seed=seed)
+    return model
+
+
+def asked(space, request, values):
+    return contexts(space, *(request | {"budget": float(value)} for value in values))
+
+
+def cuts(network, space, request):
+    """Random networks, each with contexts of ascending budgets and thresholds from below all rates to above them."""
+    for seed in range(8):
+        model = random_network(ScalesOnly(), network, space, seed)
+        batch = asked(space, request, torch.rand(50, generator=seeded(seed)).sort().values)
+        dropouts = model.dropouts(batch)
+        rates = model.find_masks.noisiest_links(dropouts, batch.outputs)
+        finite = rates[rates.isfinite()]
+        inside = finite.quantile(torch.tensor([0.01, 0.1, 0.3, 0.5, 0.7, 0.9])).tolist()
+        for threshold in [float(finite.min()) - 1, *inside, float(finite.max()) + 1]:
+            masks = model.find_masks(dropouts, torch.full((50, 1), threshold), batch.outputs).layers
+            yield count_weights(model, masks), torch.stack([mask.rescued for mask in masks]).any(0)
+
+
+@pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize("network", ["lenet-300-100", "tiny"])
+def test_a_larger_budget_never_keeps_more_weights(network, space, request_):
+    steps = torch.stack([weights.diff() for weights, _ in cuts(network, space, request_)])
+    assert (steps < 0).any()
+    assert (steps <= 0).all(), f"up to {steps.max()} weights more"
+
+
+@pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
+def test_a_larger_budget_never_keeps_more_weights_while_every_layer_has_some_under_the_threshold(space, request_):
+    steps = torch.cat([weights[~rescued].diff() for weights, rescued in cuts("tiny", space, request_)])
+    assert (steps < 0).any()
+    assert (steps <= 0).all()
+
+
+@pytest.mark.parametrize("family", ["gnj", "io-gnj", "ghs", "sparse-vd"])
+@pytest.mark.parametrize("spec", [LowRank(2), Full()], ids=["low-rank", "full"])
+def test_rates_rise_with_the_budget_in_every_family_and_with_every_generator(spec, family):
+    space = Joint(ClassSubsets(10), Budgets())
+    model = random_network(spec, "tiny", space, 1, family=family)
+    batch = asked(space, {"classes": [1, 5]}, SPREAD)
+    own = model.hypernet.dropouts(space.encode(batch))
+    for before, after in zip(own, model.dropouts(batch), strict=True):
+        for name in ("in_log_dropout", "out_log_dropout", "weights"):
+            rates, risen = getattr(before, name), getattr(after, name)
+            assert (rates is None) == (risen is None)
+            if risen is not None:
+                assert (risen.diff(dim=0) >= 0).all()
+                assert risen.shape == rates.shape
+    fell = [(x.diff(dim=0) < 0).any() for layer in own for x in vars(layer).values() if x is not None]
+    assert any(fell)
+
+
+def test_a_binary_budget_keeps_the_hypernetwork_s_own_rates():
+    space = BinaryBudget()
+    model = random_network(ScalesOnly(), "tiny", space, 1)
+    batch = asked(space, {}, [0, 1])
+    for own, given in zip(model.hypernet.dropouts(space.encode(batch)), model.dropouts(batch), strict=True):
+        assert torch.equal(own.out_log_dropout, given.out_log_dropout)
+
+
+def test_budgets_of_one_batch_are_cut_as_each_by_itself():
+    space = Joint(ClassSubsets(10), Budgets())
+    model = random_network(ScalesOnly(), "tiny", space, 2)
+    values = [0.9, 0.1, 0.5]
+    together = model.dropouts(asked(space, {"classes": [1, 5]}, values))
+    for place, value in enumerate(values):
+        for all_, one in zip(together, model.dropouts(asked(space, {"classes": [1, 5]}, [value])), strict=True):
+            torch.testing.assert_close(all_.out_log_dropout[place], one.out_log_dropout[0])
