@@ -10,7 +10,7 @@ import typer
 from bhc import data as datasets
 from bhc import models
 from bhc.cli.console import program, say, show
-from bhc.cli.options import DataDir, Json, Seed
+from bhc.cli.options import Calibration, DataDir, Json, Seed
 from bhc.compressor import fit, wrap
 from bhc.contexts import (
     Budgets,
@@ -103,6 +103,7 @@ def train_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew in a folder that holds a run.")] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 500,
+    calibration: Calibration = None,
     augment: Annotated[
         bool, typer.Option("--augment", help="Crop and mirror the images that are learned from.")
     ] = False,
@@ -121,6 +122,9 @@ def train_command(
     spec, sampler = _generator(generator, rank), _sampler(subsets)
     RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
+    held_out = None
+    if calibration is not None:
+        dataset, held_out = dataset.held_out(calibration)
     space = make_space(context, sampler, dataset, concentration)
     if weights is None:
         say("no --weights given: training from scratch")
@@ -132,7 +136,7 @@ def train_command(
             generator=torch.Generator().manual_seed(seed),
         )
     else:
-        net = load_weights(weights, model, dataset)
+        net = load_weights(weights, model, dataset, held_out=calibration or 0)
     if context == "none":  # one context: all examples are its own
         contexts, examples = 1, contexts * examples
     compressor = wrap(
@@ -150,6 +154,7 @@ def train_command(
         compressor,
         dataset.train,
         dataset.validation,
+        calibration_set=held_out,
         recipe=make_recipe(
             default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
             {"rate": rate, "logvar_rate": logvar_rate, "contexts": contexts, "examples": examples},

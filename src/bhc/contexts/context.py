@@ -17,6 +17,13 @@ class Context:
     domain: Tensor | None = None  # mean of a sample of inputs, (C, H, W)
     budget: float | None = None  # the paper's c_w: 0 is accuracy first, 1 is smallest
 
+    @property
+    def frequencies(self) -> tuple[float, ...] | None:
+        """The part of all inputs that each class is; None where all appear equally often."""
+        if self.appearance is None or len(set(self.appearance)) == 1:
+            return None
+        return tuple(weight / sum(self.appearance) for weight in self.appearance)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for reports and files; of a domain only that it was given."""
         parts = {

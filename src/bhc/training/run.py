@@ -1,10 +1,11 @@
 """The run folder: what a trained model is on disk.
 
-``run.json``                       version, shapes, recipe, trade-off curves and the names of the next two
-``model-<digest>.safetensors``      base network and hypernetwork
-``validation-<digest>.safetensors`` a capped sample of the validation set, uint8
-``metrics.jsonl``                  the diary
-``checkpoint.safetensors``         while training: everything needed to go on to the same bits
+``run.json``                        version, shapes, recipe, trade-off curves and the names of the next three
+``model-<digest>.safetensors``       base network and hypernetwork
+``validation-<digest>.safetensors``  a capped sample of the validation set, uint8
+``calibration-<digest>.safetensors`` all images that guarantees rest on, uint8; only where some were given
+``metrics.jsonl``                   the diary
+``checkpoint.safetensors``          while training: everything needed to go on to the same bits
 
 ``run.json`` is written last and names the files it belongs to, so a run that is saved over another one is the
 old run until the moment it is the new one.
@@ -29,6 +30,7 @@ from bhc.training.metrics import MetricsFile
 VERSION = 1
 VALIDATION_PER_CLASS = 500
 CHUNK = 1024
+SAMPLES = ("validation", "calibration")  # labelled images that a run keeps
 OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
 
 
@@ -72,7 +74,7 @@ class RunFolder:
 
     def forget_others(self, names: list[str]) -> None:
         """Delete stored files that ``run.json`` no longer names."""
-        for kind in ("model", "validation"):
+        for kind in ("model", *SAMPLES):
             for path in self.path.glob(f"{kind}-*.safetensors"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)
@@ -84,6 +86,7 @@ class TrainedModel:
 
     network: ConditionalNetwork
     validation: Split | None = None
+    calibration: Split | None = None  # nothing but guarantees may look at it
     class_names: tuple[str, ...] | None = None
     thresholds: tuple[float, float] | None = None  # the range that training covered
     default_threshold: float = 0.0
@@ -103,9 +106,10 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     """Write a finished run."""
     gates = {"gates": model.network.hypernet.gates is not None}
     files = {"model": folder.store("model", network_tensors(model.network), gates)}
-    if model.validation is not None:
-        sample = {"images": model.validation.images, "labels": model.validation.labels}
-        files["validation"] = folder.store("validation", sample, {})
+    for kind in SAMPLES:
+        sample: Split | None = getattr(model, kind)
+        if sample is not None:
+            files[kind] = folder.store(kind, {"images": sample.images, "labels": sample.labels}, {})
     description = {
         "format": "bhc-run",
         "version": VERSION,
@@ -151,19 +155,25 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
     files = {kind: folder.path / Path(name).name for kind, name in data["files"].items()}
     tensors, header = read_tensors(files["model"])
     load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"], hint=OTHER_RELEASE)
-    model = TrainedModel(
+    return TrainedModel(
         network,
+        validation=_read_sample(files, "validation", network),
+        calibration=_read_sample(files, "calibration", network),
         class_names=None if names is None else tuple(names),
         thresholds=None if limits is None else (float(limits[0]), float(limits[1])),
         default_threshold=float(data["default_threshold"]),
         training=dict(data["training"]),
     )
-    if "validation" in files:
-        sample, _ = read_tensors(files["validation"])
-        model.validation = Split(sample["images"], sample["labels"])
-        if tuple(model.validation.images.shape[1:]) != network.input_shape:
-            raise ValueError("the validation sample does not fit the network")
-    return model
+
+
+def _read_sample(files: dict[str, Path], kind: str, network: ConditionalNetwork) -> Split | None:
+    if kind not in files:
+        return None
+    tensors, _ = read_tensors(files[kind])
+    sample = Split(tensors["images"], tensors["labels"])
+    if tuple(sample.images.shape[1:]) != network.input_shape:
+        raise ValueError(f"the {kind} sample does not fit the network")
+    return sample
 
 
 def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:
