@@ -17,9 +17,11 @@ from bhc.emission import Cutter, Guarantee, Limits
 from bhc.emission.binomial import proves, upper_bound
 from bhc.emission.guarantee import Calibration, stratified
 from bhc.emission.judge import Verdict
+from bhc.emission.report import from_card, to_card
 from bhc.emission.search import Search
 from bhc.emission.trial import Workshop
 from bhc.errors import BhcError
+from bhc.formats import pack
 
 pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
 
@@ -162,9 +164,26 @@ def test_without_a_confidence_nothing_is_said_and_no_byte_spent(
     assert plain.to_bytes() == quick_model.compress(classes=PAIR, max_error=20).to_bytes()
 
 
+@pytest.mark.parametrize("confidence", [0.95, 0.999, 0.07, 0.123456789012345, 1 - 2**-53])
+def test_any_confidence_is_kept_in_the_card(model: bhc.Compressor, confidence: float) -> None:
+    small = model.compress(classes=PAIR)
+    report = replace(small.report, guarantee=Guarantee(1.0, confidence, 1006, 3))
+    again = from_card(replace(small.network, card=to_card(report))).guarantee
+    assert again is not None
+    assert again.confidence == pytest.approx(confidence, rel=1e-15)
+    assert replace(again, confidence=confidence) == report.guarantee
+
+
+def test_the_usual_guarantee_takes_nine_bytes(model: bhc.Compressor) -> None:
+    small = model.compress(classes=PAIR)
+    card = to_card(replace(small.report, guarantee=Guarantee(1.0, 0.95, 1006, 3)))
+    assert card["guarantee"] == [1, 95, 1006, 3]
+    assert len(pack(replace(small.network, card=card))) == len(small.to_bytes()) + 9
+
+
 @pytest.mark.parametrize(
     "entry",
-    [[20.0, 0.95, 100], [0.0, 0.95, 100, 3], [20.0, 1.0, 100, 3], [20.0, 0.95, 0, 0], [20.0, 0.95, 9, 9], 5, "abcd"],
+    [[20, 95, 100], [0, 95, 100, 3], [20, 100, 100, 3], [20, 95, 0, 0], [20, 95, 9, 9], [20, 95, 9, -1], 5, "abcd"],
     ids=str,
 )
 def test_a_damaged_guarantee_is_refused(model: bhc.Compressor, entry: object, tmp_path: Path) -> None:
@@ -272,7 +291,7 @@ def draw(count: int, generator: torch.Generator) -> Split:
     return Split(images, torch.randint(0, 2, (count,), generator=generator))
 
 
-DRAWS, ERROR, CONFIDENCE = 1500, 0.05, 0.9
+DRAWS, ERROR, CONFIDENCE = 1000, 0.05, 0.9
 
 
 @pytest.mark.parametrize(

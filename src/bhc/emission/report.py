@@ -1,7 +1,7 @@
 """What came out, in numbers and in words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from bhc.emission.guarantee import Guarantee
 from bhc.formats import QuantisedNetwork, c_memory, c_obstacle
 
-ALMOST_WHOLE = 1e-6
+ALMOST_WHOLE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def to_card(report: Report) -> dict[str, Any]:
         "rescued": [report.layers.index(name) for name in report.rescued] or None,
         "outside": None if report.outside is None else list(report.outside),
         "class_names": None if report.class_names is None else list(report.class_names),
-        "guarantee": None if report.guarantee is None else list(astuple(report.guarantee)),
+        "guarantee": None if report.guarantee is None else _promise(report.guarantee),
     }
     return {name: value for name, value in card.items() if value is not None}
 
@@ -228,11 +228,19 @@ def _percent(wrong: Any, images: int) -> float | None:
     return 100 * count / images
 
 
+def _promise(guarantee: Guarantee) -> list[float]:
+    """Percentages and counts: most often whole numbers, which take a byte or two."""
+    percent = 100 * guarantee.confidence
+    tidy = round(percent, 6)
+    shown = (guarantee.max_error, tidy if tidy / 100 == guarantee.confidence else percent)
+    return [*(int(x) if float(x).is_integer() else float(x) for x in shown), guarantee.images, guarantee.wrong]
+
+
 def _promised(entry: Any) -> Guarantee | None:
     if entry is None:
         return None
-    error, confidence, images, wrong = entry
-    guarantee = Guarantee(float(error), float(confidence), _positive(images), int(wrong))
+    error, percent, images, wrong = entry
+    guarantee = Guarantee(float(error), float(percent) / 100, _positive(images), int(wrong))
     if not (0 < guarantee.max_error <= 100 and 0 < guarantee.confidence < 1 and 0 <= guarantee.wrong < images):
         raise ValueError("its guarantee is none")
     return guarantee
