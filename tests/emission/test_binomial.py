@@ -38,6 +38,7 @@ def test_certain_and_impossible_rates() -> None:
     assert at_most(9, 10, 1.0) == 0
     assert at_most(10, 10, 1.0) == 1
     assert at_most(-1, 10, 0.2) == 0
+    assert at_most(5, 100, 1e-20) == 1
 
 
 def test_without_a_mistake_the_bound_has_a_closed_form() -> None:
@@ -70,6 +71,8 @@ def test_the_images_needed_are_just_enough() -> None:
             assert proves(0, images, rate, confidence=confidence)
             assert not proves(0, images - 1, rate, confidence=confidence)
     assert images_needed(1.0, confidence=0.95) == 1
+    for rate in (1e-9, 1e-18, 1e-290, 1e-320):
+        assert images_needed(rate, confidence=0.95) == pytest.approx(2.99573 / max(rate, 1e-300), rel=1e-5)
 
 
 def test_little_confidence_does_not_prove_what_a_sample_by_classes_cannot() -> None:

@@ -4,6 +4,7 @@ from math import ceil, exp, fsum, lgamma, log, log1p
 
 NEGLIGIBLE = 1e-18  # of the largest term
 HALVINGS = 60
+LOWEST_RATE = 1e-300  # under which one over it is no number
 
 
 def at_most(wrong: int, images: int, rate: float) -> float:
@@ -15,7 +16,7 @@ def at_most(wrong: int, images: int, rate: float) -> float:
     # The smaller tail is summed, from its largest term outwards.
     if wrong <= images * rate:
         return _tail(wrong, images, rate)
-    return 1 - _tail(images - wrong - 1, images, 1 - rate)
+    return 1.0 if 1 - rate == 1 else 1 - _tail(images - wrong - 1, images, 1 - rate)
 
 
 def _tail(count: int, images: int, rate: float) -> float:
@@ -54,7 +55,11 @@ def images_needed(rate: float, *, confidence: float) -> int:
     """How many images prove ``rate`` if there is no mistake among them."""
     if rate >= 1:
         return 1
-    images = max(1, ceil(max(log(1 - confidence) / log1p(-rate), 1 / rate)) - 1)  # one less, as it may be rounded up
+    rate = max(rate, LOWEST_RATE)
+    images = ceil(max(log(1 - confidence) / log1p(-rate), 1 / rate))
+    # Logarithms are rounded: one too many, or as many too few as floats of this size are apart.
+    if proves(0, images - 1, rate, confidence=confidence):
+        return images - 1
     while not proves(0, images, rate, confidence=confidence):
-        images += 1
+        images += max(1, images >> 50)
     return images

@@ -35,9 +35,12 @@ class Guarantee:
     images: int  # calibration images of the context
     wrong: int  # how many of them it got wrong
 
+    @property
+    def promise(self) -> str:
+        return f"at most {self.max_error:.12g} % error with {100 * self.confidence:.12g} % confidence"
+
     def __str__(self) -> str:
-        sure = f"{100 * self.confidence:g} % confidence"
-        return f"at most {self.max_error:g} % error with {sure} ({self.images:,} images)"
+        return f"{self.promise} ({self.images:,} images)"
 
 
 class Calibration:
@@ -65,10 +68,10 @@ class Calibration:
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
         own = cls(Judge(model, examples.images, labels, classes), share, max_error=max_error, confidence=confidence)
         if not own._proves(0):
-            rate = max_error / 100 * share
+            needed = images_needed(own._rate, confidence=confidence)
             raise BhcError(
-                f"{own._promise} takes {images_needed(rate, confidence=confidence):,} calibration images of {context}"
-                f" without a mistake, and there are {own.judge.num_images:,}",
+                f"{own.guarantee(0).promise} takes {needed:,} calibration images of {context} without a mistake, and"
+                f" there are {own.judge.num_images:,}",
                 hint=f"{MORE_IMAGES}; these could prove {own.lowest_error(0):g} % at best",
             )
         return own
@@ -94,18 +97,19 @@ class Calibration:
         bound = upper_bound(wrong, self.judge.num_images, confidence=self.confidence) / self.share
         return min(100.0, ceil(1e5 * bound) / 1e3)
 
-    def _proves(self, wrong: int) -> bool:
-        rate = self.max_error / 100 * self.share
-        return proves(wrong, self.judge.num_images, rate, confidence=self.confidence)
-
     @property
-    def _promise(self) -> str:
-        return f"at most {self.max_error:g} % error with {100 * self.confidence:g} % confidence"
+    def _rate(self) -> float:
+        """What is tested: the share of the error that these images have."""
+        return self.max_error / 100 * self.share
+
+    def _proves(self, wrong: int) -> bool:
+        return proves(wrong, self.judge.num_images, self._rate, confidence=self.confidence)
 
     def _failure(self, wrong: int) -> BhcError:
         return BhcError(
             f"the largest network answers {wrong:,} of {self.judge.num_images:,} calibration images wrong, which does"
-            f" not prove {self._promise}; the lowest that could be promised for it is {self.lowest_error(wrong):g} %",
+            f" not prove {self.guarantee(wrong).promise}; the lowest that could be promised for it is"
+            f" {self.lowest_error(wrong):g} %",
             hint=f"allow a higher max_error, or {MORE_IMAGES}",
         )
 
