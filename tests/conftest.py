@@ -1,5 +1,8 @@
 """Things many tests need: the small digits, and a model trained on them for a moment."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,3 +34,11 @@ def quick_model(digits: DataSet, pretrained: torch.nn.Sequential) -> bhc.Compres
     """A class-subset model after a short training; tests must not change it."""
     model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
     return bhc.fit(model, digits.train, digits.validation, recipe=QUICK, progress=Silent())
+
+
+@pytest.fixture(scope="session")
+def weighing_model(quick_model: bhc.Compressor) -> bhc.Compressor:
+    """The same, and it may be told how often classes appear."""
+    network = copy.deepcopy(quick_model.network)
+    network.space = replace(quick_model.space, concentration=1.0)  # type: ignore[type-var]
+    return bhc.Compressor(replace(quick_model.model, network=network))

@@ -55,6 +55,7 @@ class Compressor:
         max_error: float | None = None,
         max_ram_bytes: int | None = None,
         max_latency_ms: float | None = None,
+        confidence: float | None = None,
         precision: Precision | None = None,
         **conditions: Any,
     ) -> Compressed:
@@ -68,9 +69,12 @@ class Compressor:
         with the lowest validation error; with ``max_error`` alone, the smallest. ``threshold`` cuts exactly
         there (lower is smaller); without it and without limits, the cut is the one chosen when training ended.
 
+        With ``confidence``, such as 0.95, ``max_error`` is about new data of the context and not about a sample:
+        the smallest network is emitted that the run's calibration images prove to keep it, at that confidence.
+
         ``precision`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.
         """
-        limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms)
+        limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
         return emit(self.model, self.space.resolve(conditions), limits=limits, precision=precision)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -118,6 +122,7 @@ def fit(
     train_set: Split | tuple[Tensor, Tensor],
     validation_set: Split | tuple[Tensor, Tensor],
     *,
+    calibration_set: Split | tuple[Tensor, Tensor] | None = None,
     recipe: Recipe | None = None,
     run: str | Path | None = None,
     resume: bool = False,
@@ -140,6 +145,9 @@ def fit(
     ``deterministic=True``, which is slower, and else within noise. ``overwrite=True`` starts anew in a folder
     that holds a run. On CUDA the step is captured once as a graph and replayed; ``capture=False`` launches every
     kernel, as ``deterministic=True`` does.
+
+    ``calibration_set`` is kept for guarantees, ``compress(max_error=, confidence=)``, and looked at for nothing else.
+    It must be new to ``model`` too: images that its pretrained network has learned from say nothing of new ones.
 
     ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
     ``precision=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
@@ -165,6 +173,7 @@ def fit(
                 _as_split(train_set, model.network),
                 _as_split(validation_set, model.network),
                 default_recipe(model.network) if recipe is None else recipe,
+                calibration_set=None if calibration_set is None else _as_split(calibration_set, model.network),
                 class_names=class_names,
                 options=options,
             )

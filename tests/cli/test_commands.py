@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import bhc
 from bhc.cli import main
@@ -52,6 +53,43 @@ def test_pretrain_train_compress_evaluate_inspect(
     assert set(evaluation["test_error_by_class"]) == {"3", "4"}
     assert call(monkeypatch, "inspect", small) == 0
     assert "prior of the weights" in capsys.readouterr().out
+
+
+def test_a_guarantee_from_images_that_nothing_has_seen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits: DataSet, tmp_path: Path
+) -> None:
+    weights, seen, run, small = (tmp_path / name for name in ("w.safetensors", "seen.safetensors", "run", "small.bhc"))
+    names = ("--model", "lenet-300-100", "--data", "digits")
+    training = ("--steps", "20", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4")
+    assert call(monkeypatch, "pretrain", *names, "--out", seen, "--epochs", "1") == 0
+    capsys.readouterr()
+    message = "may have learned from the last 300 training images"
+    refused(monkeypatch, capsys, message, "train", *names, "--weights", seen, "--calibration", "300", "--out", run)
+    assert call(monkeypatch, "pretrain", *names, "--out", weights, "--epochs", "8", "--calibration", "300") == 0
+    assert "--calibration 300" in capsys.readouterr().err
+    words = ("train", *names, "--weights", weights, "--out", run)
+    refused(monkeypatch, capsys, "last 301 training images", *words, "--calibration", "301")
+    assert call(monkeypatch, *words, *training, "--calibration", "300") == 0
+    kept = bhc.load(run).model.calibration
+    assert kept is not None
+    assert torch.equal(kept.images, digits.train.images[-300:])
+    capsys.readouterr()
+    assert call(monkeypatch, "inspect", run) == 0
+    assert "calibration   300 images" in capsys.readouterr().out
+    assert call(monkeypatch, "inspect", run, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["calibration_images"] == 300
+    request = ("compress", run, "--classes", "0,1", "--max-error", "20", "--confidence", "0.9")
+    assert call(monkeypatch, *request, "--out", small) == 0
+    assert "guarantee     at most 20 % error with 90 % confidence" in capsys.readouterr().out
+    assert call(monkeypatch, "inspect", small) == 0
+    assert "guarantee     at most 20 % error with 90 % confidence" in capsys.readouterr().out
+
+
+def test_a_public_network_may_have_seen_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("--model", "resnet-20", "--data", "digits", "--out", tmp_path / "w", "--public", tmp_path / "p.th")
+    refused(monkeypatch, capsys, "what a public network has learned from", "pretrain", *words, "--calibration", "9")
 
 
 def test_texts_and_pictures(
@@ -111,6 +149,9 @@ def refused(
         (("--classes", "3,4", "--threshold", "nan"), "threshold must be a number, given nan"),
         (("--classes", "3,4", "--max-bytes", "0"), "max_bytes must be more than zero, given 0"),
         (("--classes", "3,4", "--max-error", "-1"), "max_error must be more than zero, given -1"),
+        (("--classes", "3,4", "--confidence", "0.9"), "no max_error was given"),
+        (("--classes", "3,4", "--max-error", "1", "--confidence", "95"), "confidence must lie between 0 and 1"),
+        (("--classes", "3,4", "--max-error", "1", "--confidence", "0.95"), "bhc train --calibration"),
         (("--classes", "3,4", "--max-bytes", "40"), "the smallest that can be reached is"),
         (("--classes", "3,4", "--max-flops", "2"), "hint: ask for max_flops="),
         (("--classes", "3,4", "--max-bytes", "180", "--max-error", "0.001"), "no network for classes 3, 4"),
@@ -163,6 +204,7 @@ def test_bad_training_options(
     refused(monkeypatch, capsys, "unknown context 'weather'", "train", *names, "--context", "weather")
     refused(monkeypatch, capsys, "cannot read the subsets", "train", *names, "--subsets", "many")
     refused(monkeypatch, capsys, "unknown generator", "train", *names, "--generator", "magic")
+    refused(monkeypatch, capsys, "cannot hold 5,000 of", "train", *names, "--calibration", "5000")
     refused(monkeypatch, capsys, "cannot compute on", "train", *names, "--device", "abacus")
     wrong_model = ("--model", "lenet-7", "--data", "digits", "--out", tmp_path / "r")
     refused(monkeypatch, capsys, "unknown model 'lenet-7'", "train", *wrong_model)

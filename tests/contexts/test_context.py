@@ -1,5 +1,6 @@
 import json
 
+import pytest
 import torch
 
 from bhc.contexts import Context, ContextBatch
@@ -48,3 +49,9 @@ def test_a_batch_moves_with_all_its_parts():
     parts = (moved.class_rates, moved.outputs, moved.domain, moved.budget)
     assert all(part.device.type == "meta" for part in parts)
     assert ContextBatch.unconditioned(1, 2).to(torch.device("cpu")).domain is None
+
+
+def test_frequencies_are_parts_of_one_unless_all_are_equal():
+    assert Context(classes=(1, 4), appearance=(1.0, 0.25)).frequencies == pytest.approx((0.8, 0.2))
+    assert Context(classes=(1, 4), appearance=(1.0, 1.0)).frequencies is None
+    assert Context(classes=(1, 4)).frequencies is None

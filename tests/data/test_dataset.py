@@ -57,6 +57,24 @@ def test_as_many_labels_as_images():
         Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
 
 
+def test_images_held_out_are_the_last_and_gone_from_training():
+    whole = DataSet("toy", ("a", "b", "c"), split([0, 1, 2, 1, 0]), split([0]), split([1]))
+    rest, held = whole.held_out(2)
+    assert rest.train.images[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert held.images[:, 0, 0, 0].tolist() == [3, 4]
+    assert held.labels.tolist() == [1, 0]
+    assert rest.validation is whole.validation
+    assert rest.test is whole.test
+
+
+@pytest.mark.parametrize("count", [0, -1, 3, 4])
+def test_some_images_must_be_held_out_and_some_left(count):
+    whole = DataSet("toy", ("a", "b"), split([0, 1, 1]), split([0]), split([1]))
+    with pytest.raises(BhcError, match="of 3 training images out") as caught:
+        whole.held_out(count)
+    assert "1 to 2" in caught.value.hint
+
+
 def test_data_set_properties():
     data = DataSet("some", ("a", "b"), train=split([0, 1]), validation=split([1]), test=split([0]))
     assert data.num_classes == 2

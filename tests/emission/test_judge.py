@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -112,3 +114,78 @@ def test_the_temperature_has_the_lowest_cross_entropy_of_the_candidates(quick_mo
             return torch.nn.functional.cross_entropy(logits / temperature, judge.labels).item()
 
         assert all(loss(chosen) <= loss(10 ** (-1 + 0.2 * place)) * 1.001 for place in range(13))
+
+
+def by_class(labels: torch.Tensor, answers: torch.Tensor, count: int) -> list[float]:
+    """The part of each class that was answered wrong."""
+    return [float((answers[labels == place] != place).double().mean()) for place in range(count)]
+
+
+UNEQUAL = Context(classes=(1, 8, 9), appearance=(0.1, 1.0, 0.35))
+
+
+def weighted_judge(model: bhc.Compressor, context: Context = UNEQUAL) -> Judge:
+    judge = Judge.of(model.model, context)
+    assert judge is not None
+    return judge
+
+
+def test_unequal_classes_give_the_error_to_be_expected(quick_model: bhc.Compressor) -> None:
+    judge = weighted_judge(quick_model)
+    small = quick_model.compress(classes=[1, 8, 9], threshold=-2)
+    for network in (quick_model.network.base_model, small.network.graph):
+        with torch.no_grad():
+            logits = network(judge.images)
+        logits = logits[:, [1, 8, 9]] if logits.shape[1] == 10 else logits
+        rates = by_class(judge.labels, logits.argmax(1), 3)
+        expected = sum(rate * weight for rate, weight in zip(rates, (0.1, 1.0, 0.35), strict=True)) / 1.45
+        assert judge._wrong(logits) / judge.num_images == pytest.approx(expected, rel=1e-6)
+    assert judge.wrong_before is not None
+    assert judge.wrong_before != round(judge.wrong_before)
+
+
+def test_loss_and_temperature_weigh_classes_too(quick_model: bhc.Compressor) -> None:
+    judge = weighted_judge(quick_model)
+    verdict = judge.judge(quick_model.compress(classes=[1, 8, 9]).network.graph)
+    losses = torch.nn.functional.cross_entropy(verdict.logits, judge.labels, reduction="none")
+    means = [float(losses[judge.labels == place].mean()) for place in range(3)]
+    expected = sum(mean * weight for mean, weight in zip(means, (0.1, 1.0, 0.35), strict=True)) / 1.45
+    assert verdict.loss == pytest.approx(expected, rel=1e-5)
+    # Every answer is "4", and sure of it: right to be where 3 hardly appears, and not where 4 hardly does.
+    for appearance, expected in (((1e-6, 1.0), 0.1), ((1.0, 1e-6), 10**1.4)):
+        pair = weighted_judge(quick_model, Context(classes=(3, 4), appearance=appearance))
+        four = torch.tensor([[0.0, 1.0]]).expand(pair.num_images, 2)
+        assert pair.calibrate(four) == pytest.approx(expected, rel=1e-3)
+
+
+def test_mistakes_on_hard_images_never_count_more_than_on_all(quick_model: bhc.Compressor) -> None:
+    weights = tuple(1.0 - 0.093 * place for place in range(10))
+    judge = weighted_judge(quick_model, Context(classes=TEN, appearance=weights))
+    assert judge.num_images > judge.hard.num_images
+    for threshold in (1.0, -1.0, -2.0, -50.0):
+        graph = quick_model.network.base_model
+        if threshold < 1:
+            with pytest.warns() if threshold < -2 else nullcontext():
+                graph = quick_model.compress(classes=TEN, threshold=threshold).network.graph
+        assert judge.hard.judge(graph).wrong <= judge.judge(graph).wrong
+
+
+def test_weights_that_are_equal_change_nothing(quick_model: bhc.Compressor) -> None:
+    assert weighted_judge(quick_model, Context(classes=(3, 4), appearance=(1.0, 1.0))).weights is None
+    assert weighted_judge(quick_model, Context(classes=(3, 4), appearance=(1.0, 0.999))).weights is not None
+
+
+def test_an_error_of_unequal_classes_is_searched_and_reported(weighing_model: bhc.Compressor) -> None:
+    """A network that is bad at a rare class is right enough; where that class is common, it is not."""
+    common, rare = {8: 1.0, 9: 0.02}, {8: 0.02, 9: 1.0}
+    for request in (common, rare):
+        small = weighing_model.compress(classes=request, threshold=-1.5)
+        validation = weighing_model.model.validation
+        assert validation is not None
+        examples = validation.restricted_to([8, 9])
+        rates = by_class((examples.labels == 9).long(), (small.predict(examples.images).labels == 9).long(), 2)
+        expected = 100 * (rates[0] * request[8] + rates[1] * request[9]) / sum(request.values())
+        assert small.report.error == pytest.approx(expected, rel=1e-5)
+        limited = weighing_model.compress(classes=request, max_error=expected + 1, threshold=-1.5).report
+        assert limited.error is not None
+        assert limited.error <= expected + 1

@@ -223,6 +223,25 @@ def test_an_error_over_all_of_the_answers_is_refused() -> None:
     assert "1.5 %" in caught.value.hint
 
 
+@pytest.mark.parametrize("confidence", [0, 1, 95, -0.5])
+def test_a_confidence_is_a_part_of_one(confidence: float) -> None:
+    with pytest.raises(BhcError, match=f"between 0 and 1, given {confidence:g}") as caught:
+        Limits(max_error=1, confidence=confidence)
+    assert "0.95" in caught.value.hint
+
+
+@pytest.mark.parametrize("confidence", [True, float("nan"), "0.95"])
+def test_a_confidence_is_a_number(confidence: Any) -> None:
+    with pytest.raises(BhcError, match="confidence must be a number"):
+        Limits(max_error=1, confidence=confidence)
+
+
+def test_a_confidence_is_that_of_an_error() -> None:
+    with pytest.raises(BhcError, match="no max_error was given") as caught:
+        Limits(max_bytes=1000, confidence=0.95)
+    assert "max_error=1" in caught.value.hint
+
+
 def test_an_error_cannot_be_limited_without_labelled_data(digits: DataSet, pretrained: nn.Module) -> None:
     model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
     with pytest.raises(BhcError, match="max_error needs labelled validation data") as caught:

@@ -46,6 +46,8 @@ def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
         {"classes": [3, 4]},
         {"classes": [7]},
         {"classes": {4: 0.4, 3: 0.4}},
+        {"classes": {4: 0.1, 3: 0.9}},
+        {"classes": {3: 0.1, 8: 0.7, 9: 0.2}, "threshold": -2},
         {"classes": [1, 2], "threshold": -1e5},
         {"classes": [1, 2], "threshold": 0.123456789},
         {"classes": [1, 2], "precision": bhc.Float32()},
@@ -56,9 +58,9 @@ def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
 )
 @pytest.mark.parametrize("names", [None, NAMES, tuple(map(str, range(10)))], ids=["unnamed", "names", "numbers"])
 def test_a_file_keeps_every_field_but_the_times(
-    quick_model: bhc.Compressor, request_: dict[str, object], names: tuple[str, ...] | None, tmp_path: Path
+    weighing_model: bhc.Compressor, request_: dict[str, object], names: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
-    model = bhc.Compressor(replace(quick_model.model, class_names=names))
+    model = bhc.Compressor(replace(weighing_model.model, class_names=names))
     written = model.compress(**request_).save(tmp_path / "small.bhc").report  # type: ignore[arg-type]
     read = bhc.read(tmp_path / "small.bhc").report
     assert written.emit_ms is not None
@@ -66,6 +68,26 @@ def test_a_file_keeps_every_field_but_the_times(
         expected = None if field.name in TIMES else getattr(written, field.name)
         assert getattr(read, field.name) == expected, field.name
     assert read.notes == written.notes
+
+
+def test_a_weighted_count_of_errors_is_kept_to_the_last_bit(weighing_model: bhc.Compressor) -> None:
+    """And is no whole number, or this would show nothing."""
+    small = weighing_model.compress(classes={3: 0.1, 8: 0.7, 9: 0.2}, threshold=-2)
+    wrong = small.network.card["wrong"]
+    assert isinstance(wrong, float)
+    assert torch.tensor(wrong, dtype=torch.float32).item() == wrong
+    assert 100 * wrong / small.report.validation_images == small.report.error
+    equal = weighing_model.compress(classes=[3, 8, 9], threshold=-2)
+    assert type(equal.network.card["wrong"]) is int
+    assert len(small.network.card) == len(equal.network.card)
+
+
+def test_files_of_unequal_classes_have_no_byte_too_many(weighing_model: bhc.Compressor) -> None:
+    """Sizes are foretold before errors are counted, and a weighted count takes more bytes than a whole one."""
+    unequal = {3: 0.1, 8: 0.7, 9: 0.2}
+    size = len(weighing_model.compress(classes=unequal, threshold=-1.5).to_bytes())
+    for limit in range(size - 6, size + 4):
+        assert len(weighing_model.compress(classes=unequal, threshold=-1.5, max_bytes=limit).to_bytes()) <= limit
 
 
 def test_a_model_without_labelled_data_keeps_its_report_too(pretrained: torch.nn.Module, tmp_path: Path) -> None:

@@ -375,3 +375,60 @@ def test_a_diary_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert [record["step"] for record in diary.read()] == [1, 2]
     with pytest.raises(BhcError, match="could not write"):
         RunFolder(tmp_path / "none").metrics.append({"step": 1})
+
+
+def files_in(folder: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(f"{kind}-*.safetensors"))
+
+
+def test_calibration_images_are_kept_whole_and_change_nothing(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    plain = fit(digits, pretrained, run=tmp_path / "plain")
+    model = fit(digits, pretrained, run=tmp_path / "run", calibration_set=digits.test)
+    assert_same_bits(plain, model)
+    for part in ("curves", "curve_contexts", "original_error"):
+        assert model.model.training[part] == plain.model.training[part]
+    assert model.model.default_threshold == plain.model.default_threshold
+    loaded = bhc.load(tmp_path / "run")
+    assert loaded.model.calibration is not None
+    assert torch.equal(loaded.model.calibration.images, digits.test.images)
+    assert torch.equal(loaded.model.calibration.labels, digits.test.labels)
+    assert bhc.load(tmp_path / "plain").model.calibration is None
+    assert files_in(tmp_path / "plain", "calibration") == []
+    assert files_in(tmp_path / "plain", "validation") == files_in(tmp_path / "run", "validation")
+    for request in ({}, {"max_bytes": 2000}, {"max_error": 20.0}):
+        small, same = (m.compress(classes=[3, 4], **request) for m in (plain, loaded))  # type: ignore[arg-type]
+        assert small.to_bytes() == same.to_bytes()
+
+
+def test_more_than_the_validation_sample_may_be_kept(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    """A pair of tensors, and over 500 images of a class."""
+    images, labels = digits.test.images[:1].repeat(600, 1, 1, 1), digits.test.labels[:1].repeat(600)
+    model = fit(digits, pretrained, calibration_set=(images, labels), recipe=(bhc.Learn(steps=1, contexts=2),))
+    assert model.model.calibration is not None
+    assert len(model.model.calibration) == 600
+
+
+def test_saving_again_keeps_calibration_images_and_forgets_others(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    model = fit(digits, pretrained, calibration_set=digits.test)
+    model.save(tmp_path / "run")
+    first = files_in(tmp_path / "run", "calibration")
+    model.model.calibration = digits.test.restricted_to([1, 2])
+    model.save(tmp_path / "run", overwrite=True)
+    second = files_in(tmp_path / "run", "calibration")
+    assert len(first) == len(second) == 1
+    assert first != second
+    read = bhc.load(tmp_path / "run").model.calibration
+    assert read is not None
+    assert set(read.labels.tolist()) == {1, 2}
+    model.model.calibration = None
+    model.save(tmp_path / "run", overwrite=True)
+    assert files_in(tmp_path / "run", "calibration") == []
+
+
+def test_calibration_images_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    with pytest.raises(BhcError, match=r"inputs of shape \(1, 4, 4\)"):
+        fit(digits, pretrained, calibration_set=(digits.test.images[:, :, :4, :4], digits.test.labels))

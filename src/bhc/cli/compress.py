@@ -33,13 +33,17 @@ def compress_command(
     max_latency_ms: Annotated[
         float | None, typer.Option(help="Slowest median in onnxruntime here, one input, one thread.")
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
+    ] = None,
     float32: Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")] = False,
     out: Annotated[Path | None, typer.Option(help="File for the network (.bhc). Without: the report only.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Emit the network for a context, in milliseconds. Limits are kept by the file that is written."""
-    limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms)
+    limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
     if out is not None:
         if out.suffix in (".onnx", ".pt2", ".h", ".c"):
             raise BhcError(

@@ -88,6 +88,7 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "thresholds": trained.thresholds,
         "default_threshold": trained.default_threshold,
         "validation_images": 0 if trained.validation is None else len(trained.validation),
+        "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
         "training": trained.training,
     }
 
@@ -103,6 +104,8 @@ def _run_text(model: Compressor, path: Path) -> str:
         f"threshold     {trained.default_threshold:g} by default"
         + (f", {trained.thresholds[0]:g} to {trained.thresholds[1]:g} covered" if trained.thresholds else ""),
     ]
+    if trained.calibration is not None:
+        lines.append(f"calibration   {len(trained.calibration):,} images for guarantees (compress --confidence)")
     training = trained.training
     if training:
         lines += [

@@ -18,6 +18,12 @@ DataDir = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of everything random.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Calibration = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Hold the last N training images out, for guarantees (compress --confidence).", metavar="N"
+    ),
+]
 
 Classes = Annotated[str | None, typer.Option(help="Classes it will meet: 3,4, or with probabilities 3:0.9,4:0.1.")]
 Domain = Annotated[Path | None, typer.Option(help="Sample of its inputs, a .npy file.")]

@@ -12,7 +12,7 @@ from torch import nn
 from bhc import data as datasets
 from bhc import models
 from bhc.cli.console import program, say, show
-from bhc.cli.options import DataDir, Force, Json, Seed, refuse_existing
+from bhc.cli.options import Calibration, DataDir, Force, Json, Seed, refuse_existing
 from bhc.errors import BhcError
 from bhc.training import (
     BatchNormPretraining,
@@ -43,6 +43,7 @@ def pretrain_command(
         Path | None,
         typer.Option(help="Take the weights of a public checkpoint (resnet-...) instead of training."),
     ] = None,
+    calibration: Calibration = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Seed = 0,
     data_dir: DataDir = None,
@@ -54,6 +55,10 @@ def pretrain_command(
     refuse_existing(out, force=force)
     find_device(device)
     dataset = datasets.load(data, data_dir=data_dir)
+    if public is not None and calibration is not None:
+        raise BhcError("nobody knows what a public network has learned from", hint="leave --calibration out")
+    if calibration is not None:
+        dataset, _ = dataset.held_out(calibration)
     if public is None:
         plan = default_plan(model)
         plan = plan if epochs is None else replace(plan, epochs=epochs)
@@ -64,14 +69,15 @@ def pretrain_command(
         "validation_error": error_of(net, dataset.validation),
         "test_error": error_of(net, dataset.test),
     }
-    save_weights(out, model, net, dataset, errors=errors)
+    save_weights(out, model, net, dataset, errors=errors, held_out=calibration or 0)
     if json:
         show({"model": model, "data": data, "weights": str(out), **errors}, as_json=True)
         return
     for name, value in errors.items():
         show(f"{name.replace('_', ' ')}: {value:.2f} %", as_json=False)
     say(f"wrote {out}")
-    say(f"next: {program()} train --model {model} --weights {out} --data {data} --context classes --out run/")
+    more = "" if calibration is None else f" --calibration {calibration}"
+    say(f"next: {program()} train --model {model} --weights {out} --data {data} --context classes{more} --out run/")
 
 
 def _public(path: Path, model: str, dataset: datasets.DataSet) -> nn.Sequential:

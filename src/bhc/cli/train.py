@@ -11,7 +11,7 @@ import typer
 from bhc import data as datasets
 from bhc import models
 from bhc.cli.console import program, say, show
-from bhc.cli.options import DataDir, Json, Seed
+from bhc.cli.options import Calibration, DataDir, Json, Seed
 from bhc.compressor import fit, wrap
 from bhc.contexts import (
     BinaryBudget,
@@ -111,6 +111,7 @@ def train_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew in a folder that holds a run.")] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 500,
+    calibration: Calibration = None,
     augment: Annotated[
         bool, typer.Option("--augment", help="Crop and mirror the images that are learned from.")
     ] = False,
@@ -129,6 +130,9 @@ def train_command(
     spec, sizes = _generator(generator, rank), _sizes(subsets)
     RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
+    held_out = None
+    if calibration is not None:
+        dataset, held_out = dataset.held_out(calibration)
     kinds = _spaces(dataset, _sampler(sizes, dataset.num_classes), concentration, two_stage=two_stage)
     space = make_space(context, kinds, missing=missing)
     if weights is None:
@@ -141,7 +145,7 @@ def train_command(
             generator=torch.Generator().manual_seed(seed),
         )
     else:
-        net = load_weights(weights, model, dataset)
+        net = load_weights(weights, model, dataset, held_out=calibration or 0)
     if context == "none":  # one context: all examples are its own
         contexts, examples = 1, contexts * examples
     compressor = wrap(
@@ -159,6 +163,7 @@ def train_command(
         compressor,
         dataset.train,
         dataset.validation,
+        calibration_set=held_out,
         recipe=make_recipe(
             default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
             {"rate": rate, "logvar_rate": logvar_rate, "contexts": contexts, "examples": examples},

@@ -19,6 +19,13 @@ class Context:
     features: Tensor | None = None  # (F,) bool, the inputs that will be there
     budget: float | None = None  # the paper's c_w: 0 is accuracy first, 1 is smallest
 
+    @property
+    def frequencies(self) -> tuple[float, ...] | None:
+        """The part of all inputs that each class is; None where all appear equally often."""
+        if self.appearance is None or len(set(self.appearance)) == 1:
+            return None
+        return tuple(weight / sum(self.appearance) for weight in self.appearance)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for reports and files; of a domain only that it was given, of features how many."""
         parts = {

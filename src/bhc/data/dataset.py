@@ -1,7 +1,7 @@
 """Labelled images, and the three splits of them that make a data set."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,6 +59,17 @@ class DataSet:
                 raise BhcError(f"the {part} images are {shape}, the train images {self.image_shape}")
             if ((split.labels < 0) | (split.labels >= self.num_classes)).any():
                 raise BhcError(f"the {part} labels must be 0..{self.num_classes - 1}, one for each class name")
+
+    def held_out(self, count: int) -> tuple["DataSet", Split]:
+        """The data set without the last ``count`` training images, and those: new to whatever learns from the rest."""
+        kept = len(self.train) - count
+        if not 0 < kept < len(self.train):
+            raise BhcError(
+                f"cannot hold {count:,} of {len(self.train):,} training images out",
+                hint=f"hold out 1 to {len(self.train) - 1:,}, and leave enough to learn from",
+            )
+        images, labels = self.train.images, self.train.labels
+        return replace(self, train=Split(images[:kept], labels[:kept])), Split(images[kept:], labels[kept:])
 
     @property
     def num_classes(self) -> int:

@@ -2,6 +2,7 @@
 
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
 from bhc.emission.emit import DomainWarning, ThresholdWarning, emit
+from bhc.emission.guarantee import Guarantee
 from bhc.emission.limits import Limits
 from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
 from bhc.emission.precision import Float32, Precision, VarianceBits
@@ -13,6 +14,7 @@ __all__ = [
     "Cutter",
     "DomainWarning",
     "Float32",
+    "Guarantee",
     "LayerPlan",
     "Limits",
     "Plan",

@@ -18,9 +18,9 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """Answers of one network."""
+    """Answers of one network. Where classes appear unequally often, an image counts as much as its class appears."""
 
-    wrong: int
+    wrong: float  # a count, unless images count for more or less than one
     loss: float  # mean cross-entropy at temperature 1: finer than a count of errors
     logits: Tensor
 
@@ -28,9 +28,16 @@ class Verdict:
 class Judge:
     """The labelled examples of one context."""
 
-    def __init__(self, model: TrainedModel, images: Tensor, labels: Tensor, classes: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        model: TrainedModel,
+        images: Tensor,
+        labels: Tensor,  # places in ``classes``
+        classes: tuple[int, ...],
+        weights: Tensor | None = None,  # what an image of each class counts; None: each counts one
+    ) -> None:
         self.model, self.classes = model, classes
-        self.images, self.labels = images, labels  # labels are places in ``classes``
+        self.images, self.labels, self.weights = images, labels, weights
 
     @classmethod
     def of(cls, model: TrainedModel, context: Context) -> "Judge | None":
@@ -41,7 +48,8 @@ class Judge:
         if not set(classes) <= set(model.validation.labels.unique().tolist()):
             return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
-        return cls(model, examples.images, torch.searchsorted(torch.tensor(classes), examples.labels), classes)
+        labels = torch.searchsorted(torch.tensor(classes), examples.labels)
+        return cls(model, examples.images, labels, classes, _weights(labels, context.frequencies))
 
     @property
     def num_images(self) -> int:
@@ -52,8 +60,18 @@ class Judge:
         """Run the network on all examples."""
         fast = unrolled(graph)
         logits = torch.cat([fast(images) for images in self.images.split(CHUNK)])
-        wrong = int((logits.argmax(1) != self.labels).sum())
-        return Verdict(wrong, float(nn.functional.cross_entropy(logits, self.labels)), logits)
+        weight = None if self.weights is None else self.weights.to(logits.dtype)
+        loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
+        return Verdict(self._wrong(logits), float(loss), logits)
+
+    def _wrong(self, logits: Tensor) -> float:
+        """Wrong answers, each with the weight of its class; the sum is rounded as files store it."""
+        missed = logits.argmax(1) != self.labels
+        if self.weights is None:
+            return int(missed.sum())
+        # Class by class in one order: no part of the images can so come to more than all of them.
+        counts = self.labels[missed].bincount(minlength=len(self.classes))
+        return float((counts * self.weights).sum().float())
 
     @cached_property
     def base_logits(self) -> Tensor | None:
@@ -64,9 +82,9 @@ class Judge:
         return answers[torch.isin(validation.labels, torch.tensor(self.classes))][:, list(self.classes)]
 
     @property
-    def wrong_before(self) -> int | None:
+    def wrong_before(self) -> float | None:
         """Wrong answers of the pretrained network."""
-        return None if self.base_logits is None else int((self.base_logits.argmax(1) != self.labels).sum())
+        return None if self.base_logits is None else self._wrong(self.base_logits)
 
     @cached_property
     def hard(self) -> "Judge":
@@ -76,11 +94,20 @@ class Judge:
         own = self.labels[:, None]
         margin = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
         hardest = margin.argsort(stable=True)[:HARD_IMAGES]
-        return Judge(self.model, self.images[hardest], self.labels[hardest], self.classes)
+        return Judge(self.model, self.images[hardest], self.labels[hardest], self.classes, self.weights)
 
     def calibrate(self, logits: Tensor) -> float:
         """The temperature with the lowest cross-entropy, rounded so that it takes two bytes."""
         candidates = torch.logspace(-1, 1.4, TEMPERATURES).half().float()
         scaled = logits[None] / candidates[:, None, None]
-        losses = -torch.log_softmax(scaled, dim=2)[:, torch.arange(len(self.labels)), self.labels].mean(1)
-        return float(candidates[losses.argmin()])
+        losses = -torch.log_softmax(scaled, dim=2)[:, torch.arange(len(self.labels)), self.labels]
+        if self.weights is not None:
+            losses = losses * self.weights[self.labels]
+        return float(candidates[losses.mean(1).argmin()])
+
+
+def _weights(labels: Tensor, frequencies: tuple[float, ...] | None) -> Tensor | None:  # (classes,)
+    """What an image of each class counts, so that a class counts as often as it appears and all images come to n."""
+    if frequencies is None:
+        return None
+    return torch.tensor(frequencies, dtype=torch.float64) * len(labels) / labels.bincount()

@@ -20,6 +20,7 @@ class Limits:
     max_error: float | None = None  # percent, on the run's validation sample
     max_ram_bytes: int | None = None  # constants and activations of the C form
     max_latency_ms: float | None = None  # onnxruntime here, batch 1, one thread, median
+    confidence: float | None = None  # that max_error holds for new data, a part of 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -29,7 +30,7 @@ class Limits:
             is_number = isinstance(value, Real) and not isinstance(value, bool)
             if not is_number or not -inf < value < inf:
                 raise BhcError(f"{field.name} must be a number, given {value!r}")
-            if field.name != "threshold" and value <= 0:
+            if field.name not in ("threshold", "confidence") and value <= 0:
                 raise BhcError(
                     f"{field.name} must be more than zero, given {value}",
                     hint="no sample can promise zero errors; ask for a small percentage such as 0.1"
@@ -40,6 +41,15 @@ class Limits:
             raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")
         if self.max_error is not None and self.max_error > 100:
             raise BhcError(f"max_error is in percent, given {self.max_error:g}", hint="1.5 means 1.5 %")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise BhcError(
+                f"confidence must lie between 0 and 1, given {self.confidence:g}", hint="0.95 is the usual one: 95 %"
+            )
+        if self.confidence is not None and self.max_error is None:
+            raise BhcError(
+                "confidence is that of an error, and no max_error was given",
+                hint="say which error must not be exceeded, such as max_error=1, or leave confidence out",
+            )
 
     @property
     def bound_size(self) -> bool:

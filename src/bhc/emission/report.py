@@ -4,13 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
+from bhc.emission.guarantee import Guarantee
 from bhc.formats import QuantisedNetwork, c_memory, c_obstacle
 from bhc.training import FAR
+
+ALMOST_WHOLE = 1e-9
 
 
 @dataclass(frozen=True)
 class Report:
-    """One emitted network. Errors are validation errors in percent; None where no data was at hand."""
+    """One emitted network. Errors are validation errors in percent; None where no data was at hand.
+
+    Where classes appear unequally often, they are the errors to be expected under these frequencies.
+    """
 
     context: dict[str, Any]
     classes: tuple[int, ...]
@@ -34,6 +42,7 @@ class Report:
     class_names: tuple[str, ...] | None = None  # of ``classes``, where they are not the numbers
     rescued: tuple[str, ...] = ()  # layers of which one unit was kept although none was under the threshold
     outside: tuple[float, float] | None = None  # the consolidated range, where the threshold lies outside it
+    guarantee: Guarantee | None = None  # where a confidence was asked for
     domain_distance: float | None = None  # from the domains of training, where 1 is usual; not kept in files
     latency_ms: float | None = None  # where it was asked for
     emit_ms: float | None = None  # from the context to the bytes of the file
@@ -109,7 +118,8 @@ class Report:
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
         tuples: dict[str, Any] = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
-        return cls(**(values | tuples))
+        promised = {"guarantee": Guarantee(**values["guarantee"])} if values.get("guarantee") else {}
+        return cls(**(values | tuples | promised))
 
     def __str__(self) -> str:
         rows = [
@@ -127,6 +137,8 @@ class Report:
             before = "" if self.error_before is None else f"{self.error_before:.2f} % -> "
             images = f"validation, {self.validation_images:,} images"
             rows.append(("error", f"{before}{self.error:.2f} %  ({images})"))
+        if self.guarantee is not None:
+            rows.append(("guarantee", str(self.guarantee)))
         if self.domain_distance is not None:
             rows.append(("domain", f"{self.domain_distance:.2f} of the usual distance from those seen in training"))
         if self.latency_ms is not None:
@@ -156,6 +168,7 @@ def to_card(report: Report) -> dict[str, Any]:
         "rescued": [report.layers.index(name) for name in report.rescued] or None,
         "outside": None if report.outside is None else list(report.outside),
         "class_names": None if report.class_names is None else list(report.class_names),
+        "guarantee": None if report.guarantee is None else _promise(report.guarantee),
     }
     return {name: value for name, value in card.items() if value is not None}
 
@@ -186,6 +199,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
         class_names=None if names is None else tuple(names),
         rescued=tuple(layers[place].name for place in card.get("rescued", ())),
         outside=None if outside is None else (float(outside[0]), float(outside[1])),
+        guarantee=_promised(card.get("guarantee")),
         file_bytes=file_bytes,
         **counts_of(network),
     )
@@ -211,16 +225,39 @@ def from_version_1(network: QuantisedNetwork, report: Mapping[str, Any], *, file
     return replace(Report.from_dict(known), file_bytes=file_bytes)
 
 
-def _count(error: float | None, images: int) -> int | None:
-    return None if error is None else round(error * images / 100)
+def _count(error: float | None, images: int) -> float | None:
+    """Wrong answers; where images count for more or less than one, as exact as a float of 32 bits."""
+    if error is None:
+        return None
+    count = error * images / 100
+    return round(count) if abs(count - round(count)) < ALMOST_WHOLE else float(np.float32(count))
 
 
 def _percent(wrong: Any, images: int) -> float | None:
     if wrong is None or not images:
         return None
-    if not 0 <= int(wrong) <= images:
+    count = wrong if isinstance(wrong, float) else int(wrong)
+    if not 0 <= count <= images:
         raise ValueError("more wrong answers than images")
-    return 100 * int(wrong) / images
+    return 100 * count / images
+
+
+def _promise(guarantee: Guarantee) -> list[float]:
+    """Percentages and counts: most often whole numbers, which take a byte or two."""
+    percent = 100 * guarantee.confidence
+    tidy = round(percent, 6)
+    shown = (guarantee.max_error, tidy if tidy / 100 == guarantee.confidence else percent)
+    return [*(int(x) if float(x).is_integer() else float(x) for x in shown), guarantee.images, guarantee.wrong]
+
+
+def _promised(entry: Any) -> Guarantee | None:
+    if entry is None:
+        return None
+    error, percent, images, wrong = entry
+    guarantee = Guarantee(float(error), float(percent) / 100, _positive(images), int(wrong))
+    if not (0 < guarantee.max_error <= 100 and 0 < guarantee.confidence < 1 and 0 <= guarantee.wrong < images):
+        raise ValueError("its guarantee is none")
+    return guarantee
 
 
 def _positive(number: Any) -> int:

@@ -6,12 +6,14 @@ network of all says what can be reached.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from math import inf
 
 import numpy as np
 
+from bhc.emission.guarantee import Calibration, Guarantee
 from bhc.emission.limits import Limits
 from bhc.emission.precision import Float32, Precision, scales_for
 from bhc.emission.trial import Stock, Trial, Workshop
@@ -19,6 +21,7 @@ from bhc.errors import BhcError
 from bhc.posterior import Family
 
 THRESHOLDS = 13  # tried across the consolidated range
+ORDERED_THRESHOLDS = 33  # the same where the first network that is not proved ends it
 UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
@@ -36,7 +39,7 @@ class Search:
     def __init__(self, workshop: Workshop, limits: Limits, precision: Precision) -> None:
         self.workshop, self.limits = workshop, limits
         self.scales = _scales(precision, workshop.cutter.network.hypernet.family)
-        if limits.max_error is not None and workshop.judge is None:
+        if limits.max_error is not None and limits.confidence is None and workshop.judge is None:
             raise BhcError(
                 "max_error needs labelled validation data for this context, and the run has none",
                 hint="leave max_error out; for a domain, the run's labelled sample says nothing",
@@ -45,6 +48,8 @@ class Search:
     def best(self) -> Trial:
         """The network to emit, or an error that says how near to the limits one can come."""
         limits = self.limits
+        if limits.confidence is not None and limits.max_error is not None:
+            return self._proved(float(limits.max_error), float(limits.confidence))
         if not limits.searched:
             fixed = self.workshop.model.default_threshold if limits.threshold is None else limits.threshold
             chosen = self._best_of([fixed])
@@ -58,6 +63,43 @@ class Search:
         if chosen is None:
             raise self._failure()
         return chosen
+
+    def _proved(self, max_error: float, confidence: float) -> Trial:
+        """The smallest network that keeps the error on new data, as far as calibration images can tell."""
+        workshop = self.workshop
+        context = workshop.cutter.context
+        calibration = Calibration.of(workshop.model, context, max_error=max_error, confidence=confidence)
+        longest = calibration.guarantee(calibration.judge.num_images)
+        found = calibration.last_proved(self.in_order(longest), lambda trial: trial.network.graph)
+        if found is None:
+            smallest = replace(self._harmlessly_rounded(workshop.stock(self._order[-1])), guarantee=longest)
+            raise BhcError(
+                f"no network for {context} keeps the other limits with weights that are rounded without harm; the"
+                f" smallest has {smallest.file_bytes:,} bytes and {smallest.stock.plan.num_flops:,} FLOPs",
+                hint="a guarantee is given for such networks alone: loosen the other limits, or leave confidence out",
+            )
+        trial, guarantee = found
+        return replace(trial, guarantee=guarantee)
+
+    @property
+    def _order(self) -> list[float]:
+        """The thresholds that are tested, from the largest network to the smallest."""
+        given = self.limits.threshold
+        return self._inside(ORDERED_THRESHOLDS) if given is None else [given]
+
+    def in_order(self, longest: Guarantee) -> Iterator[Trial]:
+        """From the largest network to the smallest, those that keep every limit but the error, with harmless steps.
+
+        Calibration images are not looked at, so the order is fixed for them. A file must have room for ``longest``.
+        """
+        for stock in self._stocks(self._order):
+            if stock.plan.num_flops <= (self.limits.max_flops or inf):
+                trial = self._harmlessly_rounded(stock)
+                if self._fits(replace(trial, guarantee=longest)) and self._fast_enough(trial):
+                    yield trial
+
+    def _harmlessly_rounded(self, stock: Stock) -> Trial:
+        return self._as_coarse_as_harmless(stock, [stock.trial(scale) for scale in self.scales])
 
     def _hurts(self, trial: Trial | None) -> bool:
         """Whether the limits are so tight that a cut below the consolidated range might do better."""
@@ -88,10 +130,10 @@ class Search:
             and (latency is None or trial.stock.latency_ms <= latency)
         ]
 
-    def _inside(self) -> list[float]:
+    def _inside(self, count: int = THRESHOLDS) -> list[float]:
         """Thresholds of the consolidated range, from the largest network to the smallest."""
         low, high = self.workshop.model.thresholds or UNCONSOLIDATED
-        return np.linspace(high, low, THRESHOLDS).tolist()
+        return np.linspace(high, low, count).tolist()
 
     def _below(self) -> list[float]:
         return [self._inside()[-1] - far for far in BELOW]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from bhc.emission.guarantee import Guarantee
 from bhc.emission.judge import Judge, Verdict
 from bhc.emission.plan import Cutter, Plan
 from bhc.emission.quantise import quantise
@@ -15,6 +16,7 @@ from bhc.graph import Graph
 from bhc.training import TrainedModel
 
 LONGEST_COUNT = 8  # bytes that a count of errors can take in a file
+LONGEST_FRACTION = 0.1  # a weighted count that takes as many bytes as any
 
 
 class Workshop:
@@ -70,6 +72,7 @@ class Trial:
 
     stock: Stock
     scale: float | None
+    guarantee: Guarantee | None = None  # what its file says was proved of it
 
     @cached_property
     def network(self) -> QuantisedNetwork:
@@ -89,7 +92,7 @@ class Trial:
         return None if judge is None else judge.judge(self.network.graph)
 
     @cached_property
-    def wrong_on_hard(self) -> int:
+    def wrong_on_hard(self) -> float:
         """Wrong answers to the hardest examples: a quick look."""
         judge = self.stock.workshop.judge
         assert judge is not None
@@ -123,7 +126,9 @@ class Trial:
         if judge is None:
             return self.file_bytes <= size
         # Of what a card says, only the scale and the count of errors differ between roundings of one cut.
-        report = replace(self.stock.trial(None).unjudged, scale=self.scale, error=100.0)
+        error = 100.0 if judge.weights is None else LONGEST_FRACTION * 100 / judge.num_images
+        floats = self.stock.trial(None).unjudged
+        report = replace(floats, scale=self.scale, error=error, guarantee=self.guarantee)
         longest = len(pack(replace(self.network, card=to_card(report))))
         if longest <= size or longest - LONGEST_COUNT > size:
             return longest <= size
@@ -136,7 +141,7 @@ class Trial:
     @cached_property
     def report(self) -> Report:
         """All but the size of the file and the times."""
-        return replace(self.unjudged, error=self.error)
+        return replace(self.unjudged, error=self.error, guarantee=self.guarantee)
 
     @cached_property
     def unjudged(self) -> Report:

@@ -1,7 +1,7 @@
 """The training loop: stages one after the other, with checkpoints, a diary and progress."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,14 @@ def train(
     validation_set: Split,
     recipe: Recipe,
     *,
+    calibration_set: Split | None = None,
     class_names: tuple[str, ...] | None = None,
     options: Options,
 ) -> TrainedModel:
-    """Run every stage and return the model with its trade-off curves and a default threshold."""
+    """Run every stage and return the model with its trade-off curves and a default threshold.
+
+    ``calibration_set`` is put into the model and not looked at: that is what guarantees rest on.
+    """
     if not any(stage.steps for stage in recipe):
         raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
     for stage in recipe:
@@ -84,7 +88,7 @@ def train(
         raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
     trainer = _Trainer(network, train_set, validation_set, recipe, options)
     trainer.go()
-    model = trainer.finished(class_names)
+    model = replace(trainer.finished(class_names), calibration=calibration_set)
     if options.run is not None:
         folder = RunFolder(options.run)
         save_run(folder, model)

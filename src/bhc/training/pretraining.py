@@ -87,8 +87,10 @@ def error_of(net: nn.Module, split: Split) -> float:
     return 100 * float((answers != split.labels.cpu()).float().mean())
 
 
-def save_weights(path: Path, name: str, net: nn.Sequential, data: DataSet, *, errors: dict[str, float]) -> None:
-    """Write a pretrained network as named tensors."""
+def save_weights(
+    path: Path, name: str, net: nn.Sequential, data: DataSet, *, errors: dict[str, float], held_out: int = 0
+) -> None:
+    """Write a pretrained network as named tensors; ``held_out`` training images, the last, are new to it."""
     header = {
         "format": "bhc-weights",
         "model": name,
@@ -96,12 +98,13 @@ def save_weights(path: Path, name: str, net: nn.Sequential, data: DataSet, *, er
         "image_shape": list(data.image_shape),
         "num_classes": data.num_classes,
         "errors": errors,
+        **({"held_out": held_out} if held_out else {}),
     }
     write_tensors(path, dict(net.state_dict()), header)
 
 
-def load_weights(path: Path, name: str, data: DataSet) -> nn.Sequential:
-    """Read a pretrained network of the given name for the given data set."""
+def load_weights(path: Path, name: str, data: DataSet, *, held_out: int = 0) -> nn.Sequential:
+    """Read a pretrained network of the given name for the given data set, to which so many images must be new."""
     tensors, header = read_tensors(path)
     expected: dict[str, Any] = {
         "format": "bhc-weights",
@@ -115,6 +118,11 @@ def load_weights(path: Path, name: str, data: DataSet) -> nn.Sequential:
                 f"{path} has {key.replace('_', ' ')} {header.get(key)!r}, {value!r} is needed",
                 hint=f"make it with: bhc pretrain --model {name} --data {data.name} --out FILE",
             )
+    if header.get("held_out", 0) < held_out:
+        raise BhcError(
+            f"{path} may have learned from the last {held_out:,} training images, so they can prove nothing of it",
+            hint=f"hold them out there too: bhc pretrain --model {name} --data {data.name} --calibration {held_out}",
+        )
     net = build(name, image_shape=data.image_shape, num_classes=data.num_classes)
     net.load_state_dict(tensors)
     return net.eval().requires_grad_(False)

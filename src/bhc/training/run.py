@@ -1,11 +1,12 @@
 """The run folder: what a trained model is on disk.
 
-``run.json``                       version, shapes, recipe, trade-off curves and the names of the next two
-``model-<digest>.safetensors``      base network and hypernetwork
-``validation-<digest>.safetensors`` a capped sample of the validation set, uint8
-``domains-<digest>.safetensors``    means of training domains, where a model takes domains
-``metrics.jsonl``                  the diary
-``checkpoint.safetensors``         while training: everything needed to go on to the same bits
+``run.json``                        version, shapes, recipe, trade-off curves and the names of the next four
+``model-<digest>.safetensors``       base network and hypernetwork
+``validation-<digest>.safetensors``  a capped sample of the validation set, uint8
+``calibration-<digest>.safetensors`` all images that guarantees rest on, uint8; only where some were given
+``domains-<digest>.safetensors``     means of training domains, where a model takes domains
+``metrics.jsonl``                   the diary
+``checkpoint.safetensors``          while training: everything needed to go on to the same bits
 
 ``run.json`` is written last and names the files it belongs to, so a run that is saved over another one is the
 old run until the moment it is the new one.
@@ -31,6 +32,7 @@ from bhc.training.metrics import MetricsFile
 VERSION = 1
 VALIDATION_PER_CLASS = 500
 CHUNK = 1024
+SAMPLES = ("validation", "calibration")  # labelled images that a run keeps
 OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
 
 
@@ -74,7 +76,7 @@ class RunFolder:
 
     def forget_others(self, names: list[str]) -> None:
         """Delete stored files that ``run.json`` no longer names."""
-        for kind in ("model", "validation", "domains"):
+        for kind in ("model", "domains", *SAMPLES):
             for path in self.path.glob(f"{kind}-*.safetensors"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)
@@ -86,6 +88,7 @@ class TrainedModel:
 
     network: ConditionalNetwork
     validation: Split | None = None
+    calibration: Split | None = None  # nothing but guarantees may look at it
     class_names: tuple[str, ...] | None = None
     thresholds: tuple[float, float] | None = None  # the range that training covered
     default_threshold: float = 0.0
@@ -106,9 +109,10 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     """Write a finished run."""
     gates = {"gates": model.network.hypernet.gates is not None}
     files = {"model": folder.store("model", network_tensors(model.network), gates)}
-    if model.validation is not None:
-        sample = {"images": model.validation.images, "labels": model.validation.labels}
-        files["validation"] = folder.store("validation", sample, {})
+    for kind in SAMPLES:
+        sample: Split | None = getattr(model, kind)
+        if sample is not None:
+            files[kind] = folder.store(kind, {"images": sample.images, "labels": sample.labels}, {})
     if model.domains is not None:
         known = {"gap": model.domains.gap, "spread": model.domains.spread}
         files["domains"] = folder.store("domains", {"means": model.domains.means}, known)
@@ -157,24 +161,35 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
     files = {kind: folder.path / Path(name).name for kind, name in data["files"].items()}
     tensors, header = read_tensors(files["model"])
     load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"], hint=OTHER_RELEASE)
-    model = TrainedModel(
+    return TrainedModel(
         network,
+        validation=_read_sample(files, "validation", network),
+        calibration=_read_sample(files, "calibration", network),
         class_names=None if names is None else tuple(names),
         thresholds=None if limits is None else (float(limits[0]), float(limits[1])),
         default_threshold=float(data["default_threshold"]),
         training=dict(data["training"]),
+        domains=_read_domains(files, network),
     )
-    if "validation" in files:
-        sample, _ = read_tensors(files["validation"])
-        model.validation = Split(sample["images"], sample["labels"])
-        if tuple(model.validation.images.shape[1:]) != network.input_shape:
-            raise ValueError("the validation sample does not fit the network")
-    if "domains" in files:
-        tensors, header = read_tensors(files["domains"])
-        model.domains = SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
-        if tuple(model.domains.means.shape[1:]) != network.input_shape:
-            raise ValueError("the domains do not fit the network")
-    return model
+
+
+def _read_sample(files: dict[str, Path], kind: str, network: ConditionalNetwork) -> Split | None:
+    if kind not in files:
+        return None
+    tensors, _ = read_tensors(files[kind])
+    sample = Split(tensors["images"], tensors["labels"])
+    if tuple(sample.images.shape[1:]) != network.input_shape:
+        raise ValueError(f"the {kind} sample does not fit the network")
+    return sample
+
+
+def _read_domains(files: dict[str, Path], network: ConditionalNetwork) -> SeenDomains | None:
+    if "domains" not in files:
+        return None
+    tensors, header = read_tensors(files["domains"])
+    if tuple(tensors["means"].shape[1:]) != network.input_shape:
+        raise ValueError("the domains do not fit the network")
+    return SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
 
 
 def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:

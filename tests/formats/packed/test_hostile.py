@@ -137,7 +137,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a temperature that is none": (put(3, float("nan")), "finite number"),
     "a whole temperature": (put(3, 1), "finite number"),
     "a card that is a list": (put(4, []), "header"),
-    "an unknown name": (put(4, 19, 0), "unknown name"),
+    "an unknown name": (put(4, 20, 0), "unknown name"),
     "a negative name": (put(4, -1, 0), "unknown name"),
     "a name spelled out": (put(4, "images", 9), "one way"),
     "a name twice, once spelled out": (put(4, "context", {}), "one way"),

@@ -1,0 +1,369 @@
+"""What is promised of new data holds as often as is said, however networks were chosen."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bhc
+from bhc.contexts import Context
+from bhc.data import DataSet, Split
+from bhc.emission import Cutter, Guarantee, Limits
+from bhc.emission.binomial import proves, upper_bound
+from bhc.emission.guarantee import Calibration, stratified
+from bhc.emission.judge import Verdict
+from bhc.emission.report import from_card, to_card
+from bhc.emission.search import Search
+from bhc.emission.trial import Workshop
+from bhc.errors import BhcError
+from bhc.formats import pack
+
+pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
+
+PAIR, TRIPLE = [3, 4], [3, 8, 9]
+CERTAIN = 1 << 16  # images of the draws below are numbers from 0 to here
+
+
+@pytest.fixture(scope="module")
+def model(quick_model: bhc.Compressor, digits: DataSet) -> bhc.Compressor:
+    """The quick model with images that neither it nor its choices have seen."""
+    return bhc.Compressor(replace(quick_model.model, calibration=digits.test))
+
+
+def images_of(model: bhc.Compressor, *classes: int) -> dict[int, int]:
+    assert model.model.calibration is not None
+    return {label: int((model.model.calibration.labels == label).sum()) for label in classes}
+
+
+def wrong_by_hand(model: bhc.Compressor, small: bhc.Compressed, counts: dict[int, int]) -> int:
+    """Mistakes among the first so many images of each class."""
+    calibration, wrong = model.model.calibration, 0
+    assert calibration is not None
+    for label, count in counts.items():
+        images = calibration.images[calibration.labels == label][:count]
+        wrong += int((small.predict(images).labels != label).sum())
+    return wrong
+
+
+def test_the_network_is_the_last_before_the_first_that_is_not_proved(model: bhc.Compressor) -> None:
+    small = model.compress(classes=TRIPLE, max_error=20, confidence=0.95)
+    guarantee = small.report.guarantee
+    assert guarantee is not None
+    each = min(images_of(model, *TRIPLE).values())
+    proved, stopped = [], False
+    for threshold in torch.linspace(1, -2, 33, dtype=torch.float64).tolist():
+        at = model.compress(classes=TRIPLE, threshold=threshold)
+        wrong = wrong_by_hand(model, at, dict.fromkeys(TRIPLE, each))
+        stopped = not proves(wrong, 3 * each, 0.2, confidence=0.95)
+        if stopped:
+            break
+        proved.append((wrong, at.report))
+    assert stopped
+    wrong, last = proved[-1]
+    assert (guarantee.wrong, guarantee.images) == (wrong, 3 * each)
+    assert small.report.architecture == last.architecture
+    assert small.report.scale == last.scale
+    assert last.weights_after < proved[0][1].weights_after
+
+
+def test_more_confidence_and_less_error_take_larger_networks(model: bhc.Compressor) -> None:
+    asked = [(80.0, 0.9), (40.0, 0.9), (40.0, 0.999), (28.0, 0.9)]
+    sizes = [model.compress(classes=range(10), max_error=e, confidence=c).report.weights_after for e, c in asked]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[1] < sizes[-1]
+
+
+def test_a_given_threshold_is_the_only_one_tested(model: bhc.Compressor) -> None:
+    report = model.compress(classes=PAIR, max_error=20, confidence=0.9, threshold=0.3).report
+    assert report.threshold == 0.3
+    assert report.guarantee is not None
+    with pytest.raises(BhcError, match="the largest network answers"):
+        model.compress(classes=PAIR, max_error=10, confidence=0.9, threshold=-50)
+
+
+@pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(0.3)], ids=str)
+def test_a_given_precision_is_kept(model: bhc.Compressor, precision: bhc.Float32 | bhc.VarianceBits) -> None:
+    report = model.compress(classes=PAIR, max_error=20, confidence=0.9, precision=precision).report
+    assert report.scale == getattr(precision, "scale", None)
+    assert report.guarantee is not None
+
+
+def test_other_limits_are_kept_too(model: bhc.Compressor, tmp_path: Path) -> None:
+    free = model.compress(classes=PAIR, max_error=20, confidence=0.9, threshold=1)
+    assert free.report.file_bytes is not None
+    for limits in (
+        {"max_bytes": free.report.file_bytes - 1},
+        {"max_flops": free.report.flops_after - 1},
+        {"max_ram_bytes": (free.report.ram_bytes or 0) - 1},
+        {"max_latency_ms": 50.0, "threshold": -1.0},
+    ):
+        small = model.compress(classes=PAIR, max_error=20, confidence=0.9, **limits).save(
+            tmp_path / "small.bhc", overwrite=True
+        )
+        report = small.report
+        assert (tmp_path / "small.bhc").stat().st_size == report.file_bytes
+        real = {
+            "max_bytes": report.file_bytes,
+            "max_flops": report.flops_after,
+            "max_ram_bytes": report.ram_bytes,
+            "max_latency_ms": report.latency_ms,
+        }
+        assert all(real[name] <= limit for name, limit in limits.items() if name in real)
+        assert report.guarantee is not None
+
+
+def test_the_bytes_of_the_guarantee_count(model: bhc.Compressor) -> None:
+    """The smallest file that can be had has its limit at its own size, not a byte below."""
+    with pytest.raises(BhcError, match="rounded without harm; the smallest has") as caught:
+        model.compress(classes=PAIR, max_error=90, confidence=0.9, max_bytes=20)
+    size = int(str(caught.value).split("the smallest has ")[1].split(" ")[0].replace(",", ""))
+    assert "loosen the other limits" in caught.value.hint
+    small = model.compress(classes=PAIR, max_error=90, confidence=0.9, max_bytes=size)
+    assert len(small.to_bytes()) <= size
+    with pytest.raises(BhcError, match="the smallest has"):
+        model.compress(classes=PAIR, max_error=90, confidence=0.9, max_bytes=size - 1)
+
+
+def test_validation_images_do_not_decide(model: bhc.Compressor) -> None:
+    """None of them: steps are then the finest, and calibration images alone choose the cut."""
+    alone = bhc.Compressor(replace(model.model, validation=None))
+    report = alone.compress(classes=PAIR, max_error=20, confidence=0.9).report
+    assert report.error is None
+    assert report.guarantee is not None
+
+
+def test_the_report_says_it_in_words_in_json_and_in_the_file(model: bhc.Compressor, tmp_path: Path) -> None:
+    small = model.compress(classes=PAIR, max_error=20, confidence=0.95).save(tmp_path / "small.bhc")
+    guarantee = small.report.guarantee
+    assert guarantee is not None
+    line = f"guarantee     at most 20 % error with 95 % confidence ({guarantee.images:,} images)"
+    assert line in str(small.report).splitlines()
+    assert bhc.read(tmp_path / "small.bhc").report.guarantee == guarantee
+    data = json.loads(json.dumps(small.report.to_dict()))
+    assert data["guarantee"] == {
+        "max_error": 20.0,
+        "confidence": 0.95,
+        "images": guarantee.images,
+        "wrong": guarantee.wrong,
+    }
+    assert bhc.Report.from_dict(data) == small.report
+    assert str(Guarantee(1, 0.95, 1006, 3)) == "at most 1 % error with 95 % confidence (1,006 images)"
+
+
+def test_without_a_confidence_nothing_is_said_and_no_byte_spent(
+    quick_model: bhc.Compressor, model: bhc.Compressor
+) -> None:
+    plain = model.compress(classes=PAIR, max_error=20)
+    assert plain.report.guarantee is None
+    assert "guarantee" not in str(plain.report)
+    assert plain.to_bytes() == quick_model.compress(classes=PAIR, max_error=20).to_bytes()
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.999, 0.07, 0.123456789012345, 1 - 2**-53])
+def test_any_confidence_is_kept_in_the_card(model: bhc.Compressor, confidence: float) -> None:
+    small = model.compress(classes=PAIR)
+    report = replace(small.report, guarantee=Guarantee(1.0, confidence, 1006, 3))
+    again = from_card(replace(small.network, card=to_card(report))).guarantee
+    assert again is not None
+    assert again.confidence == pytest.approx(confidence, rel=1e-15)
+    assert replace(again, confidence=confidence) == report.guarantee
+
+
+def test_the_usual_guarantee_takes_nine_bytes(model: bhc.Compressor) -> None:
+    small = model.compress(classes=PAIR)
+    card = to_card(replace(small.report, guarantee=Guarantee(1.0, 0.95, 1006, 3)))
+    assert card["guarantee"] == [1, 95, 1006, 3]
+    assert len(pack(replace(small.network, card=card))) == len(small.to_bytes()) + 9
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [[20, 95, 100], [0, 95, 100, 3], [20, 100, 100, 3], [20, 95, 0, 0], [20, 95, 9, 9], [20, 95, 9, -1], 5, "abcd"],
+    ids=str,
+)
+def test_a_damaged_guarantee_is_refused(model: bhc.Compressor, entry: object, tmp_path: Path) -> None:
+    small = model.compress(classes=PAIR)
+    network = replace(small.network, card={**small.network.card, "guarantee": entry})
+    bhc.Compressed(network, small.report).save(tmp_path / "odd.bhc")
+    with pytest.raises(BhcError, match="its report is not one"):
+        bhc.read(tmp_path / "odd.bhc")
+
+
+def test_a_run_without_calibration_images_says_how_to_get_them(quick_model: bhc.Compressor) -> None:
+    with pytest.raises(BhcError, match="the run has none") as caught:
+        quick_model.compress(classes=PAIR, max_error=5, confidence=0.95)
+    assert "--calibration" in caught.value.hint
+    assert "calibration_set" in caught.value.hint
+
+
+def test_too_few_images_name_the_number_needed(model: bhc.Compressor) -> None:
+    there = 2 * min(images_of(model, *PAIR).values())
+    words = f"takes 299 calibration images of classes 3, 4 without a mistake, and there are {there}"
+    with pytest.raises(BhcError, match=words) as caught:
+        model.compress(classes=PAIR, max_error=1, confidence=0.95)
+    best = 100 * upper_bound(0, there, confidence=0.95)
+    named = float(caught.value.hint.split("could prove ")[1].split(" %")[0])
+    assert best <= named < best + 0.002
+
+
+def test_a_largest_network_that_fails_names_what_could_be_promised(model: bhc.Compressor) -> None:
+    request: dict[str, Any] = {"classes": PAIR, "confidence": 0.9, "threshold": -50}
+    with pytest.raises(BhcError, match="the largest network answers") as caught:
+        model.compress(max_error=10, **request)
+    named = float(str(caught.value).split("promised for it is ")[1].split(" %")[0])
+    guarantee = model.compress(max_error=named, **request).report.guarantee
+    assert guarantee is not None
+    assert f"{guarantee.wrong} of {guarantee.images} calibration images" in str(caught.value)
+    with pytest.raises(BhcError, match="the largest network answers"):
+        model.compress(max_error=named - 0.002, **request)
+
+
+def test_a_domain_has_no_labelled_images(model: bhc.Compressor, digits: DataSet) -> None:
+    network = bhc.wrap(
+        model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]
+    ).network
+    asked = bhc.Compressor(replace(model.model, network=network))
+    with pytest.raises(BhcError, match="no error can be promised for a domain"):
+        asked.compress(domain=digits.train.images[:20], max_error=5, confidence=0.9)
+
+
+def test_classes_without_calibration_images_are_named(model: bhc.Compressor, digits: DataSet) -> None:
+    some = bhc.Compressor(replace(model.model, calibration=digits.test.restricted_to([3, 5, 6])))
+    with pytest.raises(BhcError, match="no calibration images of class 4, 7"):
+        some.compress(classes=[3, 4, 7], max_error=20, confidence=0.9)
+
+
+def test_unequal_classes_are_proved_by_as_unequal_images(model: bhc.Compressor, weighing_model: bhc.Compressor) -> None:
+    model = bhc.Compressor(replace(model.model, network=weighing_model.network))
+    there = images_of(model, *PAIR)
+    counts = {3: there[3], 4: -(-there[3] // 4)}
+    small = model.compress(classes={3: 0.8, 4: 0.2}, max_error=25, confidence=0.9)
+    guarantee = small.report.guarantee
+    assert guarantee is not None
+    assert guarantee.images == sum(counts.values())
+    assert guarantee.wrong == wrong_by_hand(model, small, counts)
+
+
+def labelled(*labels: int) -> Split:
+    return Split(torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1), torch.tensor(labels))
+
+
+def test_equal_classes_give_as_many_images_each_in_their_order() -> None:
+    sample, share = stratified(labelled(1, 0, 1, 2, 1, 0), (0, 1), None)
+    assert sample.images.flatten().tolist() == [0, 1, 2, 5]
+    assert sample.labels.tolist() == [1, 0, 1, 0]
+    assert share == 1
+
+
+@pytest.mark.parametrize("appearance", [(1.0, 1 / 9), (0.25, 1.0), (1.0, 0.3337), (1.0, 1e-4)])
+def test_a_sample_has_at_least_its_share_of_every_class(appearance: tuple[float, float]) -> None:
+    sample, share = stratified(labelled(*[0] * 90, *[1] * 47), (0, 1), appearance)
+    counts = sample.labels.bincount(minlength=2).tolist()
+    frequencies = [weight / sum(appearance) for weight in appearance]
+    for count, frequency in zip(counts, frequencies, strict=True):
+        assert count >= share * len(sample) * frequency * (1 - 1e-12)
+        assert count < share * len(sample) * frequency + 1 + 1e-9
+    assert counts[0] == 90 or counts[1] == 47
+
+
+@dataclass(frozen=True)
+class Examinees:
+    """Stands in for a judge: a network is its rates of mistakes by class, an image a number."""
+
+    sample: Split
+
+    @property
+    def num_images(self) -> int:
+        return len(self.sample)
+
+    def judge(self, rates: Sequence[int]) -> Verdict:
+        high, low = self.sample.images[:, 0, 0, :].long().unbind(1)
+        wrong = (256 * high + low) < torch.tensor(rates)[self.sample.labels]
+        return Verdict(int(wrong.sum()), 0.0, torch.empty(0))
+
+
+def draw(count: int, generator: torch.Generator) -> Split:
+    images = torch.randint(0, 256, (count, 1, 1, 2), generator=generator, dtype=torch.uint8)
+    return Split(images, torch.randint(0, 2, (count,), generator=generator))
+
+
+DRAWS, ERROR, CONFIDENCE = 1000, 0.05, 0.9
+
+
+@pytest.mark.parametrize(
+    ("appearance", "ratio"), [(None, 1.0), (None, 6.0), ((1.0, 0.23), 6.0)], ids=["alike", "equal", "unequal"]
+)
+def test_the_promise_is_broken_no_more_often_than_is_said(appearance: tuple[float, float] | None, ratio: float) -> None:
+    """Networks from large to small, with true errors on both sides of the limit; class 1 is ``ratio`` times as hard.
+
+    The control takes the smallest network whose error on the same images is within the limit.
+    """
+    weights = appearance or (1.0, 1.0)
+    frequencies = [weight / sum(weights) for weight in weights]
+    errors = [ERROR * times for times in (0.3, 0.5, 0.7, 0.9, 1.02, 1.1, 1.2, 1.4)]
+    easy = [error / (frequencies[0] + ratio * frequencies[1]) for error in errors]
+    networks = [(round(CERTAIN * rate), round(CERTAIN * rate * ratio)) for rate in easy]
+    truth = {rates: sum(f * r / CERTAIN for f, r in zip(frequencies, rates, strict=True)) for rates in networks}
+    generator = torch.Generator().manual_seed(1)
+    identity: Callable[[Any], Any] = lambda network: network  # noqa: E731
+    broken = broken_by_control = emitted = 0
+    for _ in range(DRAWS):
+        sample, share = stratified(draw(600, generator), (0, 1), appearance)
+        judge: Any = Examinees(sample)
+        calibration = Calibration(judge, share, max_error=100 * ERROR, confidence=CONFIDENCE)
+        try:
+            found = calibration.last_proved(networks, identity)
+        except BhcError:
+            found = None
+        if found is not None:
+            emitted += 1
+            broken += truth[found[0]] > ERROR
+        fitting = [rates for rates in networks if judge.judge(rates).wrong <= ERROR * len(sample)]
+        broken_by_control += bool(fitting) and truth[fitting[-1]] > ERROR
+    allowed = 1 - CONFIDENCE
+    assert broken / DRAWS <= allowed + 3 * (allowed * CONFIDENCE / DRAWS) ** 0.5
+    assert broken / DRAWS >= allowed / 5  # the limit is nearly used: a test that could not fail would show nothing
+    assert emitted > 0.9 * DRAWS
+    assert broken_by_control / DRAWS > 3 * allowed
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Stands in for a judge: knows which answers were wrong."""
+
+    drawn: Tensor
+
+    @property
+    def num_images(self) -> int:
+        return len(self.drawn)
+
+    def judge(self, missed: Tensor) -> Verdict:
+        return Verdict(int(missed[self.drawn].sum()), 0.0, torch.empty(0))
+
+
+def test_the_promise_holds_for_a_trained_model(model: bhc.Compressor, digits: DataSet) -> None:
+    """Images of each class are drawn anew from those of the test set, which are the truth."""
+    search = Search(
+        Workshop(model.model, Cutter(model.network, Context(classes=tuple(range(10))))),
+        Limits(max_error=10, confidence=0.8),
+        bhc.VarianceBits(),
+    )
+    trials = list(search.in_order(Guarantee(10, 0.8, 1, 1)))
+    labels = digits.test.labels
+    places = [(labels == label).nonzero().flatten() for label in range(10)]
+    missed = [trial.network.graph(digits.test.images).argmax(1) != labels for trial in trials]
+    truth = [sum(float(wrong[own].double().mean()) for own in places) / 10 for wrong in missed]
+    limit = next(error for error in truth if error > truth[0] + 0.02) - 1e-6  # the first few keep it
+    generator, draws, broken = torch.Generator().manual_seed(2), 400, 0
+    for _ in range(draws):
+        drawn = torch.cat([own[torch.randint(0, len(own), (200,), generator=generator)] for own in places])
+        judge: Any = Remembered(drawn)
+        calibration = Calibration(judge, 1.0, max_error=100 * limit, confidence=0.8)
+        found = calibration.last_proved(range(len(trials)), missed.__getitem__)  # type: ignore[arg-type]
+        broken += found is not None and truth[found[0]] > limit
+    assert 0.02 < broken / draws <= 0.2 + 3 * (0.2 * 0.8 / draws) ** 0.5
