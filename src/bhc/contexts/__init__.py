@@ -7,6 +7,7 @@ from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import Context, ContextBatch
 from bhc.contexts.domains import InputDomains
 from bhc.contexts.joint import Joint
+from bhc.contexts.likelihoods import Bernoulli, Gaussian, Likelihood, PooledGaussian
 from bhc.contexts.single import SingleContext
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import (
@@ -45,14 +46,18 @@ def from_dict(data: dict[str, Any]) -> ContextSpace:
 
 
 __all__ = [
+    "Bernoulli",
     "Budgets",
     "ClassSubsets",
     "ConsecutivePairs",
     "Context",
     "ContextBatch",
     "ContextSpace",
+    "Gaussian",
     "InputDomains",
     "Joint",
+    "Likelihood",
+    "PooledGaussian",
     "RandomSubsets",
     "SingleContext",
     "SubsetSampler",

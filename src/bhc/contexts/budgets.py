@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Gaussian, Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
 
@@ -50,6 +51,9 @@ class Budgets(ContextSpace):
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         assert batch.budget is not None
         return (batch.budget,)
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (Gaussian(1, std=0.25),)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "budget", "kl_weights": list(self.kl_weights)}

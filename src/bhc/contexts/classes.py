@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Bernoulli, Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import RandomSubsets, SubsetSampler
 from bhc.errors import BhcError
@@ -72,6 +73,9 @@ class ClassSubsets(ContextSpace):
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return (batch.class_rates / batch.class_rates.amax(1, keepdim=True),)
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (Bernoulli(self.num_classes),)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Likelihood, PooledGaussian
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import ConsecutivePairs, SubsetSampler, sampler_from_dict
 from bhc.errors import BhcError
@@ -62,6 +63,9 @@ class InputDomains(ContextSpace):
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         assert batch.domain is not None
         return (batch.domain / self.full_scale,)
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (PooledGaussian(self.image_shape[0], side=4, std=0.1),)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 
 from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
 
@@ -57,6 +58,9 @@ class Joint(ContextSpace):
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return tuple(part for space in self.spaces for part in space.encode(batch))
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return tuple(part for space in self.spaces for part in space.likelihoods())
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces]}
