@@ -212,6 +212,8 @@ def test_bad_training_options(
     refused(monkeypatch, capsys, "words", "train", *wrong_data)
     too_small = ("--model", "lenet-5-caffe", "--data", "digits", "--out", tmp_path / "r")
     refused(monkeypatch, capsys, "at least 16 x 16", "train", *too_small)
+    unread = ("--context", "none", "--context-weight", "0.1")
+    refused(monkeypatch, capsys, "nothing to read back", "train", *names, *unread)
 
 
 def test_weights_of_another_model_are_refused(
@@ -285,7 +287,7 @@ def test_a_network_for_all_contexts_trains_and_is_inspected(
     ("words", "kinds"),
     [
         ((), ["learn", "consolidate"]),
-        (("--narrow-to", "3"), ["learn", "narrow", "consolidate"]),
+        (("--narrow-to", "3", "--context-weight", "0.1"), ["learn", "narrow", "consolidate"]),
         (("--narrow-to", "3", "--consolidation-steps", "0"), ["learn", "narrow"]),
         (
             ("--narrow-to", "3", "--context", "budget", "--two-stage"),
@@ -308,6 +310,8 @@ def test_networks_are_narrowed_where_that_is_asked_for(
     assert [stage["kind"] for stage in recipe] == kinds
     learned = [stage for stage in recipe if stage["kind"] in ("learn", "narrow")]
     assert {(stage["kl_weight"], stage["contexts"]) for stage in learned} == {(2.0, 4)}
+    weights = {stage.get("context_weight", 0.0) for stage in learned}
+    assert weights == {0.1 if "--context-weight" in words else 0.0}
     for stage in recipe:
         if stage["kind"] == "narrow":
             assert (stage["steps"], stage["final_ratio"]) == (20, 3.0)

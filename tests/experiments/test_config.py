@@ -108,11 +108,14 @@ def test_every_group_of_contexts_needs_its_limits(
 
 
 def test_narrowing_learns_on_as_it_was_but_for_what_is_said(tmp_path: Path) -> None:
-    learn = {"steps": 20, "kl_weight": 0.3, "logvar_rate": 0.2, "warm_up": 0.9}
+    learn = {"steps": 20, "kl_weight": 0.3, "logvar_rate": 0.2, "warm_up": 0.9, "context_weight": 0.01}
     narrow, after = {"steps": 9, "final_ratio": 4.0, "kl_weight": 0.1}, {"steps": 5, "ratios": [3, 5]}
-    _, narrowing, consolidation = read(tmp_path, "bhc-cy", learn=learn, narrow=narrow, consolidate=after).recipe
+    learning, narrowing, consolidation = read(tmp_path, "bhc-cy", learn=learn, narrow=narrow, consolidate=after).recipe
     size = {"contexts": 16, "examples": 16}
-    assert narrowing == bhc.Narrow(steps=9, final_ratio=4.0, kl_weight=0.1, logvar_rate=0.2, **size)
+    assert learning.context_weight == 0.01
+    assert narrowing == bhc.Narrow(
+        steps=9, final_ratio=4.0, kl_weight=0.1, logvar_rate=0.2, context_weight=0.01, **size
+    )
     assert consolidation == bhc.Consolidate(steps=5, ratios=(3.0, 5.0), **size)
 
 

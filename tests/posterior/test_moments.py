@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from bhc.posterior import clip_variance, log_dropout, marginal_variance, masked_mean
+from bhc.posterior import clip_variance, log_dropout, marginal_variance, masked_mean, relaxed_mask
 
 from .toys import CONVOLUTION, LINEAR, normals, random_posterior
 
@@ -25,6 +25,22 @@ def test_log_dropout_of_a_scale_at_zero_is_finite_with_its_gradient():
 def test_log_dropout_ignores_the_sign_of_a_scale():
     mean, logvar = normals(1, 6), normals(1, 6, seed=1)
     assert torch.equal(log_dropout(mean, logvar), log_dropout(-mean, logvar))
+
+
+def test_a_relaxed_mask_is_a_drawn_scale_over_its_root_mean_square():
+    mean, logvar, noise = normals(2, 5).abs() + 0.1, normals(2, 5, seed=1), normals(2, 5, seed=2)
+    drawn = mean + (0.5 * logvar).exp() * noise
+    expected = drawn / (mean.square() + logvar.exp()).sqrt()
+    torch.testing.assert_close(relaxed_mask(log_dropout(mean, logvar), noise), expected)
+
+
+def test_a_relaxed_mask_goes_from_one_to_noise_with_finite_gradients():
+    rates = torch.tensor([-200.0, -20.0, 20.0, 200.0], requires_grad=True)
+    noise = torch.tensor([0.3, -2.0, 0.3, -2.0])
+    mask = relaxed_mask(rates, noise)
+    mask.sum().backward()
+    torch.testing.assert_close(mask, torch.tensor([1.0, 1.0, 0.3, -2.0]), atol=1e-3, rtol=0)
+    assert rates.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [LINEAR, CONVOLUTION])

@@ -103,6 +103,9 @@ def train_command(
     narrowing_steps: Annotated[int, typer.Option(min=1, help="Steps of narrowing.")] = NARROW.steps,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = LEARN.rate,
     logvar_rate: Annotated[float, typer.Option(help="Learning rate of log-variances.")] = LEARN.logvar_rate,
+    context_weight: Annotated[
+        float, typer.Option(min=0.0, help="Weight of reading the context back from the masks; 0: not read.")
+    ] = LEARN.context_weight,
     contexts: Annotated[int, typer.Option(min=1, help="Contexts a step.")] = LEARN.contexts,
     examples: Annotated[int, typer.Option(min=1, help="Examples a context.")] = LEARN.examples,
     two_stage: Annotated[
@@ -166,7 +169,13 @@ def train_command(
         calibration_set=held_out,
         recipe=make_recipe(
             default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
-            {"rate": rate, "logvar_rate": logvar_rate, "contexts": contexts, "examples": examples},
+            {
+                "rate": rate,
+                "logvar_rate": logvar_rate,
+                "context_weight": context_weight,
+                "contexts": contexts,
+                "examples": examples,
+            },
             steps=steps,
             narrowing_steps=narrowing_steps,
             consolidation_steps=consolidation_steps,

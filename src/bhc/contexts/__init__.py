@@ -8,6 +8,7 @@ from bhc.contexts.context import Context, ContextBatch
 from bhc.contexts.domains import InputDomains
 from bhc.contexts.features import FeatureSubsets
 from bhc.contexts.joint import Joint
+from bhc.contexts.likelihoods import Bernoulli, Gaussian, Likelihood, PooledGaussian
 from bhc.contexts.masks import (
     BlockFeatures,
     ListedFeatures,
@@ -58,6 +59,7 @@ def from_dict(data: dict[str, Any]) -> ContextSpace:
 
 
 __all__ = [
+    "Bernoulli",
     "BinaryBudget",
     "BlockFeatures",
     "Budgets",
@@ -67,12 +69,15 @@ __all__ = [
     "ContextBatch",
     "ContextSpace",
     "FeatureSubsets",
+    "Gaussian",
     "InputDomains",
     "Joint",
+    "Likelihood",
     "ListedFeatures",
     "ListedSubsets",
     "MaskSampler",
     "MixedFeatures",
+    "PooledGaussian",
     "RandomSubsets",
     "ScatteredFeatures",
     "SingleContext",

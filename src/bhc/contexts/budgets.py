@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Gaussian, Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
 
@@ -68,6 +69,9 @@ class Budgets(ContextSpace):
         if batch.budget is None:
             return (torch.full_like(batch.class_rates[:, :1], self.unsaid),)
         return (batch.budget,)
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (Gaussian(1, std=0.25),)
 
     def describe(self) -> dict[str, str]:
         return {"budget": f"a number from 0 to 1: {MEANING}"}

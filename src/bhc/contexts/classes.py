@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Bernoulli, Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import RandomSubsets, SubsetSampler
 from bhc.errors import BhcError
@@ -116,6 +117,9 @@ class ClassSubsets(ContextSpace):
     def describe(self) -> dict[str, str]:
         unequal = ", equally often" if self.concentration is None else ", or with a probability each"
         return {"classes": f"any of {self._range()}{unequal}; trained on {self.sampler.describe()}"}
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (Bernoulli(self.num_classes),)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Likelihood, PooledGaussian
 from bhc.contexts.space import ContextSpace
 from bhc.contexts.subsets import ConsecutivePairs, SubsetSampler, sampler_from_dict
 from bhc.errors import BhcError
@@ -80,6 +81,9 @@ class InputDomains(ContextSpace):
             "domain": f"{LEAST_SAMPLES} or more inputs, an array of shape (n, {shape}) up to {self.full_scale:g};"
             f" trained on domains of {self.sampler.describe()}"
         }
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (PooledGaussian(self.image_shape[0], side=4, std=0.1),)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.likelihoods import Bernoulli, Likelihood
 from bhc.contexts.masks import MaskSampler, draw_masks, mask_sampler_from_dict, usual_sampler
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
@@ -66,6 +67,9 @@ class FeatureSubsets(ContextSpace):
         if batch.inputs is None:
             return (batch.class_rates.new_ones(len(batch), self.num_features),)
         return (batch.inputs.float(),)
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return (Bernoulli(self.num_features),)
 
     def over(self, masks: Tensor, shape: tuple[int, ...]) -> Tensor:  # (K, *shape) bool
         """Masks (K, F) over inputs of a shape: over each value, or if they are of channels, over all of a channel."""

@@ -12,6 +12,7 @@ from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import ContextBatch
 from bhc.contexts.domains import InputDomains
 from bhc.contexts.features import FeatureSubsets
+from bhc.contexts.likelihoods import Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
 
@@ -90,6 +91,9 @@ class Joint(ContextSpace):
 
     def describe(self) -> dict[str, str]:
         return {name: text for space in self.spaces for name, text in space.describe().items()}
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        return tuple(part for space in self.spaces for part in space.likelihoods())
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 from bhc.contexts.context import Context, ContextBatch
+from bhc.contexts.likelihoods import Likelihood
 from bhc.errors import BhcError
 
 
@@ -37,6 +38,10 @@ class ContextSpace(ABC):
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``bhc.contexts.from_dict`` turns back into this space."""
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        """How each part of ``encode`` is distributed; nothing where there is nothing to read back."""
+        return ()
 
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         """Note what only the drawn examples tell, (K, B, ...); most contexts are known beforehand."""

@@ -1,6 +1,7 @@
 """Who decides: embedders read a context, generators write a posterior."""
 
 from bhc.hypernet.conditional import ConditionalNetwork, Design
+from bhc.hypernet.decoder import ContextDecoder
 from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, LowRank, ScalesOnly, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
@@ -12,6 +13,7 @@ __all__ = [
     "FEW_LAYERS",
     "GENERATORS",
     "ConditionalNetwork",
+    "ContextDecoder",
     "Design",
     "Full",
     "GeneratorSpec",

@@ -14,6 +14,7 @@ from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
 from bhc.errors import BhcError
 from bhc.graph import LAYERS, Graph, describe, find_features, find_layers, find_units, rebuild
 from bhc.hypernet.budgets import climb
+from bhc.hypernet.decoder import ContextDecoder, check_readable
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
@@ -93,6 +94,7 @@ class ConditionalNetwork(nn.Module):
             prior_stds=prior_stds,
             generator=generator,
         )
+        self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers)
 
     def _check_kept(self, names: Sequence[str]) -> Sequence[str]:
@@ -186,6 +188,21 @@ class ConditionalNetwork(nn.Module):
         if batch.budget is None or not self.find_masks.nested:
             return self.hypernet.dropouts(self.space.encode(batch))
         return climb(lambda rung: self.hypernet.dropouts(self.space.encode(rung)), batch)
+
+    def check_readable(self) -> None:
+        """Raise if contexts cannot be read back from the masks."""
+        check_readable(self.layers, self.space, self.hypernet.family, self.find_masks.outputs)
+
+    def add_decoder_(self, *, generator: Generator | None = None) -> None:
+        """Begin to read contexts back from the masks; set ``decoder`` to None to end it."""
+        family, outputs = self.hypernet.family, self.find_masks.outputs
+        decoder = ContextDecoder(self.layers, self.space, family, outputs, generator=generator)
+        self.decoder = decoder.to(self.device)
+
+    def context_nll(self, posteriors: Sequence[LayerPosterior], batch: ContextBatch, *, noise: Noise) -> Tensor:  # (K,)
+        """``-log p(c | z)`` with a sample of the masks that these beliefs imply."""
+        assert self.decoder is not None, "there is no decoder yet"
+        return self.decoder.nll(self.decoder.masks(posteriors, noise=noise), self.space.encode(batch))
 
     @contextmanager
     def computing_in(self, precision: torch.dtype | None) -> Iterator[None]:

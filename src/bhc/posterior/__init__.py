@@ -12,7 +12,7 @@ from bhc.posterior.families import (
 )
 from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
 from bhc.posterior.masks import Fates, LayerMask, MaskFinder
-from bhc.posterior.moments import clip_variance, log_dropout, marginal_variance, masked_mean
+from bhc.posterior.moments import clip_variance, log_dropout, marginal_variance, masked_mean, relaxed_mask
 from bhc.posterior.network import BayesianGraph
 from bhc.posterior.noise import FreshNoise, Noise, PooledNoise
 from bhc.posterior.operators import operator_of
@@ -53,4 +53,5 @@ __all__ = [
     "masked_pass",
     "noisy_pass",
     "operator_of",
+    "relaxed_mask",
 ]

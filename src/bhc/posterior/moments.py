@@ -4,6 +4,7 @@ from math import log
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 # Keeps the logarithm of a squared scale finite when the scale crosses zero.
 TINY = 1e-8
@@ -12,6 +13,16 @@ TINY = 1e-8
 def log_dropout(scale_mean: Tensor, scale_logvar: Tensor) -> Tensor:
     """``log alpha = log sigma_z^2 - log mu_z^2``: the rate of a unit's multiplicative noise."""
     return scale_logvar - torch.log(scale_mean * scale_mean + TINY)
+
+
+def relaxed_mask(log_dropout: Tensor, noise: Tensor) -> Tensor:
+    """``(1 + sqrt(alpha) E) / sqrt(1 + alpha)``: a drawn scale over its root mean square, whatever its mean's sign.
+
+    1 where the scale is known, noise where nothing is known of it. A log-normal scale counts as a normal one with the
+    same rate. By way of logarithms, for their gradients are finite at every rate.
+    """
+    known, unknown = (0.5 * F.logsigmoid(-log_dropout)).exp(), (0.5 * F.logsigmoid(log_dropout)).exp()
+    return torch.addcmul(known, unknown, noise)
 
 
 def masked_mean(

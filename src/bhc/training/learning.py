@@ -25,6 +25,9 @@ class Learn(Stage):
     end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
     and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Means of weights take
     smaller steps in deep networks and where they are small (``bhc.training.rates``).
+
+    ``context_weight`` is that of ``-log p(c | z)``, the term of Eq. 2 that the paper leaves out: a decoder learns
+    beside the hypernetwork to read the context back from the masks, and is dropped when training ends.
     """
 
     steps: int = 4000
@@ -37,16 +40,25 @@ class Learn(Stage):
     examples: int = 16  # B
     budget: float | None = None
     num_data: float | None = None
+    context_weight: float = 0.0
     kind = "learn"
     title = "learning"
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("rate", "logvar_rate", "map_slowdown", "num_data"), not_negative=("kl_weight",))
+        positive = ("rate", "logvar_rate", "map_slowdown", "num_data")
+        check_numbers(self, positive=positive, not_negative=("kl_weight", "context_weight"))
         if not 0 <= self.warm_up <= 1:
             raise BhcError(f"warm_up is a fraction of the steps, 0 to 1, given {self.warm_up}")
 
     def check(self, network: ConditionalNetwork) -> None:
         check_budget(self.budget, network.space)
+        if self.context_weight:
+            network.check_readable()
+            if self.budget is not None and isinstance(network.space, Budgets):
+                raise BhcError(
+                    f"a stage at budget {self.budget:g} has one context, and nothing to read back",
+                    hint="leave context_weight at 0, or let budgets be drawn",
+                )
 
     def prepare_(self, network: ConditionalNetwork) -> None:
         network.hypernet.thaw_()
@@ -57,6 +69,8 @@ class Learn(Stage):
         for name, parameter in network.hypernet.named_parameters():
             rate = self.logvar_rate if "logvar" in name else self.rate * factors.get(parameter, others)
             by_parameter[parameter] = rate if name.endswith("offset") else rate / self.map_slowdown
+        if self.context_weight and network.decoder is not None:
+            by_parameter |= dict.fromkeys(network.decoder.parameters(), self.rate / self.map_slowdown)
         return groups(by_parameter)
 
     def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
@@ -69,7 +83,11 @@ class Learn(Stage):
             num_data = torch.full_like(num_data, self.num_data)
         weight = _budget_weights(network.space, batch) * self.kl_weight * dials.warmth
         total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
-        return Loss(total, {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()})
+        terms = {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()}
+        if self.context_weight:
+            terms["context_nll"] = network.context_nll(posteriors, batch, noise=draw.noise).mean()
+            total = total + self.context_weight * terms["context_nll"]
+        return Loss(total, terms)
 
     def _sample(
         self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
@@ -80,6 +98,10 @@ class Learn(Stage):
         """The warm-up factor of the divergence, from 0 to 1."""
         warm_steps = self.warm_up * self.steps
         return 1.0 if warm_steps <= 0 else min(1.0, step / warm_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        # Without the term a recipe reads as it did before there was one, so older checkpoints go on.
+        return {name: value for name, value in super().to_dict().items() if name != "context_weight" or value}
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,10 @@ def train(
     elif options.resume:
         raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
     trainer = _Trainer(network, train_set, validation_set, recipe, options)
-    trainer.go()
+    try:
+        trainer.go()
+    finally:
+        network.decoder = None  # nothing but learning has a use for it
     model = replace(trainer.finished(class_names), calibration=calibration_set)
     if options.run is not None:
         folder = RunFolder(options.run)
@@ -286,6 +289,9 @@ class _Trainer:
     def _open_folder(self) -> dict[str, Any] | None:
         """Start the folder, or go back to its checkpoint; returns the tensors of a resumed run."""
         self.network.hypernet.reset_()
+        self.network.decoder = None
+        if any(stage.context_weight for stage in self.recipe):
+            self.network.add_decoder_(generator=torch.Generator().manual_seed(self.options.seed))
         if self.folder is None:
             return None
         if not self.options.resume:

@@ -71,6 +71,7 @@ class Stage(ABC):
     title: ClassVar[str]
     steps: int
     budget: float | None = None  # the only one that it trains for, where budgets are conditioned on
+    context_weight: float = 0.0  # of reading contexts back from the masks; 0 where it does not
 
     def check(self, network: ConditionalNetwork) -> None:
         """Raise if this stage makes no sense for such a network or its contexts."""
