@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from bhc.contexts import Context
+from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 
-TEMPERATURES = 13  # five a decade, from 0.1 to 25
 HARD_IMAGES = 128
 CHUNK = 500
 
@@ -47,11 +47,9 @@ class Judge:
     def num_images(self) -> int:
         return len(self.labels)
 
-    @torch.no_grad()
     def judge(self, graph: Graph) -> Verdict:
         """Run the network on all examples."""
-        fast = unrolled(graph)
-        logits = torch.cat([fast(images) for images in self.images.split(CHUNK)])
+        logits = logits_of(graph, self.images)
         wrong = int((logits.argmax(1) != self.labels).sum())
         return Verdict(wrong, float(nn.functional.cross_entropy(logits, self.labels)), logits)
 
@@ -79,8 +77,16 @@ class Judge:
         return Judge(self.model, self.images[hardest], self.labels[hardest], self.classes)
 
     def calibrate(self, logits: Tensor) -> float:
-        """The temperature with the lowest cross-entropy, rounded so that it takes two bytes."""
-        candidates = torch.logspace(-1, 1.4, TEMPERATURES).half().float()
-        scaled = logits[None] / candidates[:, None, None]
-        losses = -torch.log_softmax(scaled, dim=2)[:, torch.arange(len(self.labels)), self.labels].mean(1)
-        return float(candidates[losses.argmin()])
+        """The temperature with the lowest cross-entropy."""
+        return best_temperature(logits, self.labels)
+
+    def calibration_error(self, logits: Tensor) -> float:
+        """The expected calibration error of the probabilities that logits stand for, percent."""
+        return expected_calibration_error(torch.softmax(logits, dim=1), self.labels)
+
+
+@torch.no_grad()
+def logits_of(graph: Graph, images: Tensor) -> Tensor:
+    """What a network answers to images."""
+    fast = unrolled(graph)
+    return torch.cat([fast(part) for part in images.split(CHUNK)])
