@@ -72,7 +72,7 @@ class Compressor:
         ``precision`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.
 
         ``flag_outside=0.05`` lets the network flag inputs outside its context, such as images of other classes, at
-        the cost of flagging at most 5 % of the context's own; set by the validation sample, or by that of the domain.
+        the cost of flagging at most 5 % of the context's own in the validation sample, or in that of the domain.
         """
         limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms)
         context, sample = self.space.resolve(conditions), conditions.get("domain")

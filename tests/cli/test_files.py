@@ -57,7 +57,7 @@ def test_inputs_outside_the_context_are_flagged_in_every_form(
     small = tmp_path / "small.bhc"
     words = ("compress", run, "--classes", "3,4", "--flag-outside", "0.1", "--out", small)
     assert call(monkeypatch, *words) == 0
-    assert "flags outside at most 10 % false alarms; AUROC" in capsys.readouterr().out
+    assert "flags outside at most 10 % false alarms where it was set; AUROC" in capsys.readouterr().out
     bhc.read(small).to_onnx(small.with_suffix(".onnx")).to_torch(small.with_suffix(".pt2"))
     test = bhc.data.load("digits").test
     own = torch.isin(test.labels, torch.tensor([3, 4]))

@@ -235,7 +235,7 @@ def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> 
 
 def _flag_text(rate: float, area: float | None) -> str:
     tried = "" if area is None else f"; AUROC {area:.3f} on validation images of classes left out"
-    return f"at most {100 * rate:g} % false alarms{tried}"
+    return f"at most {100 * rate:g} % false alarms where it was set{tried}"
 
 
 def _dashes(numbers: tuple[int, ...]) -> str:
