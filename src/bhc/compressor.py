@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts import ContextSpace
 from bhc.data import Split
 from bhc.data.augment import Augmentation
-from bhc.emission import Compressed, Limits, Precision, emit
+from bhc.emission import Compressed, Limits, Precision, Watch, emit
 from bhc.errors import BhcError
 from bhc.graph import trace
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
@@ -57,6 +57,7 @@ class Compressor:
         max_latency_ms: float | None = None,
         confidence: float | None = None,
         precision: Precision | None = None,
+        flag_outside: float | None = None,
         **conditions: Any,
     ) -> Compressed:
         """A plain small network for one context.
@@ -73,9 +74,17 @@ class Compressor:
         the smallest network is emitted that the run's calibration images prove to keep it, at that confidence.
 
         ``precision`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.
+
+        ``flag_outside=0.05`` lets the network flag inputs outside its context, such as images of other classes, at
+        the cost of flagging at most 5 % of the context's own in the validation sample, or in that of the domain.
         """
         limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
-        return emit(self.model, self.space.resolve(conditions), limits=limits, precision=precision)
+        context, sample = self.space.resolve(conditions), conditions.get("domain")
+        watch = None
+        if flag_outside is not None:
+            inputs = None if sample is None else torch.as_tensor(sample).float()
+            watch = Watch.of(self.model, context, flag_outside, sample=inputs)
+        return emit(self.model, context, limits=limits, precision=precision, watch=watch)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a run folder that ``bhc.load`` reads."""

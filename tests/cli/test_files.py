@@ -7,8 +7,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 import bhc
+from bhc.emission import auroc
+from bhc.formats import onnx_bytes
 from tests.cli.test_commands import PNG, call, refused, run
 
 __all__ = ["run"]  # a fixture
@@ -37,6 +40,8 @@ def test_every_form_is_written_and_judged_alike(
         assert call(monkeypatch, "evaluate", file, "--data", "digits", "--json") == 0
         results.append(json.loads(capsys.readouterr().out))
     assert len({result["test_error"] for result in results}) == 1
+    assert {f"{result['test_ece']:.2f}" for result in results} == {f"{results[0]['test_ece']:.2f}"}
+    assert results[0]["test_ece"] > 0
     for result in results:
         assert result["classes"] == [3, 4]
         assert result["latency_ms"] > 0
@@ -44,6 +49,52 @@ def test_every_form_is_written_and_judged_alike(
     assert [result["runtime"] for result in results] == [
         "torch", "onnxruntime", "onnxruntime", "torch, exported program",
     ]  # fmt: skip
+
+
+def test_inputs_outside_the_context_are_flagged_in_every_form(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
+) -> None:
+    small = tmp_path / "small.bhc"
+    words = ("compress", run, "--classes", "3,4", "--flag-outside", "0.1", "--out", small)
+    assert call(monkeypatch, *words) == 0
+    assert "flags outside at most 10 % false alarms where it was set; AUROC" in capsys.readouterr().out
+    bhc.read(small).to_onnx(small.with_suffix(".onnx")).to_torch(small.with_suffix(".pt2"))
+    test = bhc.data.load("digits").test
+    own = torch.isin(test.labels, torch.tensor([3, 4]))
+    answer = bhc.read(small).predict(test.images)
+    assert answer.outside is not None
+    for file in (small, small.with_suffix(".onnx"), small.with_suffix(".pt2")):
+        assert call(monkeypatch, "evaluate", file, "--data", "digits", "--json") == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result["false_alarms"] == pytest.approx(100 * answer.outside[own].float().mean().item(), abs=2)
+        assert result["outside"]["flagged"] == pytest.approx(100 * answer.outside[~own].float().mean().item(), abs=1)
+        assert result["outside"]["images"] == int((~own).sum())
+        expected = auroc(answer.outside_score[own], answer.outside_score[~own])
+        assert result["outside"]["auroc"] == pytest.approx(expected, abs=1e-3)
+    assert call(monkeypatch, "evaluate", small, "--data", "digits") == 0
+    text = capsys.readouterr().out
+    for words in ("calibration ", "false alarms ", f"left out      AUROC {result['outside']['auroc']:.3f}, "):
+        assert words in text
+
+
+def test_a_file_that_flags_nothing_still_scores(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], small: Path
+) -> None:
+    assert call(monkeypatch, "evaluate", small, "--data", "digits", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["false_alarms"] is None
+    assert result["outside"]["flagged"] is None
+    assert result["outside"]["auroc"] > 0.5
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0), ("temperature", "warm"), ("alarm", [2, "low", 0.1])])
+def test_what_a_file_says_of_itself_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], small: Path, name: str, value: object
+) -> None:
+    network = bhc.read(small)
+    path = small.with_suffix(".onnx")
+    path.write_bytes(onnx_bytes(network.network, metadata=network.metadata() | {name: value}))
+    refused(monkeypatch, capsys, "damaged", "evaluate", path, "--data", "digits")
 
 
 def test_c_states_its_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], small: Path) -> None:

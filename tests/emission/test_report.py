@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import bhc
+from bhc.emission.calibration import expected_calibration_error
 from bhc.emission.report import from_card, to_card
 
 NAMES = ("zero", "one", "two", "drei", "vier", "fünf", "six", "seven", "eight", "nine")
 TIMES = ("emit_ms", "latency_ms")  # of the machine, not of the network
+MEASURED = ("ece_before", "ece", "outside_auroc")  # not worth their bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
 
@@ -53,11 +55,12 @@ def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
         {"classes": [1, 2], "precision": bhc.Float32()},
         {"classes": [1, 2], "precision": bhc.VarianceBits(0.3)},
         {"classes": [1, 2], "max_latency_ms": 100.0},
+        {"classes": [1, 2], "flag_outside": 0.1},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("names", [None, NAMES, tuple(map(str, range(10)))], ids=["unnamed", "names", "numbers"])
-def test_a_file_keeps_every_field_but_the_times(
+def test_a_file_keeps_every_field_but_times_and_measurements(
     weighing_model: bhc.Compressor, request_: dict[str, object], names: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     model = bhc.Compressor(replace(weighing_model.model, class_names=names))
@@ -65,7 +68,7 @@ def test_a_file_keeps_every_field_but_the_times(
     read = bhc.read(tmp_path / "small.bhc").report
     assert written.emit_ms is not None
     for field in fields(read):
-        expected = None if field.name in TIMES else getattr(written, field.name)
+        expected = None if field.name in TIMES + MEASURED else getattr(written, field.name)
         assert getattr(read, field.name) == expected, field.name
     assert read.notes == written.notes
 
@@ -114,7 +117,8 @@ def test_the_card_holds_nothing_that_can_be_counted(quick_model: bhc.Compressor)
     counted = {"layers", "architecture", "bits", "layer_weights", "weights_after", "flops_after", "ram_bytes"}
     assert not counted & set(small.network.card)
     assert None not in small.network.card.values()
-    assert from_card(small.network) == replace(small.report, emit_ms=None, file_bytes=None)
+    unknown = dict.fromkeys(("emit_ms", "file_bytes", *MEASURED))
+    assert from_card(small.network) == replace(small.report, **unknown)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +136,7 @@ def test_the_card_holds_nothing_that_can_be_counted(quick_model: bhc.Compressor)
         {"threshold": "low"},
         {"rescued": [9]},
         {"context": 5},
+        {"alarm": [2, -1.0]},
     ],
     ids=str,
 )
@@ -141,6 +146,25 @@ def test_a_card_that_contradicts_the_network_is_an_error(
     network = quick_model.compress(classes=[3, 4]).network
     with pytest.raises((KeyError, TypeError, ValueError, IndexError)):
         from_card(replace(network, card=dict(network.card) | change))
+
+
+def test_calibration_is_that_of_the_answers_to_the_validation_sample(quick_model: bhc.Compressor) -> None:
+    classes = [3, 8, 9]
+    small = quick_model.compress(classes=classes)
+    sample = quick_model.model.validation
+    assert sample is not None
+    examples = sample.restricted_to(classes)
+    places = torch.tensor([classes.index(label) for label in examples.labels.tolist()])
+    with torch.no_grad():
+        before = quick_model.network.base_model(examples.images)[:, classes].softmax(1)
+    after = small.predict(examples.images).probabilities
+    report = small.report
+    assert report.ece_before == pytest.approx(expected_calibration_error(before, places), abs=0.01)
+    assert report.ece == pytest.approx(expected_calibration_error(after, places), abs=0.01)
+    line = f"calibration   {report.ece_before:.2f} % -> {report.ece:.2f} %  (expected calibration error, validation)"
+    assert line in str(report).splitlines()
+    assert "calibration" not in str(replace(report, ece=None))
+    assert "calibration   1.50 %  (" in str(replace(report, ece_before=None, ece=1.5))
 
 
 def test_notes_follow_from_the_fields(report: bhc.Report) -> None:

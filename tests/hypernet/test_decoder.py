@@ -110,7 +110,7 @@ def test_the_budget_is_read_in_its_own_unit():
     batch = network.space.sample(8, 10, generator=seeded())
     posteriors = network.hypernet.posterior(network.space.encode(batch))
     nll = network.context_nll(posteriors, batch, noise=FreshNoise(seeded()))
-    torch.testing.assert_close(nll, 8.0 * batch.budget[:, 0])
+    torch.testing.assert_close(nll, 8.0 * batch.budget[:, 0].square())
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ def compress_command(
         float | None,
         typer.Option(help="Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
     ] = None,
+    flag_outside: Annotated[
+        float | None,
+        typer.Option(help="Flag inputs outside the context, at this rate of false alarms, such as 0.05."),
+    ] = None,
     float32: Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")] = False,
     out: Annotated[Path | None, typer.Option(help="File for the network (.bhc). Without: the report only.")] = None,
     force: Force = False,
@@ -59,6 +63,7 @@ def compress_command(
             **request_of(classes, domain, features, budget),
             **vars(limits),
             precision=Float32() if float32 else VarianceBits(),
+            flag_outside=flag_outside,
         )
     if out is not None:
         small.save(out, overwrite=force)

@@ -13,10 +13,25 @@ from bhc.cli.console import show
 from bhc.cli.options import DataDir, Json, parse_classes
 from bhc.contexts import ClassSubsets
 from bhc.data import Split
+from bhc.emission import Alarm, auroc, expected_calibration_error, outside_score
+from bhc.emission.alarm import NAME
 from bhc.errors import BhcError
 from bhc.formats import Deployed, median_ms, open_deployed
 
 CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class OutsideEvaluation:
+    """How well a file tells images of the classes left out from its own."""
+
+    auroc: float
+    flagged: float | None  # percent of them; None: the file flags nothing
+    images: int
+
+    def __str__(self) -> str:
+        flagged = "" if self.flagged is None else f", {self.flagged:.2f} % flagged"
+        return f"AUROC {self.auroc:.3f}{flagged}  ({self.images:,} images of other classes)"
 
 
 @dataclass(frozen=True)
@@ -31,18 +46,27 @@ class Evaluation:
     test_images: int
     file_bytes: int
     latency_ms: float  # one image, one thread, median
+    test_ece: float  # expected calibration error, percent
+    false_alarms: float | None  # percent of the images that are flagged as outside; None: the file flags nothing
+    outside: OutsideEvaluation | None  # None: no class of the data is left out
 
     def __str__(self) -> str:
         by_class = ", ".join(f"{label}: {error:.2f} %" for label, error in self.test_error_by_class.items())
-        return "\n".join(
-            [
-                f"test error    {self.test_error:.2f} %  ({self.test_images:,} images of classes"
-                f" {', '.join(map(str, self.classes))})",
-                f"by class      {by_class}",
-                f"file          {self.file_bytes:,} bytes",
-                f"latency       {self.latency_ms:.3f} ms  (one image, one thread, median; {self.runtime})",
-            ]
-        )
+        lines = [
+            f"test error    {self.test_error:.2f} %  ({self.test_images:,} images of classes"
+            f" {', '.join(map(str, self.classes))})",
+            f"by class      {by_class}",
+            f"calibration   {self.test_ece:.2f} %  (expected calibration error)",
+        ]
+        if self.false_alarms is not None:
+            lines.append(f"false alarms  {self.false_alarms:.2f} %  (of these images, flagged as outside)")
+        if self.outside is not None:
+            lines.append(f"left out      {self.outside}")
+        lines += [
+            f"file          {self.file_bytes:,} bytes",
+            f"latency       {self.latency_ms:.3f} ms  (one image, one thread, median; {self.runtime})",
+        ]
+        return "\n".join(lines)
 
 
 def evaluate_command(
@@ -72,13 +96,18 @@ def evaluate_command(
             f"{file} was made for the classes {', '.join(map(str, network.labels))}, asked for {classes}",
             hint="leave --classes out, or name some of these",
         )
-    result = evaluate(network, test.restricted_to(only or ()), file)
+    left_out = test.images[~torch.isin(test.labels, torch.tensor(network.labels))]
+    result = evaluate(network, test.restricted_to(only or ()), left_out, file)
     show(asdict(result) if json else result, as_json=json)
 
 
-def evaluate(network: Deployed, examples: Split, file: Path) -> Evaluation:
-    """Errors over the given images, and the time for one image."""
-    wrong = torch.cat([network.answer(x) for x in examples.images.split(CHUNK)]) != examples.labels
+def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -> Evaluation:
+    """Errors over the given images, how images of other classes are told from them, and the time for one image."""
+    alarm = _alarm(network, file)
+    numbering = torch.tensor(network.labels)
+    logits = _logits(network, examples.images)
+    wrong = numbering[logits.argmax(1)] != examples.labels
+    places = (examples.labels[:, None] == numbering).int().argmax(1)
     return Evaluation(
         file=str(file),
         runtime=network.runtime,
@@ -91,7 +120,30 @@ def evaluate(network: Deployed, examples: Split, file: Path) -> Evaluation:
         test_images=len(examples),
         file_bytes=network.size,
         latency_ms=_latency_ms(network, examples.images[:1]),
+        test_ece=expected_calibration_error(torch.softmax(logits / network.temperature, dim=1), places),
+        false_alarms=_percent_flagged(alarm, logits),
+        outside=_outside(alarm, logits, _logits(network, left_out)) if len(left_out) else None,
     )
+
+
+def _alarm(network: Deployed, file: Path) -> Alarm | None:
+    try:
+        return Alarm.of({NAME: network.alarm})
+    except ValueError as error:
+        raise BhcError(f"{file} is damaged: {error}", hint="copy or make it again") from error
+
+
+def _logits(network: Deployed, images: Tensor) -> Tensor:
+    return torch.cat([network.logits(x) for x in images.split(CHUNK)])
+
+
+def _outside(alarm: Alarm | None, inside: Tensor, outside: Tensor) -> OutsideEvaluation:
+    score = outside_score if alarm is None else alarm.score
+    return OutsideEvaluation(auroc(score(inside), score(outside)), _percent_flagged(alarm, outside), len(outside))
+
+
+def _percent_flagged(alarm: Alarm | None, logits: Tensor) -> float | None:
+    return None if alarm is None else 100 * float(alarm.flags(logits).float().mean())
 
 
 def _latency_ms(network: Deployed, image: Tensor) -> float:

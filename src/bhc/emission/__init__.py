@@ -1,5 +1,7 @@
 """What comes out: a threshold or limits, a plan, a slim network, its bits, its files and its report."""
 
+from bhc.emission.alarm import Alarm, outside_score
+from bhc.emission.calibration import expected_calibration_error
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
 from bhc.emission.emit import DomainWarning, ThresholdWarning, emit
 from bhc.emission.guarantee import Guarantee
@@ -7,9 +9,12 @@ from bhc.emission.limits import Limits
 from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
 from bhc.emission.precision import Float32, Precision, VarianceBits
 from bhc.emission.report import Report
+from bhc.emission.roc import auroc
 from bhc.emission.slim import slim_model
+from bhc.emission.watch import Watch
 
 __all__ = [
+    "Alarm",
     "Compressed",
     "Cutter",
     "DomainWarning",
@@ -23,9 +28,13 @@ __all__ = [
     "Report",
     "ThresholdWarning",
     "VarianceBits",
+    "Watch",
+    "auroc",
     "emit",
+    "expected_calibration_error",
     "from_file",
     "make_plan",
+    "outside_score",
     "read",
     "slim_model",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bhc.emission.alarm import NAME, Alarm, outside_score
 from bhc.emission.report import Report, from_card, from_version_1
 from bhc.errors import BhcError
 from bhc.files import write_bytes
@@ -35,6 +36,8 @@ class Prediction:
     labels: Tensor  # (N,)
     probabilities: Tensor  # (N, classes), columns in the order of ``classes``
     classes: tuple[int, ...]
+    outside_score: Tensor  # (N,), larger means more likely outside the context
+    outside: Tensor | None = None  # (N,), bool: flagged as outside; None if the network was not made to
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,17 @@ class Compressed:
         """Logits are divided by it before the softmax; chosen on validation data where there was any."""
         return self.network.temperature
 
+    @cached_property
+    def alarm(self) -> Alarm | None:
+        """What flags inputs outside the context; None unless it was asked for with ``flag_outside``."""
+        return Alarm.of(self.network.card)
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        """Labels and probabilities; the probabilities are calibrated on validation data where there was any."""
+        """Labels and probabilities; the probabilities are calibrated on validation data where there was any.
+
+        Each input also gets a score for lying outside the context, and with ``flag_outside`` a verdict.
+        """
         if tuple(x.shape[1:]) != self.input_shape:
             raise BhcError(
                 f"inputs of shape {tuple(x.shape)}",
@@ -74,7 +85,11 @@ class Compressed:
         logits = self.network.graph(x)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
-        return Prediction(numbering[logits.argmax(1)], probabilities, self.classes)
+        labels = numbering[logits.argmax(1)]
+        if self.alarm is None:
+            return Prediction(labels, probabilities, self.classes, outside_score(logits))
+        scores, flags = self.alarm.score(logits), self.alarm.flags(logits)
+        return Prediction(labels, probabilities, self.classes, scores, flags)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
         """Write a packed ``.bhc`` file in one step, once it was found to read back."""
@@ -137,6 +152,7 @@ class Compressed:
     def metadata(self) -> dict[str, Any]:
         """What exported files carry beside the network."""
         names = self.report.class_names or tuple(map(str, self.classes))
+        alarm = {} if self.alarm is None else {NAME: self.alarm.to_card()}
         return {
             "context": self.report.context,
             "input_shape": list(self.input_shape),
@@ -144,6 +160,7 @@ class Compressed:
             "class_names": list(names),
             "temperature": self.temperature,
             "report": self.report.to_dict(),
+            **alarm,
         }
 
 

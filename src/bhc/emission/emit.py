@@ -11,6 +11,7 @@ from bhc.emission.plan import Cutter
 from bhc.emission.precision import Precision, VarianceBits
 from bhc.emission.search import Search
 from bhc.emission.trial import Workshop
+from bhc.emission.watch import Watch
 from bhc.training import TrainedModel
 
 
@@ -23,15 +24,27 @@ class DomainWarning(UserWarning):
 
 
 def emit(
-    model: TrainedModel, context: Context, *, limits: Limits | None = None, precision: Precision | None = None
+    model: TrainedModel,
+    context: Context,
+    *,
+    limits: Limits | None = None,
+    precision: Precision | None = None,
+    watch: Watch | None = None,
 ) -> Compressed:
-    """The network for ``context`` that keeps the limits: scales, cut, only the kept weights, steps, file."""
+    """The network for ``context`` that keeps the limits: scales, cut, only the kept weights, steps, file.
+
+    With a ``watch`` it flags inputs outside the context.
+    """
     limits, precision = limits or Limits(), precision or VarianceBits()
     began = time.perf_counter()
-    trial = Search(Workshop(model, Cutter(model.network, context)), limits, precision).best()
+    trial = Search(Workshop(model, Cutter(model.network, context), watch), limits, precision).best()
     report = replace(
         trial.report,
         file_bytes=trial.file_bytes,
+        ece_before=trial.ece_before,
+        ece=trial.ece,
+        flag_outside=None if trial.alarm is None else trial.alarm.rate,
+        outside_auroc=trial.outside_auroc,
         emit_ms=1e3 * (time.perf_counter() - began),
         latency_ms=None if limits.max_latency_ms is None else trial.stock.latency_ms,
         domain_distance=None if model.domains is None else model.domains.distance(context, model.network.space),

@@ -6,12 +6,12 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from bhc.contexts import Context
+from bhc.contexts import Context, FeatureSubsets
+from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 
-TEMPERATURES = 13  # five a decade, from 0.1 to 25
 HARD_IMAGES = 128
 CHUNK = 500
 
@@ -35,9 +35,12 @@ class Judge:
         labels: Tensor,  # places in ``classes``
         classes: tuple[int, ...],
         weights: Tensor | None = None,  # what an image of each class counts; None: each counts one
+        *,
+        as_stored: bool = True,  # whether the images are those of the run, nothing in them missing
     ) -> None:
         self.model, self.classes = model, classes
         self.images, self.labels, self.weights = images, labels, weights
+        self.as_stored = as_stored
 
     @classmethod
     def of(cls, model: TrainedModel, context: Context) -> "Judge | None":
@@ -49,17 +52,17 @@ class Judge:
             return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        return cls(model, examples.images, labels, classes, _weights(labels, context.frequencies))
+        images = _without_absent(examples.images, model, context)
+        weights = _weights(labels, context.frequencies)
+        return cls(model, images, labels, classes, weights, as_stored=images is examples.images)
 
     @property
     def num_images(self) -> int:
         return len(self.labels)
 
-    @torch.no_grad()
     def judge(self, graph: Graph) -> Verdict:
         """Run the network on all examples."""
-        fast = unrolled(graph)
-        logits = torch.cat([fast(images) for images in self.images.split(CHUNK)])
+        logits = logits_of(graph, self.images)
         weight = None if self.weights is None else self.weights.to(logits.dtype)
         loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
         return Verdict(self._wrong(logits), float(loss), logits)
@@ -79,6 +82,8 @@ class Judge:
         answers, validation = self.model.base_logits, self.model.validation
         if answers is None or validation is None:
             return None
+        if not self.as_stored:
+            return logits_of(self.model.network.base_model, self.images)[:, list(self.classes)]
         return answers[torch.isin(validation.labels, torch.tensor(self.classes))][:, list(self.classes)]
 
     @property
@@ -94,16 +99,32 @@ class Judge:
         own = self.labels[:, None]
         margin = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
         hardest = margin.argsort(stable=True)[:HARD_IMAGES]
-        return Judge(self.model, self.images[hardest], self.labels[hardest], self.classes, self.weights)
+        return Judge(
+            self.model, self.images[hardest], self.labels[hardest], self.classes, self.weights, as_stored=self.as_stored
+        )
 
     def calibrate(self, logits: Tensor) -> float:
-        """The temperature with the lowest cross-entropy, rounded so that it takes two bytes."""
-        candidates = torch.logspace(-1, 1.4, TEMPERATURES).half().float()
-        scaled = logits[None] / candidates[:, None, None]
-        losses = -torch.log_softmax(scaled, dim=2)[:, torch.arange(len(self.labels)), self.labels]
-        if self.weights is not None:
-            losses = losses * self.weights[self.labels]
-        return float(candidates[losses.mean(1).argmin()])
+        """The temperature with the lowest cross-entropy."""
+        return best_temperature(logits, self.labels, self.weights)
+
+    def calibration_error(self, logits: Tensor) -> float:
+        """The expected calibration error of the probabilities that logits stand for, percent."""
+        return expected_calibration_error(torch.softmax(logits, dim=1), self.labels, self.weights)
+
+
+@torch.no_grad()
+def logits_of(graph: Graph, images: Tensor) -> Tensor:
+    """What a network answers to images."""
+    fast = unrolled(graph)
+    return torch.cat([fast(part) for part in images.split(CHUNK)])
+
+
+def _without_absent(images: Tensor, model: TrainedModel, context: Context) -> Tensor:
+    """Images with zeros where a context's features are not there: all that the pretrained network would be given."""
+    for part in model.network.space.parts:
+        if isinstance(part, FeatureSubsets) and context.features is not None:
+            return images * part.over(context.features[None], tuple(images.shape[1:]))
+    return images
 
 
 def _weights(labels: Tensor, frequencies: tuple[float, ...] | None) -> Tensor | None:  # (classes,)

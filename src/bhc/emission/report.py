@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bhc.emission.alarm import Alarm
 from bhc.emission.guarantee import Guarantee
 from bhc.formats import QuantisedNetwork, c_memory, c_obstacle
 from bhc.training import FAR
@@ -47,6 +48,10 @@ class Report:
     latency_ms: float | None = None  # where it was asked for
     emit_ms: float | None = None  # from the context to the bytes of the file
     file_bytes: int | None = None
+    ece_before: float | None = None  # expected calibration error, percent; files do not store it
+    ece: float | None = None
+    flag_outside: float | None = None  # rate of false alarms, where inputs outside the context are flagged
+    outside_auroc: float | None = None  # on validation images of classes left out; files do not store it
 
     @property
     def pruning_ratio(self) -> float:
@@ -141,6 +146,11 @@ class Report:
             rows.append(("guarantee", str(self.guarantee)))
         if self.domain_distance is not None:
             rows.append(("domain", f"{self.domain_distance:.2f} of the usual distance from those seen in training"))
+        if self.ece is not None:
+            before = "" if self.ece_before is None else f"{self.ece_before:.2f} % -> "
+            rows.append(("calibration", f"{before}{self.ece:.2f} %  (expected calibration error, validation)"))
+        if self.flag_outside is not None:
+            rows.append(("flags outside", _flag_text(self.flag_outside, self.outside_auroc)))
         if self.latency_ms is not None:
             rows.append(("latency", f"{self.latency_ms:.3f} ms  (onnxruntime, one input, one thread)"))
         scale = "" if self.scale is None else f", scale {self.scale:.2g}"
@@ -178,6 +188,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
     card, layers = network.card, network.layers
     images = int(card.get("images", 0))
     reference, outside, names = card.get("reference_bits"), card.get("outside"), card.get("class_names")
+    alarm = Alarm.of(card)
     before = tuple(_positive(width) for width in card["architecture_before"])
     if len(before) != len(layers) or (reference is not None and len(reference) != len(layers)):
         raise ValueError("its report is about another number of layers")
@@ -201,6 +212,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
         outside=None if outside is None else (float(outside[0]), float(outside[1])),
         guarantee=_promised(card.get("guarantee")),
         file_bytes=file_bytes,
+        flag_outside=None if alarm is None else alarm.rate,
         **counts_of(network),
     )
 
@@ -270,6 +282,11 @@ def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> 
     """The names of these classes, unless they are the numbers anyway."""
     own = None if names is None else tuple(names[label] for label in classes)
     return None if own == tuple(map(str, classes)) else own
+
+
+def _flag_text(rate: float, area: float | None) -> str:
+    tried = "" if area is None else f"; AUROC {area:.3f} on validation images of classes left out"
+    return f"at most {100 * rate:g} % false alarms where it was set{tried}"
 
 
 def _dashes(numbers: tuple[int, ...]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from bhc.emission.alarm import NAME, Alarm
 from bhc.emission.guarantee import Guarantee
 from bhc.emission.judge import Judge, Verdict
 from bhc.emission.plan import Cutter, Plan
@@ -11,6 +12,7 @@ from bhc.emission.quantise import quantise
 from bhc.emission.reference_bits import reference_bits
 from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
 from bhc.emission.slim import SlimLayer, Slimmer, assemble
+from bhc.emission.watch import Watch
 from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
 from bhc.graph import Graph
 from bhc.training import TrainedModel
@@ -22,8 +24,8 @@ LONGEST_FRACTION = 0.1  # a weighted count that takes as many bytes as any
 class Workshop:
     """What is generated once for a context and serves every trial."""
 
-    def __init__(self, model: TrainedModel, cutter: Cutter) -> None:
-        self.model, self.cutter = model, cutter
+    def __init__(self, model: TrainedModel, cutter: Cutter, watch: Watch | None = None) -> None:
+        self.model, self.cutter, self.watch = model, cutter, watch
         self.slimmer = Slimmer(cutter)
         self.judge = Judge.of(model, cutter.context)
 
@@ -109,7 +111,38 @@ class Trial:
         """The network as it is saved: calibrated, with its card."""
         judge, verdict = self.stock.workshop.judge, self.verdict
         temperature = 1.0 if judge is None or verdict is None else judge.calibrate(verdict.logits)
-        return replace(self.network, temperature=temperature, card=to_card(self.report))
+        card = to_card(self.report)
+        if self.alarm is not None:
+            card[NAME] = self.alarm.to_card()
+        return replace(self.network, temperature=temperature, card=card)
+
+    @cached_property
+    def _settled(self) -> tuple[Alarm | None, float | None]:
+        watch = self.stock.workshop.watch
+        return (None, None) if watch is None else watch.settle(self.network.graph)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """What flags inputs outside the context, where it was asked for."""
+        return self._settled[0]
+
+    @property
+    def outside_auroc(self) -> float | None:
+        return self._settled[1]
+
+    @property
+    def ece_before(self) -> float | None:
+        """Expected calibration error of the pretrained network, percent."""
+        judge = self.stock.workshop.judge
+        return None if judge is None or judge.base_logits is None else judge.calibration_error(judge.base_logits)
+
+    @property
+    def ece(self) -> float | None:
+        """That of this one, with its temperature."""
+        judge, verdict = self.stock.workshop.judge, self.verdict
+        if judge is None or verdict is None:
+            return None
+        return judge.calibration_error(verdict.logits / self.finished.temperature)
 
     @cached_property
     def content(self) -> bytes:
@@ -123,7 +156,7 @@ class Trial:
     def has_at_most(self, size: int) -> bool:
         """Whether the file fits. Decided, where it can be, without running the network for its errors."""
         judge = self.stock.workshop.judge
-        if judge is None:
+        if judge is None or self.stock.workshop.watch is not None:
             return self.file_bytes <= size
         # Of what a card says, only the scale and the count of errors differ between roundings of one cut.
         error = 100.0 if judge.weights is None else LONGEST_FRACTION * 100 / judge.num_images

@@ -1,8 +1,9 @@
 """An exported file of any form, ready to answer: what ``bhc evaluate`` runs."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,8 @@ class Deployed:
     runtime: str
     size: int
     logits: Callable[[Tensor], Tensor]  # inputs as they are stored, of any dtype
-
-    def answer(self, x: Tensor) -> Tensor:
-        """Labels in the original numbering."""
-        return torch.tensor(self.labels)[self.logits(x).argmax(1)]
+    temperature: float = 1.0  # logits are divided by it before the softmax
+    alarm: Any = None  # as the file stores it, where the network flags inputs outside its context
 
 
 def open_deployed(path: Path) -> Deployed:
@@ -47,7 +46,15 @@ def _open_packed(path: Path) -> Deployed:
         with torch.no_grad():
             return network.graph(x.float())
 
-    return Deployed(network.labels, network.input_shape, "torch", file.size, logits)
+    return Deployed(
+        network.labels,
+        network.input_shape,
+        "torch",
+        file.size,
+        logits,
+        temperature=network.temperature,
+        alarm=network.card.get("alarm"),
+    )
 
 
 def _open_onnx(path: Path) -> Deployed:
@@ -56,12 +63,13 @@ def _open_onnx(path: Path) -> Deployed:
         session = open_session(content)
         (source,) = session.get_inputs()
         metadata = session.get_modelmeta().custom_metadata_map
-        labels, shape = json.loads(metadata["bhc.classes"]), source.shape[1:]
+        ours = {name.removeprefix("bhc."): text for name, text in metadata.items() if name.startswith("bhc.")}
+        known = {name: json.loads(text) for name, text in ours.items()} | {"input_shape": source.shape[1:]}
 
         def logits(x: Tensor) -> Tensor:
             return torch.from_numpy(session.run(None, {source.name: x.float().numpy()})[0])
 
-        return _checked(labels, shape, "onnxruntime", len(content), logits)
+        return _checked(known, "onnxruntime", len(content), logits)
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise _not_ours(path, error) from error
 
@@ -70,27 +78,37 @@ def _open_program(path: Path) -> Deployed:
     content = read_bytes(path, limit=LARGEST_FILE)
     try:
         program, metadata = load_program(content)
-        shape = metadata["input_shape"]
 
         def logits(x: Tensor) -> Tensor:
             with torch.no_grad():
                 return program(x.float())
 
-        return _checked(metadata["classes"], shape, "torch, exported program", len(content), logits)
+        return _checked(metadata, "torch, exported program", len(content), logits)
     except Exception as error:  # torch's loader raises whatever its parts raise
         raise _not_ours(path, error) from error
 
 
-def _checked(labels: Any, shape: Any, runtime: str, size: int, logits: Callable[[Tensor], Tensor]) -> Deployed:
-    """The opened file, if its labels fit what it answers to zeros."""
+def _checked(known: Mapping[str, Any], runtime: str, size: int, logits: Callable[[Tensor], Tensor]) -> Deployed:
+    """The opened file, if what is known about it fits what it answers to zeros."""
+    labels, shape, temperature = known["classes"], known["input_shape"], known.get("temperature", 1.0)
     numbers = [*labels, *shape]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("its labels or its input shape are not whole numbers")
+    if type(temperature) not in (int, float) or not 0 < temperature < inf:
+        raise ValueError(f"a temperature of {str(temperature)[:60]}")
     for batch in (1, 3):
         answer = logits(torch.zeros(batch, *shape))
         if tuple(answer.shape) != (batch, len(labels)):
             raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
-    return Deployed(tuple(labels), tuple(shape), runtime, size, logits)
+    return Deployed(
+        tuple(labels),
+        tuple(shape),
+        runtime,
+        size,
+        logits,
+        temperature=float(temperature),
+        alarm=known.get("alarm"),
+    )
 
 
 def _not_ours(path: Path, error: Exception) -> BhcError:

@@ -17,7 +17,7 @@ ONE = 1 << 31
 CARD_NAMES = (
     "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
     "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
-    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee",
+    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
 from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.layout import KIND_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
+from bhc.formats.packed.layout import CARD_NAMES, KIND_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
 from bhc.graph import Add, Affine, GlobalMean, Subsample
 from tests.formats.graphs import wired
 
@@ -137,7 +137,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a temperature that is none": (put(3, float("nan")), "finite number"),
     "a whole temperature": (put(3, 1), "finite number"),
     "a card that is a list": (put(4, []), "header"),
-    "an unknown name": (put(4, 20, 0), "unknown name"),
+    "an unknown name": (put(4, len(CARD_NAMES), 0), "unknown name"),
     "a negative name": (put(4, -1, 0), "unknown name"),
     "a name spelled out": (put(4, "images", 9), "one way"),
     "a name twice, once spelled out": (put(4, "context", {}), "one way"),

@@ -30,7 +30,7 @@ KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
 CARD_NAMES = (
     "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
     "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
-    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee",
+    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm",
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
 
