@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import bhc
 from bhc import models
@@ -14,7 +15,19 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet, Split
 from bhc.hypernet import GeneratorSpec, generator_from_dict
 from bhc.results import exact_convolutions
-from bhc.training import Point, Progress, Recipe, RunFolder, ThresholdTrial, load_weights, pooled, try_thresholds
+from bhc.training import (
+    Point,
+    Progress,
+    Recipe,
+    RunFolder,
+    ThresholdTrial,
+    error_of,
+    load_weights,
+    pooled,
+    pretrain,
+    save_weights,
+    try_thresholds,
+)
 
 CURVE_POINTS = 25
 CHECKPOINT_EVERY = 4000
@@ -88,16 +101,18 @@ class Bench:
         recipe: Recipe | None = None,
         generator: GeneratorSpec | None = None,
         family: str | None = None,
-        train: Split | None = None,
-        calibration: Split | None = None,
+        calibration: int | None = None,
     ) -> bhc.Compressor:
-        """The model of a name: as it was trained before, from where that was interrupted, or anew."""
+        """The model of a name: as it was trained before, from where that was interrupted, or anew.
+
+        The last ``calibration`` training images are kept from all training, that of the pretrained network too.
+        """
         folder = self.runs / f"{self.config.name}-seed{self.seed}" / name
         run = RunFolder(folder)
         if run.description.exists():
             return bhc.load(folder)
-        weights = self.runs / f"{self.config.model}-{self.dataset.name}.safetensors"
-        net = load_weights(weights, self.config.model, self.dataset)
+        dataset, held_out = (self.dataset, None) if calibration is None else self.dataset.held_out(calibration)
+        net = self._pretrained(dataset, calibration or 0)
         model = bhc.wrap(
             net,
             space,
@@ -109,9 +124,9 @@ class Bench:
         )
         return bhc.fit(
             model,
-            train or self.dataset.train,
-            self.dataset.validation,
-            calibration_set=calibration,
+            dataset.train,
+            dataset.validation,
+            calibration_set=held_out,
             recipe=recipe or self.config.recipe(),
             run=folder,
             resume=run.checkpoint.exists(),
@@ -121,6 +136,17 @@ class Bench:
             progress=self.progress,
             device=self.device,
         )
+
+    def _pretrained(self, dataset: DataSet, held_out: int) -> nn.Sequential:
+        """The network that everything starts from, to which so many images are new; made where there is none."""
+        name = self.config.model
+        path = self.runs / f"{name}-{dataset.name}{f'-without-{held_out}' if held_out else ''}.safetensors"
+        if not path.exists():
+            self.runs.mkdir(parents=True, exist_ok=True)
+            net = pretrain(name, dataset, progress=self.progress, device=self.device).cpu()
+            errors = {f"{part}_error": error_of(net, getattr(dataset, part)) for part in ("validation", "test")}
+            save_weights(path, name, net, dataset, errors=errors, held_out=held_out)
+        return load_weights(path, name, dataset, held_out=held_out)
 
     def trials(
         self, model: bhc.Compressor, conditions: Conditions, examples: Split, thresholds: Sequence[float]

@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from bhc.emission.guarantee import lower_bound
 
 import bhc
 from bhc.contexts import all_subsets
 from bhc.data import Split
+from bhc.emission.binomial import upper_bound
 from bhc.results import logits
 from questions.bench import Bench
 
@@ -17,11 +17,9 @@ CONTEXTS = 100
 def answer(bench: Bench) -> dict[str, Any]:
     """Each context's network with its promise, and its errors on test images."""
     asked, dataset = bench.config.asked, bench.dataset
-    sizes, held = tuple(asked["sizes"]), asked["calibration"]
-    train = Split(dataset.train.images[:-held], dataset.train.labels[:-held])
-    calibration = Split(dataset.train.images[-held:], dataset.train.labels[-held:])
+    sizes = tuple(asked["sizes"])
     space = bhc.ClassSubsets(dataset.num_classes, bhc.RandomSubsets(sizes))
-    model = bench.train("model", space, train=train, calibration=calibration)
+    model = bench.train("model", space, calibration=asked["calibration"])
     subsets = list(all_subsets(dataset.num_classes, sizes))
     order = torch.randperm(len(subsets), generator=torch.Generator().manual_seed(0))[:CONTEXTS]
     rows = [_row(model, dataset.test, subsets[place], asked) for place in order.tolist()]
@@ -51,5 +49,5 @@ def _row(model: bhc.Compressor, test: Split, subset: tuple[int, ...], asked: dic
         "images": len(examples),
         "wrong": wrong,
         "error": 100 * wrong / len(examples),
-        "lower_bound": 100 * lower_bound(wrong, len(examples), 0.95),
+        "lower_bound": 100 * (1 - upper_bound(len(examples) - wrong, len(examples), confidence=0.95)),
     }

@@ -9,11 +9,13 @@ from torch.nn import functional as F
 
 import bhc
 from bhc.contexts import ContextBatch
+from bhc.data import DataSet
 from bhc.emission import read
 from bhc.formats import open_session
 from bhc.graph import LAYERS
 from bhc.models.normalise import Normalise
 from bhc.posterior import FreshNoise
+from bhc.training import Silent
 
 from ..formats.chains import TORCH_REMARKS
 from ..formats.test_c_header import GCC, run
@@ -203,3 +205,19 @@ def test_a_trained_model_sees_nothing_of_missing_features() -> None:
     torch.testing.assert_close(small.module(x), small.module(changed))
     assert small.classes == (1, 2)
     assert model.compress().module(x).shape == (120, 4)
+
+
+def test_the_error_before_is_that_of_the_full_network_with_zeros(digits: DataSet, pretrained: nn.Sequential) -> None:
+    model = bhc.wrap(pretrained, bhc.FeatureSubsets((1, 8, 8)), example_input=digits.train.images[:1])
+    recipe = (bhc.Learn(steps=4, contexts=4, examples=4),)
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    left = torch.zeros(1, 8, 8, dtype=torch.bool)
+    left[..., :4] = True
+    validation = model.model.validation
+    assert validation is not None
+    zeroed = 100 * float((pretrained(validation.images * left).argmax(1) != validation.labels).float().mean())
+    report = model.compress(features=left, threshold=1.0).report
+    assert report.error_before == pytest.approx(zeroed)
+    whole = model.compress(features=torch.ones(1, 8, 8, dtype=torch.bool), threshold=1.0).report
+    assert whole.error_before is not None
+    assert whole.error_before < zeroed
