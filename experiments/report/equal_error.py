@@ -29,13 +29,21 @@ def quotients(
     first: Sequence[Front], second: Sequence[Front], *, ratio: str, extra: Sequence[float] = ()
 ) -> list[AtError]:
     """Both methods over the errors that every front of both covers, one front a seed."""
+    span = covered(first, second)
+    if span is None:
+        return []
+    inside = sorted(error for error in {*ERRORS, *extra} if span[0] <= error <= span[1])
+    return [AtError(error, _mean(first, error, ratio), _mean(second, error, ratio)) for error in inside]
+
+
+def covered(first: Sequence[Front], second: Sequence[Front]) -> tuple[float, float] | None:
+    """The smallest and the largest error that every front of both covers."""
     fronts = [*first, *second]
     if not first or not second or not all(fronts):
-        return []
+        return None
     low = max(front[0]["error"] for front in fronts)
     high = min(front[-1]["error"] for front in fronts)
-    inside = sorted(error for error in {*ERRORS, *extra} if low <= error <= high)
-    return [AtError(error, _mean(first, error, ratio), _mean(second, error, ratio)) for error in inside]
+    return (low, high) if low <= high else None
 
 
 def _mean(fronts: Sequence[Front], error: float, ratio: str) -> float:

@@ -10,6 +10,8 @@ from bhc.files import read_json
 
 from .paper import Paper
 
+BEYOND = "contexts"  # the experiment of the questions beyond the paper, whose files have a form and tables of their own
+
 
 @dataclass(frozen=True)
 class Run:
@@ -75,6 +77,8 @@ def read_results(folder: Path, papers: Sequence[Paper]) -> Results:
     """Every ``FOLDER/EXPERIMENT/RUN.json`` that one of the papers has a row for."""
     runs, set_aside, timings = [], [], []
     for path in sorted(folder.glob("*/*.json")):
+        if path.parent.name == BEYOND:
+            continue
         data = read_json(path, limit=256 << 20)
         if isinstance(data, dict) and data.get("experiment") == "speed":
             timings.append(data)

@@ -54,18 +54,18 @@ def _draw_accuracy(axes: Axes, results: Results, model: str) -> None:
     drawn = {key: _draw_curves(axes, results, model, *key) for key in LINES}
     missing = [_label(*key) for key, points in drawn.items() if not points]
     if len(missing) == len(LINES):
-        _say_nothing(axes)
+        say_nothing(axes)
         return
     if missing:
         axes.text(0.02, 0.02, f"{NOT_RUN}: {', '.join(missing)}", transform=axes.transAxes, fontsize=8)
     points = [point for some in drawn.values() for point in some]
     _accuracy_scale(axes, [accuracy for _, accuracy in points])
-    _rate_scale(axes, [rate for rate, accuracy in points if accuracy >= LOWEST])
+    rate_scale(axes, [rate for rate, accuracy in points if accuracy >= LOWEST])
     axes.minorticks_off()
     axes.grid(alpha=0.25, lw=0.6)
 
 
-def _rate_scale(axes: Axes, rates: Sequence[float]) -> None:
+def rate_scale(axes: Axes, rates: Sequence[float]) -> None:
     """As far as any network is of use."""
     low, high = min(rates, default=1.0) / 1.15, 1.3 * max(rates, default=10.0)
     axes.set_xscale("log")
@@ -153,7 +153,7 @@ def _common_bins(rates: Sequence[float]) -> list[float]:
 
 def _draw_rates(axes: Axes, rates: Rates, bins: list[float]) -> None:
     if not rates:
-        _say_nothing(axes)
+        say_nothing(axes)
         return
     values = [np.clip(group, -EDGE, EDGE) for group in rates.values()]
     labels = [f"{name} ({len(group):,})" for name, group in rates.items()]
@@ -176,7 +176,7 @@ def _colours(count: int) -> list[str]:
     return [to_hex(colour) for colour in matplotlib.colormaps["viridis"](np.linspace(0, 1, count))]
 
 
-def _say_nothing(axes: Axes) -> None:
+def say_nothing(axes: Axes) -> None:
     axes.text(0.5, 0.5, NOT_RUN, ha="center", va="center", transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])

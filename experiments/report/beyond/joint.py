@@ -1,0 +1,95 @@
+"""What a model for classes and budgets together loses against models for one budget each."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..equal_error import Front
+from ..markdown import bullets, document, table
+from ..numbers import NOTHING, error_text, ratio_text
+from .answers import Answers, Case
+from .checks import Check, Judgement, at_least, verdict
+from .fronts import LARGEST, Comparison, compare, front_of
+from .page import page
+
+HEADER = [
+    "budget",
+    "errors of both, %",
+    "middle, %",
+    "joint there",
+    "alone there",
+    "quotient there",
+    "smallest quotient (at)",
+    "against the target",
+]
+NOTHING_SAID = "nothing said"
+KINDS = ("joint", "alone")
+RULES = (
+    "One model is told classes and a budget; beside it, at each budget, stands a model that was trained for classes at"
+    " this budget's weight alone. With nothing said it stands beside a model for all classes without conditions.",
+    "Ratios are harmonic over the same subsets. Of each curve the thresholds that no other beats on validation data,"
+    " read on test data; between two of them the logarithm of the ratio in proportion to the error.",
+    f"The quotient is joint over alone at equal test error, on the errors that both fronts cover up to {LARGEST:g} %."
+    " The smallest quotient counts; the middle is that of the errors covered.",
+)
+
+
+def joint(answers: Answers) -> str:
+    return page("One model for classes and budgets", answers.of("joint"), _section, RULES, "joint.png")
+
+
+def judge(case: Case) -> Judgement:
+    wanted = case.targets["quotient"]
+    found = {budget: compared(case, budget) for budget in budgets_of(case)}
+    known = {budget: one for budget, one in found.items() if one is not None}
+    checks = [_check(f"quotient at {budget:g}", one, wanted) for budget, one in found.items()]
+    misses = "; ".join(check.miss for check in checks if check.miss)
+    texts = ", ".join(f"{one.smallest.quotient:.2f} at {budget:g}" for budget, one in known.items())
+    return Judgement(
+        f"smallest quotient by budget: {texts or 'none'}", (Check(f"quotient at least {wanted:g} at each", misses),)
+    )
+
+
+def budgets_of(case: Case) -> list[float]:
+    return [group["budget"] for group in case.values[0]["budgets"]]
+
+
+def curves_of(case: Case, budget: float | None, kind: str) -> list[Mapping[str, Any]]:
+    """One entry a seed; without a budget those with nothing said."""
+    if budget is None:
+        return [value["nothing_said"][kind] for value in case.values]
+    return [group[kind] for value in case.values for group in value["budgets"] if group["budget"] == budget]
+
+
+def compared(case: Case, budget: float | None) -> Comparison | None:
+    fronts: list[Sequence[Front]] = [[front_of(curves) for curves in curves_of(case, budget, kind)] for kind in KINDS]
+    return compare(*fronts)
+
+
+def _check(name: str, found: Comparison | None, wanted: float) -> Check:
+    if found is None:
+        return Check(f"{name} at least {wanted:g}", f"{name}: no error up to {LARGEST:g} % lies on both fronts")
+    return at_least(name, found.smallest.quotient, wanted)
+
+
+def _section(case: Case) -> str:
+    rows = [_row(case, budget) for budget in [*budgets_of(case), None]]
+    result = judge(case)
+    return document(table(HEADER, rows), bullets([f"{result.target}: {result.verdict}"])).rstrip()
+
+
+def _row(case: Case, budget: float | None) -> list[str]:
+    found = compared(case, budget)
+    name = NOTHING_SAID if budget is None else f"{budget:g}"
+    verdict_text = "none set" if budget is None else verdict([_check("quotient", found, case.targets["quotient"])])
+    if found is None:
+        return [name, *[NOTHING] * 6, verdict_text]
+    return [
+        name,
+        f"{error_text(found.low)} to {error_text(found.high)}",
+        error_text(found.middle.error),
+        ratio_text(found.middle.first),
+        ratio_text(found.middle.second),
+        f"{found.middle.quotient:.2f}",
+        f"{found.smallest.quotient:.2f} ({error_text(found.smallest.error)} %)",
+        verdict_text,
+    ]
