@@ -1,16 +1,17 @@
-"""The tables and figures of the paper's experiments, from result files.
+"""The tables and figures of the paper's experiments and of the questions beyond them, from result files.
 
     python experiments/tables.py [--results DIR] [--out DIR]
 
-Reads every RESULTS/EXPERIMENT/RUN.json and every paper/NAME.toml; writes markdown and PNG files into OUT/NAME. A row
-without a result says "not run"; a target that was not reached says so.
+Reads every RESULTS/EXPERIMENT/RUN.json and every paper/NAME.toml; writes markdown and PNG files into OUT/NAME. Of the
+questions beyond the paper it reads every RESULTS/contexts/CONFIGURATION-seedN.json and targets.toml; OUT/contexts has
+their tables. A row without a result says "not run"; a target that was not reached says so.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from report import build, read_papers, read_results
+from report import build, read_answers, read_papers, read_results
 
 from bhc.errors import BhcError
 
@@ -25,11 +26,12 @@ def main() -> int:
     try:
         papers = read_papers(HERE / "paper")
         results = read_results(arguments.results, papers)
-        written = build(results, papers, arguments.out)
+        answers = read_answers(arguments.results, HERE / "configs" / "contexts", HERE / "targets.toml", papers)
+        written = build(results, papers, arguments.out, answers)
     except BhcError as error:
         print(error, file=sys.stderr)
         return 2
-    for reason in results.set_aside:
+    for reason in (*results.set_aside, *answers.set_aside):
         print(f"set aside: {reason}", file=sys.stderr)
     print("\n".join(map(str, written)))
     return 0

@@ -9,11 +9,13 @@ from matplotlib.figure import Figure
 from bhc.cli.plots import save_figure
 from bhc.files import write_bytes
 
+from . import beyond
+from .beyond import Answers
 from .budgets import BASELINES, budgets
 from .classes import classes
 from .contexts import contexts
 from .histogram import METHODS, histogram
-from .load import Results
+from .load import BEYOND, Results
 from .paper import Paper
 from .per_context import per_context
 from .pictures import accuracy_figure, dropout_figure
@@ -45,12 +47,15 @@ ONLY_WITH = {  # made where a network has one of these rows; all others always
 }
 
 
-def build(results: Results, papers: Sequence[Paper], out: Path) -> list[Path]:
-    """Write every table and figure, a folder a paper; the paths written.
+def build(results: Results, papers: Sequence[Paper], out: Path, answers: Answers | None = None) -> list[Path]:
+    """Write every table and figure, a folder a paper and one of the answers beyond them; the paths written.
 
     All text is made before the first file is replaced.
     """
     texts, figures = made(TABLES, results, papers), made(FIGURES, results, papers)
+    if answers is not None:
+        texts |= made_beyond(beyond.TABLES, answers)
+        figures |= made_beyond(beyond.FIGURES, answers)
     for place, text in texts.items():
         write_bytes(out / place, text.encode())
     for place, figure in figures.items():
@@ -68,6 +73,11 @@ def made(
         for name, make in makers.items()
         if called_for(name, paper)
     }
+
+
+def made_beyond(makers: Mapping[str, Callable[[Answers], Made]], answers: Answers) -> dict[Path, Made]:
+    """The same of the questions beyond the papers."""
+    return {Path(BEYOND, name): make(answers) for name, make in makers.items()}
 
 
 def called_for(name: str, paper: Paper) -> bool:

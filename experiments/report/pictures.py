@@ -70,7 +70,7 @@ def rate_scale(axes: Axes, rates: Sequence[float]) -> None:
     low, high = min(rates, default=1.0) / 1.15, 1.3 * max(rates, default=10.0)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    marks = (1, 2, 5) if high < 2000 * low else (1,)
+    marks = (1, 2, 3, 5, 7) if high < 8 * low else (1, 2, 5) if high < 2000 * low else (1,)
     axes.set_xticks([tick for power in range(6) for mark in marks if low <= (tick := mark * 10**power) <= high])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("compression rate (times fewer weights)")

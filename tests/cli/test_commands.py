@@ -379,3 +379,21 @@ def test_the_installed_command_runs() -> None:
     assert done.returncode == 0
     for command in ("demo", "pretrain", "train", "compress", "export", "evaluate", "inspect"):
         assert command in done.stdout
+
+
+def test_where_classes_appear_unequally_often_the_expected_error_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    weighing_model: bhc.Compressor,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "small.bhc"
+    weighing_model.compress(classes={8: 0.9, 3: 0.1}, threshold=-1.0).save(path).to_onnx(tmp_path / "small.onnx")
+    for file in (path, tmp_path / "small.onnx"):
+        assert call(monkeypatch, "evaluate", file, "--data", "digits", "--json") == 0
+        result = json.loads(capsys.readouterr().out)
+        by_class = result["test_error_by_class"]
+        assert by_class["3"] != by_class["8"]
+        assert result["test_error"] == pytest.approx(0.1 * by_class["3"] + 0.9 * by_class["8"], rel=1e-6)
+        assert call(monkeypatch, "evaluate", file, "--data", "digits") == 0
+        assert "3 (0.1), 8 (0.9)" in capsys.readouterr().out

@@ -5,12 +5,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from experiments.report import build
+from experiments.report import beyond, build
 from experiments.report.budgets import budgets
-from experiments.report.build import TABLES, made
+from experiments.report.build import TABLES, made, made_beyond
 from experiments.report.classes import classes
 from experiments.report.contexts import contexts
 from experiments.report.histogram import histogram
+from experiments.report.load import BEYOND
 from experiments.report.methods import TABLE_METHODS, TITLES
 from experiments.report.numbers import measure, ratio_text, with_spread
 from experiments.report.paper import Paper
@@ -23,6 +24,7 @@ from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
+from tests.experiments.made_up_answers import read
 from tests.experiments.synthetic import (
     CAFFE,
     LENET,
@@ -314,7 +316,7 @@ def test_the_same_results_give_the_same_bytes_and_the_figures_are_pictures(tmp_p
     assert all(picture.startswith(PNG) and len(picture) > 10_000 for picture in pictures)
 
 
-def test_the_script_writes_a_folder_for_each_data_set(
+def test_the_script_writes_a_folder_for_each_data_set_and_one_for_the_questions_beyond_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "results", run(LENET, "bhc-cy"))
@@ -324,20 +326,26 @@ def test_the_script_writes_a_folder_for_each_data_set(
     assert sorted(capsys.readouterr().out.split()) == list(map(str, written))
     names = {folder.name: {path.name for path in folder.iterdir()} for folder in out.iterdir()}
     common = {"table1.md", "table2.md", "contexts.md", "classes.md", "short.md", "histogram.md", "log_dropout.png"}
-    assert names == {"cifar10": common, "mnist": common | {"budgets.md", "per_context.md", "cw.png"}}
+    assert names == {
+        "cifar10": common,
+        "mnist": common | {"budgets.md", "per_context.md", "cw.png"},
+        "contexts": {*beyond.TABLES, *beyond.FIGURES},
+    }
 
 
 def test_the_committed_tables_are_those_of_the_committed_results() -> None:
     """Whoever adds a result, or changes what a table says, runs ``experiments/tables.py``; nobody edits its files."""
-    tables, expected = EXPERIMENTS / "tables", made(TABLES, read_all(EXPERIMENTS / "results"), list(PAPERS.values()))
+    tables, results = EXPERIMENTS / "tables", EXPERIMENTS / "results"
+    expected = made(TABLES, read_all(results), list(PAPERS.values())) | made_beyond(beyond.TABLES, read(results))
     assert {path.relative_to(tables) for path in tables.rglob("*.md")} == set(expected)
     for place, text in expected.items():
         assert (tables / place).read_bytes() == text.encode(), f"{place} is not what tables.py writes"
 
 
 def test_every_committed_result_is_one_of_its_configuration_as_it_stands() -> None:
-    configs = {path.stem: tomllib.loads(path.read_text()) for path in (EXPERIMENTS / "configs").glob("*.toml")}
-    found = [path for paper in PAPERS.values() for path in (EXPERIMENTS / "results" / paper.experiment).glob("*.json")]
+    configs = {path.stem: tomllib.loads(path.read_text()) for path in (EXPERIMENTS / "configs").rglob("*.toml")}
+    experiments = [*(paper.experiment for paper in PAPERS.values()), BEYOND]
+    found = [path for name in experiments for path in (EXPERIMENTS / "results" / name).glob("*.json")]
     assert found
     for path in found:
         result = json.loads(path.read_text())

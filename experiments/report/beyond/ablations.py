@@ -7,7 +7,7 @@ from ..equal_error import ERRORS, Front
 from ..markdown import document, table
 from ..numbers import NOTHING, mean_of, measure, ratio_text, whole_text
 from .answers import Answers, Case
-from .checks import Judgement
+from .checks import NONE_SET, Judgement
 from .fronts import RATIO, front_of
 from .page import page
 
@@ -25,6 +25,10 @@ RULES = (
 
 def ablations(answers: Answers) -> str:
     return page("What each part is worth", answers.of("ablations"), _section, RULES, "ablations.png")
+
+
+def target(case: Case) -> str:
+    return NONE_SET
 
 
 def judge(case: Case) -> Judgement:

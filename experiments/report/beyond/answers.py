@@ -8,6 +8,7 @@ from typing import Any
 
 from questions.bench import Config
 
+from bhc.errors import BhcError
 from bhc.files import read_json
 
 from ..load import BEYOND
@@ -15,7 +16,7 @@ from ..numbers import NOT_RUN
 from ..paper import Paper
 from .forms import FORMS, check
 
-NEEDED = {"question": str, "model": str, "seed": float, "train_device": str, "seconds": float, "answer": dict}
+NEEDED = {"question": str, "model": str, "seed": float, "train_device": str, "seconds": float, "answer": {}}
 
 
 @dataclass(frozen=True)
@@ -106,5 +107,7 @@ def _targets(wanted: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def _read(path: Path, config: Config) -> Answer:
     data = read_json(path, limit=256 << 20)
     check(data, NEEDED, str(path))
+    if data["question"] != config.question:
+        raise BhcError(f"{path} answers {data['question']}, not {config.question}", hint="it has another file's name")
     check(data["answer"], FORMS[config.question], f"{path}: answer")
     return Answer(path, data)

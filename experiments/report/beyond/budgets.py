@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -14,11 +15,11 @@ from .page import page
 
 RIVALS = {"thresholds_at": "threshold moved at budget", "alone": "trained for budget"}
 RULES = (
-    "One model for all classes and any budget, always cut at the same threshold: the dial. The threshold is the one that"
-    " is smallest in size at the largest budget within an error on validation data.",
+    "One model for all classes and any budget, always cut at the same threshold: the dial. It is the threshold with the"
+    " largest ratio at the largest budget within an error on validation data.",
     "Against it: the same model at a fixed budget with its threshold moved, and models trained for the weight of one"
-    " budget alone, with their thresholds moved. Shown is the test error of each at the ratio of the dial: of each curve"
-    " the thresholds that no other beats on validation data, read on test data, linear in the logarithm of the ratio."
+    " budget alone, with their thresholds moved. Shown is the test error of each at the dial's ratio: of each curve the"
+    " thresholds that no other beats on validation data, read on test data, linear in the logarithm of the ratio."
     " Under its smallest ratio a curve keeps that point's error; beyond its largest there is none.",
     "A step falls where the ratio is smaller at the larger of two neighbouring budgets.",
 )
@@ -35,6 +36,11 @@ class Stop:
 
 def budgets(answers: Answers) -> str:
     return page("The budget as a dial", answers.of("budgets"), _section, RULES, "budgets.png")
+
+
+def target(case: Case) -> str:
+    limit = case.targets["falls"]
+    return f"the ratio falls at {limit} steps at most" if limit else "the ratio never falls as the budget rises"
 
 
 def judge(case: Case) -> Judgement:
@@ -55,7 +61,7 @@ def _steps(case: Case) -> str:
 def falls_of(sweep: Sequence[Mapping[str, Any]]) -> int:
     """How often the ratio is smaller at the next budget."""
     ratios = [stop["ratio"] for stop in sorted(sweep, key=lambda stop: stop["budget"])]
-    return sum(after < before for before, after in zip(ratios, ratios[1:], strict=False))
+    return sum(after < before for before, after in pairwise(ratios))
 
 
 def stops_of(case: Case) -> list[Stop]:
@@ -87,12 +93,11 @@ def _section(case: Case) -> str:
         f"The dial less {RIVALS[kind]} {budget}: {_difference(stops, own)}."
         for (kind, budget), own in zip(rivals, others, strict=True)
     ]
-    result = judge(case)
     thresholds = ", ".join(f"{value['threshold']:.2f}" for value in case.values)
     return document(
         f"The dial is cut at threshold {thresholds}.",
         table(header, rows),
-        bullets([f"{result.target}: {result.verdict}; {_steps(case)}", *lines]),
+        bullets([f"{target(case)}: {judge(case).verdict}; {_steps(case)}", *lines]),
     ).rstrip()
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..numbers import Text, ratio_text
+from ..numbers import NOTHING, Text, ratio_text
 from ..verdicts import TOLERANCE
+
+NONE_SET = "none set"
 
 
 @dataclass(frozen=True)
@@ -17,18 +19,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A question's line of the short table."""
+    """What was found, and how it stands beside the targets; nothing where none was set."""
 
     found: str
     checks: tuple[Check, ...] = ()
 
     @property
-    def target(self) -> str:
-        return ", ".join(check.wanted for check in self.checks) or "none set"
-
-    @property
     def verdict(self) -> str:
-        return verdict(self.checks) if self.checks else "-"
+        return verdict(self.checks) if self.checks else NOTHING
 
 
 def at_most(name: str, got: float, limit: float, text: Text, unit: str = "") -> Check:

@@ -51,13 +51,16 @@ def features(answers: Answers) -> str:
     return page("Inputs of which some are missing", answers.of("features"), _section, RULES, "features.png")
 
 
+def target(case: Case) -> str:
+    return f"lower error at {case.targets['ratio']:g} x or more for {', '.join(case.targets['masks'])}"
+
+
 def judge(case: Case) -> Judgement:
     named, ratio = named_rows(case), case.targets["ratio"]
     misses = [f"{row.mask}: {check.miss}" for row in named for check in row.checks(ratio) if check.miss]
     misses += [f"{mask}: not recorded" for mask in _absent(case)]
     texts = [f"{row.mask} {error_text(row.error)} % against {error_text(row.full_error)} %" for row in named]
-    wanted = f"lower error at {ratio:g} x or more for {len(case.targets['masks'])} masks"
-    return Judgement("; ".join([*texts, _drawn_count(case)]), (Check(wanted, "; ".join(misses)),))
+    return Judgement("; ".join([*texts, _drawn_count(case)]), (Check(target(case), "; ".join(misses)),))
 
 
 def rows_of(case: Case) -> list[Row]:
@@ -93,10 +96,10 @@ def _drawn_count(case: Case) -> str:
 
 
 def _section(case: Case) -> str:
-    ratio, result = case.targets["ratio"], judge(case)
+    ratio = case.targets["ratio"]
     rows = [_cells(row, verdict(row.checks(ratio))) for row in named_rows(case)]
     rows += [_cells(row, "better" if row.better(ratio) else "not better") for row in drawn_rows(case)]
-    lines = [f"{result.target}: {result.verdict}"]
+    lines = [f"{target(case)}: {judge(case).verdict}"]
     if drawn := drawn_rows(case):
         difference = estimate(mean, [row.error - row.full_error for row in drawn])
         lines.append(

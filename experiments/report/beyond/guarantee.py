@@ -26,7 +26,7 @@ WORST = 5  # rows
 RULES = (
     "Each context asked for a network that errs on no more than the promised share of its images, at a confidence; the"
     " promise rests on calibration images that no training met. A context that nothing can be promised for is refused.",
-    "Exceeded: the test error lies over the promise, by whatever little. Surely exceeded: its lower 95 % bound does too."
+    "Exceeded: the test error lies over the promise, however little. Surely exceeded: its lower 95 % bound does too."
     " A test error is itself an estimate, so some of the first are none; the first are held against the target.",
     "Allowed is the target's share of all contexts asked. Means and ratios are of what was emitted.",
 )
@@ -37,11 +37,15 @@ def guarantee(answers: Answers) -> str:
     return page("A promise on the error", answers.of("guarantee"), _section, RULES)
 
 
+def target(case: Case) -> str:
+    return f"exceeded in at most {case.targets['exceeded']} of 100 contexts"
+
+
 def judge(case: Case) -> Judgement:
     rows = [row for answer in case.answers for row in answer.value["contexts"]]
     count, sure = len(exceeded(rows)), len(surely_exceeded(rows))
     found = f"{count} of {len(rows)} exceeded, {sure} surely, {len(rows) - len(emitted(rows))} refused"
-    return Judgement(found, (at_most("exceeded", count, _allowed(case, rows), whole_text, f" of {len(rows)}"),))
+    return Judgement(found, (at_most("exceeded", count, _allowed(case, rows), whole_text),))
 
 
 def emitted(rows: Rows) -> list[Mapping[str, Any]]:
@@ -61,14 +65,14 @@ def _allowed(case: Case, rows: Rows) -> int:
 
 
 def _section(case: Case) -> str:
-    asked, result = case.config.asked, judge(case)
+    asked = case.config.asked
     kept = [row for answer in case.answers for row in emitted(answer.value["contexts"])]
     worst = sorted(kept, key=lambda row: row["max_error"] - row["error"])[:WORST]
     header = ["classes", "error", "lower bound", "promised", "wrong of images", "ratio", "file bytes"]
     return document(
         f"Promised: an error of at most {asked['max_error']:g} % at a confidence of {asked['confidence']:g}.",
         table(HEADER, [_row(case, answer) for answer in case.answers]),
-        bullets([f"{result.target}: {result.verdict}"]),
+        bullets([f"{target(case)}: {judge(case).verdict}"]),
         "The worst contexts:" if worst else "",
         table(header, map(_worst, worst)) if worst else "",
     ).rstrip()

@@ -37,16 +37,18 @@ def joint(answers: Answers) -> str:
     return page("One model for classes and budgets", answers.of("joint"), _section, RULES, "joint.png")
 
 
+def target(case: Case) -> str:
+    return f"quotient at least {case.targets['quotient']:g} at each budget"
+
+
 def judge(case: Case) -> Judgement:
     wanted = case.targets["quotient"]
     found = {budget: compared(case, budget) for budget in budgets_of(case)}
     known = {budget: one for budget, one in found.items() if one is not None}
-    checks = [_check(f"quotient at {budget:g}", one, wanted) for budget, one in found.items()]
+    checks = [_check(f"budget {budget:g}: quotient", one, wanted) for budget, one in found.items()]
     misses = "; ".join(check.miss for check in checks if check.miss)
     texts = ", ".join(f"{one.smallest.quotient:.2f} at {budget:g}" for budget, one in known.items())
-    return Judgement(
-        f"smallest quotient by budget: {texts or 'none'}", (Check(f"quotient at least {wanted:g} at each", misses),)
-    )
+    return Judgement(f"smallest quotient by budget: {texts or 'none'}", (Check(target(case), misses),))
 
 
 def budgets_of(case: Case) -> list[float]:
@@ -67,14 +69,13 @@ def compared(case: Case, budget: float | None) -> Comparison | None:
 
 def _check(name: str, found: Comparison | None, wanted: float) -> Check:
     if found is None:
-        return Check(f"{name} at least {wanted:g}", f"{name}: no error up to {LARGEST:g} % lies on both fronts")
+        return Check(f"{name} at least {wanted:g}", f"{name} unknown, no error up to {LARGEST:g} % lies on both fronts")
     return at_least(name, found.smallest.quotient, wanted)
 
 
 def _section(case: Case) -> str:
     rows = [_row(case, budget) for budget in [*budgets_of(case), None]]
-    result = judge(case)
-    return document(table(HEADER, rows), bullets([f"{result.target}: {result.verdict}"])).rstrip()
+    return document(table(HEADER, rows), bullets([f"{target(case)}: {judge(case).verdict}"])).rstrip()
 
 
 def _row(case: Case, budget: float | None) -> list[str]:

@@ -47,6 +47,10 @@ class Pair:
     seen: Side
 
     @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.unseen, self.seen
+
+    @property
     def log_quotient(self) -> float:
         return self.unseen.log_ratio - self.seen.log_ratio
 

@@ -1,6 +1,6 @@
 """One line a question: what was to be reached, and what was."""
 
-from collections.abc import Callable
+from types import ModuleType
 
 from ..markdown import document, table
 from ..numbers import NOT_RUN, NOTHING
@@ -9,14 +9,14 @@ from .answers import Answers, Case
 from .checks import Judgement
 
 HEADER = ["question", "network", "seeds", "target", "found", "verdict"]
-QUESTIONS: dict[str, tuple[str, Callable[[Case], Judgement]]] = {
-    "subsets": ("What is lost on [subsets that training never met](subsets.md)?", subsets.judge),
-    "joint": ("What does [one model for classes and budgets](joint.md) lose?", joint.judge),
-    "budgets": ("Does [the budget](budgets.md) work as a dial?", budgets.judge),
-    "features": ("Are networks for [missing inputs](features.md) better than zeros?", features.judge),
-    "guarantee": ("Does [a promise on the error](guarantee.md) hold?", guarantee.judge),
-    "appearance": ("Does it pay to say [how often classes appear](appearance.md)?", appearance.judge),
-    "ablations": ("What is [each part](ablations.md) worth?", ablations.judge),
+QUESTIONS: dict[str, tuple[str, ModuleType]] = {
+    "subsets": ("What is lost on [subsets that training never met](subsets.md)?", subsets),
+    "joint": ("What does [one model for classes and budgets](joint.md) lose?", joint),
+    "budgets": ("Does [the budget](budgets.md) work as a dial?", budgets),
+    "features": ("Are networks for [missing inputs](features.md) better than zeros?", features),
+    "guarantee": ("Does [a promise on the error](guarantee.md) hold?", guarantee),
+    "appearance": ("Does it pay to say [how often classes appear](appearance.md)?", appearance),
+    "ablations": ("What is [each part](ablations.md) worth?", ablations),
 }
 
 
@@ -32,8 +32,9 @@ def _rows(answers: Answers, question: str) -> list[list[str]]:
 
 
 def _row(case: Case) -> list[str]:
-    text, judge = QUESTIONS[case.config.question]
+    text, question = QUESTIONS[case.config.question]
+    start = [text, case.title, str(len(case.answers)), question.target(case)]
     if not case.answers:
-        return [text, case.title, "0", NOTHING, NOTHING, case.not_run]
-    found = judge(case)
-    return [text, case.title, str(len(case.answers)), found.target, found.found, found.verdict]
+        return [*start, NOTHING, case.not_run]
+    judgement: Judgement = question.judge(case)
+    return [*start, judgement.found, judgement.verdict]

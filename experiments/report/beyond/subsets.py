@@ -26,18 +26,27 @@ RULES = (
     " in one model and seen in four, and over all subsets each model stands as often for unseen as for seen: what one"
     " model does better than another falls out of the comparison.",
     "Loss in ratio: for each subset its ratio unseen over the geometric mean of its four ratios seen; 1 less the"
-    " geometric mean of these quotients over subsets. Were unseen no different from seen, chance alone would move it up"
-    " as often as down; quotients of harmonic or arithmetic means lean to one side. It is what the target is about.",
+    " geometric mean of these quotients over subsets. Were unseen no different from seen, chance would on average leave"
+    " its logarithm at nothing, where a mean of quotients would come out too large. The target is about this loss.",
     "Loss in error: for each subset its test error unseen less the mean of its four seen; the mean over subsets.",
     "Harmonic ratios are all weights before over all weights kept, pooled errors all wrong answers over all images;"
     " both of all subsets of a size. The loss of the harmonic ratios stands beside the paired one.",
-    f"In brackets 95 % intervals by the bootstrap over subsets, {RESAMPLES:,} resamples.",
+    f"In brackets 95 % intervals by the bootstrap over subsets, {RESAMPLES:,} resamples: how far other subsets would"
+    " move a number, not how far other seeds would.",
     "Each model cuts at one threshold, chosen on validation data over subsets that it had met.",
 )
 
 
 def subsets(answers: Answers) -> str:
     return page("Subsets that training never met", answers.of("subsets"), _section, RULES, "subsets.png")
+
+
+def target(case: Case) -> str:
+    wanted = case.targets
+    loss = f"loss at most {wanted['ratio_loss']:g} % in ratio and {wanted['error_loss']:g} points in error"
+    if "ratio_harmonic" not in wanted:
+        return loss
+    return f"{loss}; unseen: harmonic at least {wanted['ratio_harmonic']:g} at {wanted['error']:g} %"
 
 
 def judge(case: Case) -> Judgement:
@@ -101,7 +110,7 @@ def _worst(pairs: Sequence[Pair]) -> list[list[str]]:
         "loss in ratio": max(pairs, key=lambda pair: pair.loss),
     }
     return [
-        [name, dashes(pair.classes), *(f"{ratio_text(1 / s.inverse)} ({s.error:.2f})" for s in (pair.unseen, pair.seen))]
+        [name, dashes(pair.classes), *(f"{ratio_text(1 / side.inverse)} ({side.error:.2f})" for side in pair.sides)]
         for name, pair in worst.items()
     ]
 

@@ -1,6 +1,6 @@
 """``bhc evaluate``: test error of an emitted or exported network on its context."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +41,7 @@ class Evaluation:
     file: str
     runtime: str
     classes: tuple[int, ...]
-    test_error: float  # percent
+    test_error: float  # percent, to be expected where the file's classes appear unequally often
     test_error_by_class: dict[int, float]
     test_images: int
     file_bytes: int
@@ -49,12 +49,15 @@ class Evaluation:
     test_ece: float  # expected calibration error, percent
     false_alarms: float | None  # percent of the images that are flagged as outside; None: the file flags nothing
     outside: OutsideEvaluation | None  # None: no class of the data is left out
+    appearance: tuple[float, ...] | None  # how often each class appears, where that is unequal
 
     def __str__(self) -> str:
         by_class = ", ".join(f"{label}: {error:.2f} %" for label, error in self.test_error_by_class.items())
+        weights = self.appearance or ()
+        named = [f"{label} ({weight / sum(weights):.3g})" for label, weight in zip(self.classes, weights, strict=False)]
         lines = [
             f"test error    {self.test_error:.2f} %  ({self.test_images:,} images of classes"
-            f" {', '.join(map(str, self.classes))})",
+            f" {', '.join(named or map(str, self.classes))})",
             f"by class      {by_class}",
             f"calibration   {self.test_ece:.2f} %  (expected calibration error)",
         ]
@@ -97,6 +100,8 @@ def evaluate_command(
             hint="leave --classes out, or name some of these",
         )
     left_out = test.images[~torch.isin(test.labels, torch.tensor(network.labels))]
+    if classes is not None:  # of some classes alone, the file does not say how often they appear
+        network = replace(network, appearance=None)
     result = evaluate(network, test.restricted_to(only or ()), left_out, file)
     show(asdict(result) if json else result, as_json=json)
 
@@ -108,21 +113,25 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
     logits = _logits(network, examples.images)
     wrong = numbering[logits.argmax(1)] != examples.labels
     places = (examples.labels[:, None] == numbering).int().argmax(1)
+    present = examples.labels.unique().tolist()
+    by_class = {label: 100 * float(wrong[examples.labels == label].float().mean()) for label in present}
+    error = 100 * float(wrong.float().mean())
+    weights = network.appearance
+    if weights is not None:
+        error = sum(weight * rate for weight, rate in zip(weights, by_class.values(), strict=True)) / sum(weights)
     return Evaluation(
         file=str(file),
         runtime=network.runtime,
-        classes=tuple(examples.labels.unique().tolist()),
-        test_error=100 * float(wrong.float().mean()),
-        test_error_by_class={
-            label: 100 * float(wrong[examples.labels == label].float().mean())
-            for label in examples.labels.unique().tolist()
-        },
+        classes=tuple(present),
+        test_error=error,
+        test_error_by_class=by_class,
         test_images=len(examples),
         file_bytes=network.size,
         latency_ms=_latency_ms(network, examples.images[:1]),
         test_ece=expected_calibration_error(torch.softmax(logits / network.temperature, dim=1), places),
         false_alarms=_percent_flagged(alarm, logits),
         outside=_outside(alarm, logits, _logits(network, left_out)) if len(left_out) else None,
+        appearance=weights,
     )
 
 

@@ -29,6 +29,7 @@ class Deployed:
     logits: Callable[[Tensor], Tensor]  # inputs as they are stored, of any dtype
     temperature: float = 1.0  # logits are divided by it before the softmax
     alarm: Any = None  # as the file stores it, where the network flags inputs outside its context
+    appearance: tuple[float, ...] | None = None  # how often each of the labels appears, where that is unequal
 
 
 def open_deployed(path: Path) -> Deployed:
@@ -54,6 +55,7 @@ def _open_packed(path: Path) -> Deployed:
         logits,
         temperature=network.temperature,
         alarm=network.card.get("alarm"),
+        appearance=_appearance(path, network.card.get("context"), len(network.labels)),
     )
 
 
@@ -69,7 +71,7 @@ def _open_onnx(path: Path) -> Deployed:
         def logits(x: Tensor) -> Tensor:
             return torch.from_numpy(session.run(None, {source.name: x.float().numpy()})[0])
 
-        return _checked(known, "onnxruntime", len(content), logits)
+        return _checked(known, "onnxruntime", len(content), logits, path)
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise _not_ours(path, error) from error
 
@@ -83,12 +85,14 @@ def _open_program(path: Path) -> Deployed:
             with torch.no_grad():
                 return program(x.float())
 
-        return _checked(metadata, "torch, exported program", len(content), logits)
+        return _checked(metadata, "torch, exported program", len(content), logits, path)
     except Exception as error:  # torch's loader raises whatever its parts raise
         raise _not_ours(path, error) from error
 
 
-def _checked(known: Mapping[str, Any], runtime: str, size: int, logits: Callable[[Tensor], Tensor]) -> Deployed:
+def _checked(
+    known: Mapping[str, Any], runtime: str, size: int, logits: Callable[[Tensor], Tensor], path: Path
+) -> Deployed:
     """The opened file, if what is known about it fits what it answers to zeros."""
     labels, shape, temperature = known["classes"], known["input_shape"], known.get("temperature", 1.0)
     numbers = [*labels, *shape]
@@ -108,7 +112,19 @@ def _checked(known: Mapping[str, Any], runtime: str, size: int, logits: Callable
         logits,
         temperature=float(temperature),
         alarm=known.get("alarm"),
+        appearance=_appearance(path, known.get("context"), len(labels)),
     )
+
+
+def _appearance(path: Path, context: Any, count: int) -> tuple[float, ...] | None:
+    """How often the classes appear, as a file's context has it."""
+    rates = context.get("appearance") if isinstance(context, Mapping) else None
+    if rates is None:
+        return None
+    fine = isinstance(rates, list) and len(rates) == count
+    if not fine or not all(type(rate) in (int, float) and 0 < rate <= 1 for rate in rates):
+        raise BhcError(f"{path} is damaged: {str(rates)[:60]} as the appearance of {count} classes")
+    return tuple(float(rate) for rate in rates)
 
 
 def _not_ours(path: Path, error: Exception) -> BhcError:

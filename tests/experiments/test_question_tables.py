@@ -1,0 +1,354 @@
+"""What the tables of the questions beyond the paper claim, checked on made-up answers."""
+
+import json
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from experiments.report.beyond import FIGURES, TABLES
+from experiments.report.beyond.ablations import ablations
+from experiments.report.beyond.answers import Answers, Case
+from experiments.report.beyond.appearance import appearance
+from experiments.report.beyond.budgets import budgets
+from experiments.report.beyond.checks import at_least, at_most, verdict
+from experiments.report.beyond.features import features
+from experiments.report.beyond.fronts import compare, front_of
+from experiments.report.beyond.guarantee import guarantee
+from experiments.report.beyond.joint import joint
+from experiments.report.beyond.pairs import error_loss, harmonic_ratio, pairs_of, pooled_error, ratio_loss
+from experiments.report.beyond.short import short
+from experiments.report.beyond.subsets import subsets
+from experiments.report.bootstrap import estimate, mean
+from experiments.report.numbers import error_text
+
+from bhc.errors import BhcError
+from tests.experiments.made_up_answers import (
+    CONFIGS,
+    answers_of,
+    dial,
+    folds,
+    line,
+    mask_row,
+    promised,
+    read,
+    subset_row,
+    told,
+    write_answer,
+    write_every_answer,
+)
+from tests.experiments.synthetic import PNG, read_all, rows_of, section
+from tests.experiments.toys import run_script
+
+LENET, CAFFE = "LeNet-300-100", "LeNet-5-Caffe"
+
+
+def case_of(answers: Answers, name: str) -> Case:
+    return next(case for case in answers.cases if case.config.name == name)
+
+
+# Intervals and verdicts
+
+
+def test_an_interval_is_as_wide_as_theory_says_and_always_the_same() -> None:
+    values = np.random.default_rng(3).normal(5, 2, 400).tolist()
+    found = estimate(mean, values)
+    assert found.value == pytest.approx(np.mean(values))
+    assert found.high - found.low == pytest.approx(2 * 1.96 * np.std(values) / sqrt(400), rel=0.1)
+    assert found.low < found.value < found.high
+    assert estimate(mean, values) == found
+    assert estimate(mean, [1.5]).text(error_text) == "1.50 (1.50 to 1.50)"
+
+
+def test_columns_are_drawn_together() -> None:
+    column = [1.0, 5.0, 30.0]
+    found = estimate(lambda some, others: some.sum(-1) / others.sum(-1), column, [2 * value for value in column])
+    assert (found.low, found.high) == (0.5, 0.5)
+
+
+def test_targets_are_reached_on_the_number_itself() -> None:
+    assert verdict([at_most("loss", 3.0, 3.0, error_text, " %"), at_least("ratio", 200.0, 200)]) == "reached"
+    assert verdict([at_most("loss", 3.5, 3, error_text, " %"), at_least("ratio", 150.0, 200)]) == (
+        "**missed**: loss 3.50 % is 0.50 % over; ratio 150 is 25.0 % short of 200"
+    )
+
+
+# Subsets that training never met
+
+
+def three_models(unseen: float = 81.0, wrong: int = 12) -> dict[str, Any]:
+    """Two subsets; the first loses a fifth of its ratio, the second nothing."""
+    first, second = (0, 1), (2, 3)
+    return folds(
+        [subset_row(first, unseen, wrong, seen=False), subset_row(second, 50, 4, seen=True)],
+        [subset_row(first, 50, 8, seen=True), subset_row(second, 100, 5, seen=False)],
+        [subset_row(first, 200, 10, seen=True), subset_row(second, 200, 8, seen=True)],
+    )
+
+
+def test_loss_is_paired_subset_by_subset(tmp_path: Path) -> None:
+    pairs = pairs_of(case_of(answers_of(tmp_path, "lenet-300-100-subsets", three_models()), "lenet-300-100-subsets"))
+    assert ratio_loss(pairs).value == pytest.approx(10.0)  # sqrt(81 / sqrt(50 * 200) * 100 / 100) is 0.9
+    assert error_loss(pairs).value == pytest.approx(0.1)  # 1.2 - 0.9 and 0.5 - 0.6
+    assert harmonic_ratio([pair.unseen for pair in pairs]).value == pytest.approx(2 / (1 / 81 + 1 / 100))
+    assert harmonic_ratio([pair.seen for pair in pairs]).value == pytest.approx(80.0)
+    assert pooled_error([pair.unseen for pair in pairs]).value == pytest.approx(0.85)
+    assert pooled_error([pair.seen for pair in pairs]).value == pytest.approx(0.75)
+
+
+def test_each_seed_is_paired_within_itself(tmp_path: Path) -> None:
+    other = three_models(unseen=100.0, wrong=9)
+    pairs = pairs_of(
+        case_of(answers_of(tmp_path, "lenet-5-caffe-subsets", three_models(), other), "lenet-5-caffe-subsets")
+    )
+    assert len(pairs) == 2
+    assert ratio_loss(pairs).value == pytest.approx(100 * (1 - 0.81 ** (1 / 4)))
+    assert error_loss(pairs).value == pytest.approx((0.15 - 0.1) / 2)
+
+
+def test_the_subsets_page_judges_every_target_and_names_the_worst(tmp_path: Path) -> None:
+    answers = answers_of(tmp_path, "lenet-300-100-subsets", three_models())
+    part = section(subsets(answers), LENET)
+    assert "- loss in ratio at most 3 %: **missed**: loss in ratio 10.0 % is 7.0 % over" in part
+    assert "- loss in error at most 0.1 points: reached" in part
+    assert "- harmonic ratio at least 60: reached" in part
+    assert "- error at most 1.3 %: reached" in part
+    assert [rows_of(part, by)[0][1] for by in ("error unseen", "loss in error", "loss in ratio")] == ["0-1"] * 3
+    assert rows_of(part, "all")[0][1] == "2"
+    assert rows_of(short(answers), "What is lost on [subsets that training never met](subsets.md)?")[0][5] == (
+        "**missed**: loss in ratio 10.0 % is 7.0 % over"
+    )
+
+
+def test_a_subset_that_two_models_held_out_is_refused(tmp_path: Path) -> None:
+    broken = three_models()
+    broken["folds"][2]["subsets"][0]["seen"] = False
+    answers = answers_of(tmp_path, "lenet-300-100-subsets", broken)
+    with pytest.raises(BhcError, match=r"subsets-seed0.json: \[0, 1\] is unseen in 2 models and seen in 1"):
+        subsets(answers)
+
+
+# Quotients at equal error
+
+
+def test_the_quotient_in_the_middle_and_the_smallest_of_the_errors_both_cover() -> None:
+    ours, other = front_of(line((10, 1.0), (40, 3.0))), front_of(line((5, 0.5), (20, 1.5), (80, 5.5)))
+    found = compare([ours], [other])
+    assert (found.low, found.high) == (1.0, 3.0)
+    assert found.middle.error == 2.0
+    assert found.middle.first == pytest.approx(20.0)
+    assert found.middle.second == pytest.approx(20 * 4**0.125)
+    assert found.smallest.error == pytest.approx(1.5)
+    assert found.smallest.quotient == pytest.approx(10 * 4**0.25 / 20)
+
+
+def test_errors_that_nobody_would_bear_do_not_count() -> None:
+    low, high = front_of(line((10, 1.0), (40, 60.0))), front_of(line((10, 7.0), (40, 60.0)))
+    assert compare([low], [low]).high == 5.0
+    assert compare([low], [high]) is None
+    assert compare([low], []) is None
+
+
+def joint_answer(*quotients: float) -> dict[str, Any]:
+    """At each budget a joint model whose ratios are at least so many times those of the model alone."""
+    groups = [
+        {"budget": place / 4, "joint": line((20 * q, 1.0), (100 * q, 2.0)), "alone": line((20, 1.0), (80, 2.0))}
+        for place, q in enumerate(quotients)
+    ]
+    return {
+        "budgets": groups,
+        "nothing_said": {"joint": line((9, 1.0), (20, 2.0)), "alone": line((18, 1.0), (36, 2.0))},
+    }
+
+
+def test_joint_is_held_against_the_target_at_each_budget(tmp_path: Path) -> None:
+    answers = answers_of(tmp_path, "lenet-300-100-joint", joint_answer(1.0, 0.85, 0.9, 0.84, 2.0))
+    part = section(joint(answers), LENET)
+    assert [rows_of(part, name)[0][-1] for name in ("0", "0.25", "1")] == ["reached"] * 3
+    assert rows_of(part, "0.75")[0][1:] == [
+        "1.00 to 2.00",
+        "1.50",
+        "37.6",
+        "40.0",
+        "0.94",
+        "0.84 (1.00 %)",
+        "**missed**: quotient 0.84 is 1.2 % short of 0.85",
+    ]
+    assert rows_of(part, "nothing said")[0][5:] == ["0.53", "0.50 (1.00 %)", "none set"]
+    assert "budget 0.75: quotient 0.84 is 1.2 % short" in part
+    assert "not run: `configs/contexts/lenet-5-caffe-joint.toml`" in section(joint(answers), CAFFE)
+
+
+def test_fronts_that_do_not_meet_miss_the_target(tmp_path: Path) -> None:
+    answer = joint_answer(1.0)
+    answer["budgets"][0]["joint"] = line((10, 2.5), (20, 3.0))
+    part = section(joint(answers_of(tmp_path, "lenet-300-100-joint", answer)), LENET)
+    assert rows_of(part, "0")[0][-1] == "**missed**: quotient unknown, no error up to 5 % lies on both fronts"
+
+
+# The dial
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ((10, 10, 20), "reached; the ratio never falls in 2 steps"),
+        ((10, 20, 19), "**missed**: steps at which the ratio falls 1 is 1 over; the ratio falls at 1 of 2 steps"),
+    ],
+)
+def test_a_ratio_that_falls_along_the_dial_is_counted(tmp_path: Path, ratios: tuple[float, ...], words: str) -> None:
+    text = budgets(answers_of(tmp_path, "lenet-300-100-budgets", dial(*ratios)))
+    assert f"- the ratio never falls as the budget rises: {words}" in section(text, LENET)
+
+
+def test_rivals_are_read_at_the_ratio_of_the_dial(tmp_path: Path) -> None:
+    part = section(budgets(answers_of(tmp_path, "lenet-300-100-budgets", dial(4, sqrt(250), 60))), LENET)
+    rows = [rows_of(part, name)[0] for name in ("0.00", "0.50", "1.00")]
+    assert rows[0][1:4] == ["4.00", "1.04", "1.00"]
+    assert rows[1][1:4] == ["15.8", "1.16", "1.50"]
+    assert rows[2][1:4] == ["60.0", "1.60", "-"]  # beyond the rival's curve
+    assert "mean -0.15 points of error, at worst +0.04 (at 4.00 x), over 2 of 3 places" in part
+
+
+# Masks, promises, appearances, variants
+
+
+def test_a_mask_needs_both_a_lower_error_and_the_ratio(tmp_path: Path) -> None:
+    masks = [
+        mask_row("left half", 5.0, 40.0, 20.0),
+        mask_row("every second column", 3.0, 3.0),
+        mask_row("random 30 %", 3.0, 30.0, 19.0),
+        mask_row("drawn 0", 2.0, 4.0),
+        mask_row("drawn 1", 2.0, 1.0),
+    ]
+    answers = answers_of(tmp_path, "lenet-300-100-features", {"masks": masks})
+    part = section(features(answers), LENET)
+    assert rows_of(part, "left half")[0][-1] == "reached"
+    assert rows_of(part, "every second column")[0][-1] == "**missed**: error 3.00 is not under 3.00"
+    assert rows_of(part, "random 30 %")[0][-1] == "**missed**: ratio 19.0 is 5.0 % short of 20.0"
+    assert [rows_of(part, f"drawn {number}")[0][-1] for number in (0, 1)] == ["better", "not better"]
+    assert "1 of 2 drawn masks better: mean error 2.00 % against 2.50 %, -0.50 (-2.00 to +1.00) points" in part
+
+
+def test_a_mask_with_a_target_that_is_not_there_is_a_miss(tmp_path: Path) -> None:
+    answers = answers_of(tmp_path, "lenet-300-100-features", {"masks": [mask_row("left half", 5.0, 40.0)]})
+    assert "**missed**: every second column: not recorded; random 30 %: not recorded" in features(answers)
+
+
+@pytest.mark.parametrize(("over", "word"), [(1, "reached"), (2, "**missed**: exceeded 2 is 1 over")])
+def test_five_of_a_hundred_promises_may_be_exceeded(tmp_path: Path, over: int, word: str) -> None:
+    rows = [promised((0, 1), 2.1, 1.5)] * (over - 1) + [promised((4, 7), 3.0, 2.2)]
+    rows += [promised((2, 3), 2.0, 1.4, ratio=50.0)] * (19 - over)
+    rows += [{"classes": [8, 9], "max_error": 2.0, "refused": "too few images"}]
+    answers = answers_of(tmp_path, "lenet-300-100-guarantee", {"contexts": rows})
+    part = section(guarantee(answers), LENET)
+    assert rows_of(part, "0")[0][1:6] == ["20", "1", str(over), "1", "1"]
+    assert f"exceeded in at most 5 of 100 contexts: {word}" in part
+    assert rows_of(part, "4-7")[0][1:5] == ["3.00", "2.20", "2.00", "60 of 2,000"]
+    assert rows_of(part, "0")[0][6] == {1: "51.4", 2: "52.8"}[over]
+
+
+def test_told_is_better_only_at_no_more_bytes(tmp_path: Path) -> None:
+    pairs = [
+        told(0, 1, (0.2, 0.4)),
+        told(1, 0, (0.1, 0.4), (410, 400)),
+        told(0, 2, (0.3, 0.3)),
+        told(2, 0, (0.5, 0.4), (390, 400)),
+    ]
+    part = section(appearance(answers_of(tmp_path, "lenet-300-100-appearance", {"pairs": pairs})), LENET)
+    assert "- 1 of 4 pairs have a lower expected error told, at no more bytes" in part
+    assert "- 1 of 4 pairs have the same expected error" in part
+    assert "at worst: 2 often and 0 rarely, 0.50 % told against 0.40 %" in part
+    assert rows_of(part, "all")[0][1:4] == ["4", "0.28", "0.38"]
+    assert rows_of(part, "all")[0][4].startswith("-0.100 (")
+    assert rows_of(part, "told takes no more bytes")[0][1] == "3"
+
+
+def test_variants_stand_beside_the_method_as_it_is(tmp_path: Path) -> None:
+    variants = {
+        "full": line((15, 1.0), (60, 2.0)) | {"seconds": 400.0},
+        "as_it_is": line((20, 1.0), (80, 2.0)) | {"seconds": 300.0},
+        "scales_only": line((20, 3.0), (80, 4.0)) | {"seconds": 200.0},
+    }
+    part = section(ablations(answers_of(tmp_path, "lenet-5-caffe-ablations", {"variants": variants})), CAFFE)
+    assert rows_of(part, "variant")[0][1:] == ["at 1 %", "at 1.2 %", "at 1.8 %", "at 2 %", "seconds"]
+    assert rows_of(part, "as it is")[0][1::3] == ["20.0", "80.0"]
+    assert rows_of(part, "full")[0][1] == "15.0 (0.75)"
+    assert rows_of(part, "full")[0][5] == "400"
+    assert rows_of(part, "scales only")[0][1:5] == ["-"] * 4
+
+
+# Everything together
+
+
+def test_what_was_not_run_names_its_configuration_on_every_page(tmp_path: Path) -> None:
+    answers = read(tmp_path)
+    pages = [make(answers) for make in TABLES.values()]
+    for path in CONFIGS.glob("*.toml"):
+        words = f"not run: `configs/contexts/{path.name}`"
+        assert sum(words in text for text in pages) == 2, path.name  # its own page and the short one
+    assert "quotient at least 0.85 at each budget" in short(answers)
+
+
+def test_every_page_and_picture_can_be_made_of_answers_of_several_seeds(tmp_path: Path) -> None:
+    write_every_answer(tmp_path, seeds=2)
+    answers = read(tmp_path)
+    pages = {name: make(answers) for name, make in TABLES.items()}
+    assert not any("not run" in text for text in pages.values())
+    assert "`lenet-300-100-joint`: 2 seeds (0, 1), 1.0 hours on cuda: NVIDIA H200." in pages["joint.md"]
+    assert " ± " in pages["budgets.md"]
+    assert {name: make(read(tmp_path)) for name, make in TABLES.items()} == pages
+    for make in FIGURES.values():
+        assert make(answers).get_axes()
+
+
+def test_the_script_makes_them_with_all_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_every_answer(tmp_path / "results")
+    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", tmp_path / "out") == 0
+    folder = tmp_path / "out" / "contexts"
+    assert {path.name for path in folder.iterdir()} == {*TABLES, *FIGURES}
+    assert all((folder / name).read_bytes().startswith(PNG) for name in FIGURES)
+
+
+def test_answers_are_none_of_the_papers_results_and_strangers_are_set_aside(tmp_path: Path) -> None:
+    path = write_answer(tmp_path, "lenet-300-100-subsets", three_models())
+    path.with_name("no-such-question-seed0.json").write_text(path.read_text())
+    assert read_all(tmp_path).set_aside == ()
+    answers = read(tmp_path)
+    assert [reason.split(": ")[1] for reason in answers.set_aside] == ["no configuration is called no-such-question"]
+    assert sum(len(case.answers) for case in answers.cases) == 1
+
+
+def changed(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": None}, "subsets-seed0.json.seed is not a number"),
+        ({"answer": {"folds": []}}, "answer.folds is not a list that is not empty"),
+        ({"answer": {"fold": 1}}, "answer.folds is not there"),
+        (
+            {"answer": folds([{"classes": [0, 1]}])},
+            "seed0.json: answer.folds[0].subsets[0].ratio is not there",
+        ),
+        ({"question": "joint"}, "subsets-seed0.json answers joint, not subsets"),
+    ],
+)
+def test_a_broken_answer_is_named_with_the_place(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = write_answer(tmp_path, "lenet-300-100-subsets", three_models())
+    changed(path, **changes)
+    with pytest.raises(BhcError) as refused:
+        read(tmp_path)
+    assert words in str(refused.value)
+
+
+def test_a_broken_file_stops_the_script_before_anything_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_answer(tmp_path / "results", "lenet-5-caffe-joint", joint_answer(1.0)).write_text("{")
+    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", tmp_path / "out") == 2
+    assert "lenet-5-caffe-joint-seed0.json is not valid JSON" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
