@@ -31,7 +31,8 @@ ASKED = {
     "joint": "sizes = [2]\nkl_weights = [0.1, 1.0]",
     "budgets": "kl_weights = [0.1, 1.0]\nerror = 20",
     "guarantee": "sizes = [2]\ncalibration = 500\nmax_error = 30\nconfidence = 0.8",
-    "features": "ratio = 1.5",
+    "features": "ratio = 1.5\nknown = false",
+    "features-known": "ratio = 1.5\nknown = true",
     "appearance": "sizes = [2]\nconcentration = 1.0\noften = 0.9\nmax_bytes = 200000",
     "ablations": "sizes = [2]\nvariants.as_it_is = {}\nvariants.gnj.family = 'gnj'\n"
     "variants.short.consolidation = false",
@@ -49,7 +50,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         patch.setattr(joint, "JUDGED", 4)
         for question, asked in ASKED.items():
             config = place / f"{question}.toml"
-            config.write_text(f'question = "{question}"\n{HEAD}{STAGES}\n[asked]\n{asked}\n')
+            config.write_text(f'question = "{question.split("-")[0]}"\n{HEAD}{STAGES}\n[asked]\n{asked}\n')
             options = ["--runs", str(place / "runs"), "--results", str(place / "results"), "--device", "cpu"]
             patch.setattr("sys.argv", ["ask.py", str(config), *options])
             assert ask.main() == 0
@@ -65,7 +66,7 @@ def test_every_configuration_can_be_read_and_asks_something() -> None:
         config = Config.read(path)
         assert config.question in ask.QUESTIONS
         assert config.recipe()
-        assert path.stem == f"{config.model}-{config.question}"
+        assert path.stem.startswith(f"{config.model}-{config.question}")
 
 
 def test_folds_part_all_subsets_and_spread_every_size() -> None:
@@ -118,6 +119,7 @@ def test_masks_are_the_three_that_are_asked_about_and_some_more(
     assert [row["features"] for row in rows[:3]] == [int(mask.sum()) for mask in named.values()]
     assert torch.equal(named["left half"][0].any(0).nonzero().flatten(), torch.arange(4))
     assert len(rows) == 23
+    assert [row["mask"] for row in answers["features-known"]["masks"]] == list(named)
 
 
 def test_every_ordered_pair_is_told_and_not_told(answers: dict[str, dict[str, Any]]) -> None:
