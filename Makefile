@@ -6,7 +6,7 @@ export BHC_CACHE ?= $(CURDIR)/.cache/bhc
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test bench paper-mnist paper-cifar clean
+.PHONY: demo test bench paper-mnist paper-cifar questions clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo --force
@@ -36,6 +36,11 @@ JOBS_CIFAR ?= 2
 paper-cifar: .venv/.installed
 	$(BIN)/python experiments/run.py experiments/configs/vgg-*.toml experiments/configs/resnet-20-*.toml \
 		--jobs $(JOBS_CIFAR)
+	$(BIN)/python experiments/tables.py
+
+# Questions beyond the paper, likewise.
+questions: .venv/.installed
+	$(BIN)/python experiments/ask.py experiments/configs/contexts/*.toml
 	$(BIN)/python experiments/tables.py
 
 .venv/.installed: pyproject.toml constraints.txt

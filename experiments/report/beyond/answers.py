@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,16 @@ class Case:
     """One configuration: a question about one network, its targets, and its answers by seed."""
 
     config: Config
-    title: str  # of the network
+    network: str  # as the papers call it
     targets: Mapping[str, Any]
     answers: tuple[Answer, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The network, and what its configuration's name has beyond network and question."""
+        usual = f"{self.config.model}-{self.config.question}"
+        more = self.config.name.removeprefix(usual).strip("-").replace("-", " ")
+        return f"{self.network}, {more}" if more else self.network
 
     @property
     def values(self) -> list[Mapping[str, Any]]:
@@ -81,7 +88,7 @@ def read_answers(results: Path, configs: Path, targets: Path, papers: Sequence[P
     titles = {model: paper.title(model) for paper in papers for model in paper.models}
     cases = {
         config.name: Case(config, titles.get(config.model, config.model), _targets(wanted, config))
-        for config in map(Config.read, sorted(configs.glob("*.toml")))
+        for config in map(Config.read, sorted(configs.glob("*.toml"), key=lambda path: path.stem))
     }
     found: dict[str, list[Answer]] = {name: [] for name in cases}
     set_aside = []
@@ -92,7 +99,7 @@ def read_answers(results: Path, configs: Path, targets: Path, papers: Sequence[P
         else:
             set_aside.append(f"{path}: no configuration is called {name}")
     answered = [
-        Case(case.config, case.title, case.targets, tuple(sorted(found[name], key=lambda answer: answer.seed)))
+        replace(case, answers=tuple(sorted(found[name], key=lambda answer: answer.seed)))
         for name, case in cases.items()
     ]
     return Answers(tuple(answered), tuple(set_aside))

@@ -39,6 +39,7 @@ def _draw(part: SubFigure, case: Case) -> None:
         axes.set_title(case.title)
         say_nothing(axes)
         return
+    part.suptitle(case.title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     named = named_rows(case)
     grid = part.add_gridspec(max(len(named), 1), 3, width_ratios=[0.45, 1.6, 1.5])
     masks = masks_of(SHAPES[case.config.data]) if case.config.data in SHAPES else {}
@@ -57,7 +58,7 @@ def _draw(part: SubFigure, case: Case) -> None:
     if drawn:
         axes = part.add_subplot(grid[:, 2])
         _draw_drawn(axes, drawn)
-        axes.set_title(f"{case.title}: {len(drawn)} drawn masks\nunder the line: better than zeros")
+        axes.set_title(f"{len(drawn)} drawn masks\nunder the line: better than zeros")
 
 
 def _draw_mask(axes: Axes, mask: np.ndarray) -> None:

@@ -27,7 +27,7 @@ RULES = (
     "Each context asked for a network that errs on no more than the promised share of its images, at a confidence; the"
     " promise rests on calibration images that no training met. A context that nothing can be promised for is refused.",
     "Exceeded: the test error lies over the promise, however little. Surely exceeded: its lower 95 % bound does too."
-    " A test error is itself an estimate, so some of the first are none; the first are held against the target.",
+    " A test error is itself an estimate, so some of the first are none; the second are held against the target.",
     "Allowed is the target's share of all contexts asked. Means and ratios are of what was emitted.",
 )
 Rows = Sequence[Mapping[str, Any]]
@@ -38,14 +38,14 @@ def guarantee(answers: Answers) -> str:
 
 
 def target(case: Case) -> str:
-    return f"exceeded in at most {case.targets['exceeded']} of 100 contexts"
+    return f"surely exceeded in at most {case.targets['surely_exceeded']} of 100 contexts"
 
 
 def judge(case: Case) -> Judgement:
     rows = [row for answer in case.answers for row in answer.value["contexts"]]
     count, sure = len(exceeded(rows)), len(surely_exceeded(rows))
     found = f"{count} of {len(rows)} exceeded, {sure} surely, {len(rows) - len(emitted(rows))} refused"
-    return Judgement(found, (at_most("exceeded", count, _allowed(case, rows), whole_text),))
+    return Judgement(found, (at_most("surely exceeded", sure, _allowed(case, rows), whole_text),))
 
 
 def emitted(rows: Rows) -> list[Mapping[str, Any]]:
@@ -61,7 +61,7 @@ def surely_exceeded(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def _allowed(case: Case, rows: Rows) -> int:
-    return int(case.targets["exceeded"] * len(rows) / 100 + 1e-9)
+    return int(case.targets["surely_exceeded"] * len(rows) / 100 + 1e-9)
 
 
 def _section(case: Case) -> str:
