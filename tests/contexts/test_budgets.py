@@ -139,3 +139,9 @@ def test_a_joint_run_of_before_needs_all_of_its_parts():
     assert not space.optional
     with pytest.raises(BhcError, match="the context lacks budget"):
         space.resolve({"classes": [1, 2]})
+
+
+def test_a_binary_budget_that_is_left_out_is_one_of_the_two():
+    assert Budgets((0.5, 2.0)).unsaid == pytest.approx(0.5)
+    assert BinaryBudget((0.4, 2.0)).unsaid == 1.0
+    assert BinaryBudget((0.1, 1.0)).unsaid == 1.0

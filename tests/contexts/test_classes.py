@@ -249,3 +249,8 @@ def test_what_is_forgotten_is_told_as_all_classes_equally_often():
 def test_with_no_classes_said_all_are_encoded():
     (encoded,) = UNEQUAL.encode(ContextBatch.unconditioned(2, 5))
     assert torch.equal(encoded, torch.ones(2, 5))
+
+
+def test_what_is_nothing_beside_the_others_does_not_appear():
+    space = ClassSubsets(10, concentration=1.0)
+    assert space.resolve({"classes": {3: 1.0, 4: 1e-50, 5: 0.5}}).classes == (3, 5)

@@ -162,3 +162,8 @@ def test_a_space_comes_back_from_its_description(space):
 def test_the_usual_masks_suit_the_shape():
     assert FeatureSubsets((1, 8, 8)).training_masks == MixedFeatures()
     assert FeatureSubsets((3,)).training_masks == ScatteredFeatures()
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.int8, np.int64])
+def test_places_are_whole_numbers_of_any_kind(kind):
+    assert resolve(np.array([5, 3], dtype=kind)).nonzero().flatten().tolist() == [3, 5]

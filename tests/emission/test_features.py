@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bhc
-from bhc.contexts import ContextBatch
+from bhc.contexts import ContextBatch, ListedFeatures
 from bhc.data import DataSet
 from bhc.emission import read
 from bhc.formats import open_session
@@ -221,3 +221,13 @@ def test_the_error_before_is_that_of_the_full_network_with_zeros(digits: DataSet
     whole = model.compress(features=torch.ones(1, 8, 8, dtype=torch.bool), threshold=1.0).report
     assert whole.error_before is not None
     assert whole.error_before < zeroed
+
+
+def test_what_training_calls_the_original_error_is_with_zeros_too(digits: DataSet, pretrained: nn.Sequential) -> None:
+    space = bhc.FeatureSubsets((1, 8, 8), ListedFeatures(((27,),)))
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    bhc.fit(model, digits.train, digits.validation, recipe=(bhc.Learn(steps=2),), progress=Silent())
+    report = model.compress(features=[27], threshold=1.0).report
+    assert model.model.training["original_error"] == pytest.approx(report.error_before)
+    assert report.error_before is not None
+    assert report.error_before > 50

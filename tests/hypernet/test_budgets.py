@@ -177,3 +177,9 @@ def test_budgets_of_one_batch_are_cut_as_each_by_itself():
     for place, value in enumerate(values):
         for all_, one in zip(together, model.dropouts(asked(space, {"classes": [1, 5]}, [value])), strict=True):
             torch.testing.assert_close(all_.out_log_dropout[place], one.out_log_dropout[0])
+
+
+def test_rates_without_a_bound_stay_numbers():
+    batch = ContextBatch(torch.ones(1, 2) / 2, torch.ones(1, 2, dtype=torch.bool), budget=torch.tensor([[0.3]]))
+    (layer,) = climb(lambda rungs: (LayerDropout(torch.full((len(rungs), 2), torch.inf), None),), batch)
+    assert (layer.in_log_dropout > 1e20).all()

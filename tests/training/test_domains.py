@@ -72,3 +72,13 @@ def test_other_models_have_no_domains(quick_model: bhc.Compressor) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ThresholdWarning)
         assert quick_model.compress(classes=[3, 4]).report.domain_distance is None
+
+
+def test_beside_classes_the_domains_are_those_of_the_drawn_classes(digits: DataSet) -> None:
+    drawn = bhc.ListedSubsets([(0, 6), (1, 8)])
+    space = bhc.Joint(bhc.ClassSubsets(10, drawn), bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale))
+    seen = SeenDomains.of(space, digits.train, 10)
+    assert seen is not None
+    expected = [digits.train.restricted_to(pair).images.float().mean(0) for pair in ((0, 6), (1, 8))]
+    assert torch.equal(seen.means, torch.stack(expected))
+    assert "drawn classes" in space.describe()["domain"]

@@ -116,9 +116,10 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
     present = examples.labels.unique().tolist()
     by_class = {label: 100 * float(wrong[examples.labels == label].float().mean()) for label in present}
     error = 100 * float(wrong.float().mean())
-    weights = network.appearance
+    appearance = network.appearance if tuple(present) == tuple(sorted(network.labels)) else None
+    weights = None if appearance is None else torch.tensor(appearance) / places.bincount()  # of each image, by class
     if weights is not None:
-        error = sum(weight * rate for weight, rate in zip(weights, by_class.values(), strict=True)) / sum(weights)
+        error = 100 * float((wrong * weights[places]).sum() / weights[places].sum())
     return Evaluation(
         file=str(file),
         runtime=network.runtime,
@@ -128,10 +129,10 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
         test_images=len(examples),
         file_bytes=network.size,
         latency_ms=_latency_ms(network, examples.images[:1]),
-        test_ece=expected_calibration_error(torch.softmax(logits / network.temperature, dim=1), places),
-        false_alarms=_percent_flagged(alarm, logits),
+        test_ece=expected_calibration_error(torch.softmax(logits / network.temperature, dim=1), places, weights),
+        false_alarms=_percent_flagged(alarm, logits, None if weights is None else weights[places]),
         outside=_outside(alarm, logits, _logits(network, left_out)) if len(left_out) else None,
-        appearance=weights,
+        appearance=appearance,
     )
 
 
@@ -151,8 +152,11 @@ def _outside(alarm: Alarm | None, inside: Tensor, outside: Tensor) -> OutsideEva
     return OutsideEvaluation(auroc(score(inside), score(outside)), _percent_flagged(alarm, outside), len(outside))
 
 
-def _percent_flagged(alarm: Alarm | None, logits: Tensor) -> float | None:
-    return None if alarm is None else 100 * float(alarm.flags(logits).float().mean())
+def _percent_flagged(alarm: Alarm | None, logits: Tensor, weights: Tensor | None = None) -> float | None:
+    if alarm is None:
+        return None
+    counts = torch.ones(len(logits)) if weights is None else weights
+    return 100 * float((alarm.flags(logits) * counts).sum() / counts.sum())
 
 
 def _latency_ms(network: Deployed, image: Tensor) -> float:

@@ -84,9 +84,13 @@ class Budgets(ContextSpace):
 class BinaryBudget(Budgets):
     """The paper's own c_w: 0 or 1 and nothing between.
 
-    Sampled as a fair coin, or trained in two stages that each fix it (``bhc.two_stage_budget``). Each of the two
-    networks has its own threshold, so nothing ties one to the other.
+    Sampled as a fair coin, or trained in two stages that each fix it (``bhc.two_stage_budget``). The two networks
+    are cut at thresholds of their own, so nothing ties one to the other.
     """
+
+    @property
+    def unsaid(self) -> float:
+        return float(round(super().unsaid))
 
     @property
     def rises_with_budget(self) -> bool:

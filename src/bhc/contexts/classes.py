@@ -63,10 +63,11 @@ class ClassSubsets(ContextSpace):
                 f"probabilities of appearance must lie between 0 and 1, given {list(asked.values())}",
                 hint="for example classes={3: 0.9, 4: 0.1}",
             )
-        rates = {number: float(rates[number]) for number in sorted(rates) if rates[number] > 0}
-        if not rates:
+        largest = max(float(rate) for rate in rates.values())
+        if largest == 0:
             raise BhcError("no class appears: all probabilities are 0", hint="give at least one class more than 0")
-        largest = max(rates.values())
+        # As 32-bit numbers: what is nothing beside the largest is nothing.
+        rates = {number: float(rates[number]) for number in sorted(rates) if np.float32(rates[number] / largest) > 0}
         appearance = tuple(rate / largest for rate in rates.values())
         if min(appearance) == 1:
             return {"classes": tuple(rates)}

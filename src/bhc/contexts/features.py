@@ -102,6 +102,7 @@ class FeatureSubsets(ContextSpace):
                 f"features as an array of {given.dtype}, shape {tuple(given.shape)}".replace("torch.", ""),
                 hint=f"give {self._hint}",
             )
+        given = given.long()
         outside = given[(given < 0) | (given >= self.num_features)]
         if len(outside):
             raise BhcError(f"there is no feature {int(outside[0])}", hint=f"give {self._hint}")
@@ -110,5 +111,5 @@ class FeatureSubsets(ContextSpace):
                 "a feature is named twice", hint="if the array is a mask, give truths: numpy.asarray(mask, bool)"
             )
         mask = torch.zeros(self.num_features, dtype=torch.bool)
-        mask[given.long()] = True
+        mask[given] = True
         return mask

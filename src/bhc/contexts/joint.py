@@ -90,7 +90,10 @@ class Joint(ContextSpace):
         return tuple(part for space in self.spaces for part in space.encode(batch))
 
     def describe(self) -> dict[str, str]:
-        return {name: text for space in self.spaces for name, text in space.describe().items()}
+        texts = {name: text for space in self.spaces for name, text in space.describe().items()}
+        if {"classes", "domain"} <= set(texts):
+            texts["domain"] = texts["domain"].split("; trained on")[0] + "; trained on those of the drawn classes"
+        return texts
 
     def likelihoods(self) -> tuple[Likelihood, ...]:
         return tuple(part for space in self.spaces for part in space.likelihoods())

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import Context
+from bhc.data import Split
 from bhc.emission.alarm import QUARTERS, USUAL, Alarm, as_fraction, check_rate, outside_score
+from bhc.emission.guarantee import stratified
 from bhc.emission.judge import Judge, logits_of
 from bhc.emission.roc import auroc
 from bhc.errors import BhcError
@@ -28,7 +30,7 @@ class Watch:
         """``sample`` is that of a domain; other contexts have the run's validation sample."""
         check_rate(rate)
         judge = Judge.of(model, context)
-        inside = sample if context.domain is not None else None if judge is None else judge.images
+        inside = sample if context.domain is not None else None if judge is None else _as_they_appear(judge, context)
         if inside is None:
             raise BhcError(
                 "flag_outside needs validation data for this context, and the run has none",
@@ -56,6 +58,14 @@ class Watch:
         areas = {part: auroc(outside_score(inside, part), outside_score(outside, part)) for part in QUARTERS}
         best = max(QUARTERS, key=lambda part: areas[part])
         return Alarm.set_by(outside_score(inside, best), best, self.rate), areas[best]
+
+
+def _as_they_appear(judge: Judge, context: Context) -> Tensor:
+    """The context's images; where its classes appear unequally often, as many of each as that says."""
+    if context.frequencies is None:
+        return judge.images
+    places = tuple(range(len(judge.classes)))
+    return stratified(Split(judge.images, judge.labels), places, context.appearance)[0].images
 
 
 def _left_out(model: TrainedModel, context: Context, *, limit: int) -> Tensor | None:

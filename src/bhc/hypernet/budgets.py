@@ -10,6 +10,7 @@ from bhc.contexts import ContextBatch
 from bhc.posterior import LayerDropout
 
 RUNGS = 9  # budgets that rates are generated at, from 0 to 1
+FARTHEST = 1e30  # no threshold comes near it
 
 Rates = tuple[LayerDropout, ...]
 
@@ -35,7 +36,8 @@ def _at(layer: LayerDropout, budget: Tensor) -> LayerDropout:
 def _between(rates: Tensor, budget: Tensor) -> Tensor:  # (K, ...)
     if len(rates) == 1:  # shared by all contexts
         return rates
-    largest = rates.unflatten(0, (RUNGS, len(budget))).cummax(0).values
+    finite = rates.clamp(-FARTHEST, FARTHEST)  # between two that are infinite there is no number
+    largest = finite.unflatten(0, (RUNGS, len(budget))).cummax(0).values
     place = budget[:, 0] * (RUNGS - 1)
     below = place.long().clamp(max=RUNGS - 2)
     own = torch.arange(len(budget), device=budget.device)

@@ -6,7 +6,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextSpace, FeatureSubsets, InputDomains
+from bhc.contexts import ClassSubsets, Context, ContextSpace, FeatureSubsets, InputDomains
 from bhc.data import Split
 
 MOST_DOMAINS = 64
@@ -23,12 +23,17 @@ class SeenDomains:
 
     @classmethod
     def of(cls, space: ContextSpace, train: Split, num_classes: int) -> "SeenDomains | None":
-        """Those that a space draws from a training set; None where it has no domains."""
-        for part in space.parts:
-            if isinstance(part, InputDomains):
-                subsets = part.sampler.examples(num_classes, MOST_DOMAINS)
-                return cls.among([train.restricted_to(subset).images for subset in subsets])
-        return None
+        """Those that a space draws from a training set; None where it has no domains.
+
+        Beside classes a domain is that of the drawn classes.
+        """
+        parts = {type(part): part for part in space.parts}
+        if InputDomains not in parts:
+            return None
+        drawn = parts.get(ClassSubsets, parts[InputDomains])
+        assert isinstance(drawn, ClassSubsets | InputDomains)
+        subsets = drawn.sampler.examples(num_classes, MOST_DOMAINS)
+        return cls.among([train.restricted_to(subset).images for subset in subsets])
 
     @classmethod
     def among(cls, domains: list[Tensor]) -> "SeenDomains":

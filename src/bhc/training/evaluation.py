@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextBatch
+from bhc.contexts import Context, ContextBatch, FeatureSubsets
 from bhc.data import Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMask
@@ -153,13 +153,26 @@ def try_thresholds(
 
 @torch.no_grad()
 def base_error(network: ConditionalNetwork, probes: Sequence[Probe], data: Split) -> float:
-    """Error of the pretrained network on the same probes, its outputs restricted alike, percent."""
+    """Error of the pretrained network on the same probes, its outputs restricted alike, percent.
+
+    It is given zeros where features are missing.
+    """
     wrong = seen = 0
     for probe in probes:
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
         examples = data.restricted_to(probe.classes)
+        there = _features_there(network, probe.context)
         for x, labels in zip(examples.images.split(CHUNK), examples.labels.split(CHUNK), strict=True):
-            logits = restrict(network.base_model(x.to(network.device)), batch.outputs)
+            images = x if there is None else x * there
+            logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
             seen += len(labels)
     return 100 * wrong / seen
+
+
+def _features_there(network: ConditionalNetwork, context: Context) -> Tensor | None:  # (*input shape) bool
+    """Where inputs of a context have values; None if everywhere."""
+    for part in network.space.parts:
+        if isinstance(part, FeatureSubsets) and context.features is not None:
+            return part.over(context.features[None], network.input_shape)[0]
+    return None
