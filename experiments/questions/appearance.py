@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import torch
-
 import bhc
 from bhc.contexts import all_subsets
-from bhc.results import logits
+from bhc.results import answers
 from questions.bench import Bench
 
 
@@ -39,6 +37,5 @@ def _expected_error(bench: Bench, small: bhc.Compressed, rates: dict[int, float]
     total = 0.0
     for label, rate in rates.items():
         examples = bench.dataset.test.restricted_to((label,))
-        places = logits(small.network.graph, examples.images).argmax(1)
-        total += rate * float((torch.tensor(small.classes)[places] != label).float().mean())
+        total += rate * float((answers(small.network, examples.images) != label).float().mean())
     return 100 * total

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study.training import make_weights
 from torch import nn
 
 import bhc
@@ -21,11 +22,8 @@ from bhc.training import (
     Recipe,
     RunFolder,
     ThresholdTrial,
-    error_of,
     load_weights,
     pooled,
-    pretrain,
-    save_weights,
     try_thresholds,
 )
 
@@ -142,10 +140,7 @@ class Bench:
         name = self.config.model
         path = self.runs / f"{name}-{dataset.name}{f'-without-{held_out}' if held_out else ''}.safetensors"
         if not path.exists():
-            self.runs.mkdir(parents=True, exist_ok=True)
-            net = pretrain(name, dataset, progress=self.progress, device=self.device).cpu()
-            errors = {f"{part}_error": error_of(net, getattr(dataset, part)) for part in ("validation", "test")}
-            save_weights(path, name, net, dataset, errors=errors, held_out=held_out)
+            make_weights(path, name, dataset, device=self.device, progress=self.progress, held_out=held_out)
         return load_weights(path, name, dataset, held_out=held_out)
 
     def trials(
@@ -170,14 +165,6 @@ def thresholds_of(model: bhc.Compressor) -> list[float]:
     """Where curves are drawn: over what consolidation covered."""
     low, high = model.model.thresholds or model.network.hypernet.family.thresholds
     return torch.linspace(low, high, CURVE_POINTS).tolist()
-
-
-def largest_within(points: Sequence[Point], error: float) -> Point:
-    """The largest harmonic ratio within an error; failing that, the most accurate."""
-    fitting = [point for point in points if point.error <= error]
-    if fitting:
-        return max(fitting, key=lambda point: point.ratio_harmonic)
-    return min(points, key=lambda point: point.error)
 
 
 def both_curves(

@@ -8,8 +8,8 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ListedFeatures
 from bhc.data import Split
-from bhc.training import error_of
-from questions.bench import Bench, largest_within, thresholds_of
+from bhc.training import error_of, largest_within
+from questions.bench import Bench, thresholds_of
 
 RANDOM = 20  # more masks, drawn as training draws them
 

@@ -8,7 +8,7 @@ import bhc
 from bhc.contexts import all_subsets
 from bhc.data import Split
 from bhc.emission.binomial import upper_bound
-from bhc.results import logits
+from bhc.results import answers
 from questions.bench import Bench
 
 CONTEXTS = 100
@@ -40,8 +40,7 @@ def _row(model: bhc.Compressor, test: Split, subset: tuple[int, ...], asked: dic
     except bhc.BhcError as error:
         return row | {"refused": error.problem}
     examples = test.restricted_to(subset)
-    places = logits(small.network.graph, examples.images).argmax(1)
-    wrong = int((torch.tensor(small.classes)[places] != examples.labels).sum())
+    wrong = int((answers(small.network, examples.images) != examples.labels).sum())
     report = small.report
     return row | {
         "ratio": report.pruning_ratio,

@@ -7,7 +7,8 @@ import torch
 
 import bhc
 from bhc.contexts import all_subsets
-from questions.bench import Bench, largest_within, thresholds_of
+from bhc.training import largest_within
+from questions.bench import Bench, thresholds_of
 
 FOLDS = 5
 JUDGED = 60  # subsets that the threshold is chosen on

@@ -13,8 +13,8 @@ from bhc.emission.precision import scales_for
 from bhc.emission.slim import Slimmer, assemble
 from bhc.emission.trial import Workshop
 from bhc.posterior import Family
-from bhc.results import exact_convolutions, logits
-from bhc.training import Point, ThresholdTrial, pooled, try_thresholds
+from bhc.results import answers, exact_convolutions, logits
+from bhc.training import Point, ThresholdTrial, largest_within, pooled, try_thresholds
 from study.config import Choice
 from study.methods import Case, Sample, request
 from study.training import Member
@@ -107,20 +107,12 @@ def choose(
         error = min(points, key=lambda point: abs(point.threshold - threshold)).error
     else:
         assert most is not None
-        best = largest(points, most)
+        best = largest_within(points, most, ratio="ratio_mean")  # as the paper's tables have it
         threshold, error = best.threshold, best.error
     by_scale = rounded_errors(asked, threshold, device=torch.device(device))
     fitting = [scale for scale, wrong in by_scale.items() if wrong <= most_rounded]
     scale = max(fitting) if fitting else min(by_scale, key=lambda scale: by_scale[scale])
     return Chosen(threshold, scale, error, by_scale[scale])
-
-
-def largest(points: Sequence[Point], most_error: float) -> Point:
-    """The point with the largest mean ratio within the error; failing that, the most accurate."""
-    fitting = [point for point in points if point.error <= most_error]
-    if fitting:
-        return max(fitting, key=lambda point: point.ratio_mean)
-    return min(points, key=lambda point: point.error)
 
 
 def rounded_errors(asked: Sequence[Asked], threshold: float, *, device: torch.device) -> dict[float, float]:
@@ -133,8 +125,7 @@ def rounded_errors(asked: Sequence[Asked], threshold: float, *, device: torch.de
         stock = Workshop(member.model.model, cutter).stock(threshold)
         for scale in scales:
             rounded = stock.trial(scale).network
-            places = logits(rounded.graph, examples.images, device=device).argmax(1)
-            wrong[scale] += int((torch.tensor(rounded.labels)[places] != examples.labels).sum())
+            wrong[scale] += int((answers(rounded, examples.images, device=device) != examples.labels).sum())
         images += len(examples)
     return {scale: 100 * misses / images for scale, misses in wrong.items()}
 

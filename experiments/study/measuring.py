@@ -14,7 +14,7 @@ import torch
 
 import bhc
 from bhc.emission.emit import ThresholdWarning
-from bhc.results import Outcome, environment, harmonic, judge, logits, mean, summarise
+from bhc.results import Outcome, answers, environment, harmonic, judge, mean, summarise
 from bhc.training import describe_device
 from study import sparse
 from study.choosing import Asked, Chosen, choose, curve, emit, log_dropout, thresholds_of
@@ -84,10 +84,9 @@ def _row(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "small.bhc"
         small.save(path)
-        places = logits(bhc.read(path).network.graph, examples.images, device=device).argmax(1)
+        given = answers(bhc.read(path).network, examples.images, device=device)
         row["file_bytes"] = path.stat().st_size
-    wrong = torch.tensor(small.classes)[places] != examples.labels
-    row["file_error"] = 100 * int(wrong.sum()) / len(examples)
+    row["file_error"] = 100 * int((given != examples.labels).sum()) / len(examples)
     if len(member.cases) == 1:
         row["train_seconds"] = member.seconds
     return outcome, row

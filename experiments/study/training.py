@@ -58,10 +58,7 @@ class Bench:
                 f"{path} does not exist, and {study.name} starts from public weights",
                 hint=f"make it from the public checkpoint FILE: {command}",
             )
-        self.runs.mkdir(parents=True, exist_ok=True)
-        net = pretrain(model, self.dataset, progress=self.progress, device=self.device).cpu()
-        errors = {f"{part}_error": error_of(net, getattr(self.dataset, part)) for part in ("validation", "test")}
-        save_weights(path, model, net, self.dataset, errors=errors)
+        make_weights(path, model, self.dataset, device=self.device, progress=self.progress)
         return path
 
     def folder(self, study: Study, seed: int) -> Path:
@@ -120,6 +117,16 @@ class Bench:
             augment=bhc.data.CropAndFlip() if study.augment else None,
             precision=torch.bfloat16 if study.bf16 else None,
         )
+
+
+def make_weights(
+    path: Path, model: str, dataset: DataSet, *, device: str, progress: Progress, held_out: int = 0
+) -> None:
+    """Pretrain a network, to which the last ``held_out`` images that its data set once had are new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    net = pretrain(model, dataset, progress=progress, device=device).cpu()
+    errors = {f"{part}_error": error_of(net, getattr(dataset, part)) for part in ("validation", "test")}
+    save_weights(path, model, net, dataset, errors=errors, held_out=held_out)
 
 
 def _check(study: Study, model: bhc.Compressor, *, wanted: dict[str, Any], seed: int, folder: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bhc.data import Split
 from bhc.emission import Compressed
-from bhc.formats import unrolled
+from bhc.formats import QuantisedNetwork, unrolled
 from bhc.graph import Graph
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.evaluation import harmonic
@@ -102,16 +102,14 @@ def judge(
 ) -> Outcome:
     """What the full, the pruned and the quantised network say to the labelled images of a context."""
     classes = torch.tensor(small.classes)
-    full, cut, rounded = (
-        logits(graph, examples.images, device=device)
-        for graph in (network.base_model, pruned.network.graph, small.network.graph)
-    )
+    full = logits(network.base_model, examples.images, device=device)
+    cut, rounded = (answers(each.network, examples.images, device=device) for each in (pruned, small))
     return Outcome(
         small=small,
         labels=examples.labels,
         before=classes[full[:, classes].argmax(1)],
-        pruned=classes[cut.argmax(1)],
-        after=classes[rounded.argmax(1)],
+        pruned=cut,
+        after=rounded,
         num_classes=network.num_classes,
     )
 
@@ -122,6 +120,11 @@ def logits(network: Graph, images: Tensor, *, device: torch.device = CPU) -> Ten
     there = unrolled(network) if device.type == "cpu" else deepcopy(network).to(device)
     with exact_convolutions():
         return torch.cat([there(part.to(device)) for part in images.split(CHUNK)]).cpu()
+
+
+def answers(network: QuantisedNetwork, images: Tensor, *, device: torch.device = CPU) -> Tensor:  # (n,)
+    """The labels that an emitted network gives images, in the original numbering."""
+    return torch.tensor(network.labels)[logits(network.graph, images, device=device).argmax(1)]
 
 
 def exact_convolutions() -> AbstractContextManager[None]:

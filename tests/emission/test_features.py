@@ -68,7 +68,7 @@ def build(name: str) -> tuple[bhc.Compressor, Tensor, Tensor, list[int]]:
     perturb_(model.network.hypernet, std=0.05)
     mask = space.resolve({"features": there}).features
     assert mask is not None
-    return model, x, x.where(space.over(mask[None], shape), other), there
+    return model, x, x.where(space.there(mask[None], shape), other), there
 
 
 def batch_of(model: bhc.Compressor, *requests: list[int]) -> ContextBatch:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from study import choosing
-from study.choosing import CURVE_POINTS, choose, curve, largest, rounded_errors, thresholds_of
+from study.choosing import CURVE_POINTS, choose, curve, rounded_errors, thresholds_of
 from study.config import Choice
 from study.methods import METHODS, Case, Sample
 from study.training import Member
@@ -17,7 +17,7 @@ from bhc.contexts import Context
 from bhc.data import DataSet, Split
 from bhc.emission.precision import SCALES
 from bhc.hypernet import LowRank
-from bhc.training import Point, Probe, TrainedModel, trade_off
+from bhc.training import Point, Probe, TrainedModel, largest_within, trade_off
 from tests.experiments.toys import (
     NINE,
     asked_of,
@@ -35,13 +35,13 @@ def at(threshold: float, ratio: float, error: float) -> Point:
 
 def test_the_largest_mean_ratio_within_the_error_is_chosen() -> None:
     points = [at(-2, 90, 2.01), at(-1, 50, 2.0), at(0, 60, 1.9), at(1, 20, 0.5)]
-    assert largest(points, 2.0).threshold == 0
-    assert largest(points, 1.0).threshold == 1
-    assert largest(points, 2.01).threshold == -2
+    assert largest_within(points, 2.0, ratio="ratio_mean").threshold == 0
+    assert largest_within(points, 1.0, ratio="ratio_mean").threshold == 1
+    assert largest_within(points, 2.01, ratio="ratio_mean").threshold == -2
 
 
 def test_where_no_point_is_within_the_error_the_most_accurate_is_chosen() -> None:
-    assert largest([at(-2, 90, 5.0), at(-1, 50, 3.0), at(0, 10, 4.0)], 2.0).threshold == -1
+    assert largest_within([at(-2, 90, 5.0), at(-1, 50, 3.0), at(0, 10, 4.0)], 2.0, ratio="ratio_mean").threshold == -1
 
 
 def assert_same_curve(found: Sequence[Point], expected: Sequence[Point]) -> None:

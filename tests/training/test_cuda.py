@@ -14,7 +14,7 @@ from bhc.posterior import FAMILIES
 from bhc.training import Silent
 from bhc.training.stages import Dials, Draw, Loss, Stage
 from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
-from tests.training.test_loop import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
+from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
 from tests.training.test_step import draw_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -13,7 +13,7 @@ from bhc.errors import BhcError
 from bhc.tensors import read_tensors
 from bhc.training import RunFolder, Silent, Stage
 from bhc.training.learning import Learn
-from tests.training.test_loop import StopAt, Stopped, assert_same_bits
+from tests.training.runs import StopAt, Stopped, assert_same_bits
 
 LEARN = bhc.Learn(steps=100, kl_weight=0.1, context_weight=0.3, rate=1e-2, contexts=16, examples=2)
 NARROW = bhc.Narrow(steps=50, kl_weight=0.1, context_weight=0.3, contexts=16, examples=2, final_ratio=2.0)

@@ -26,6 +26,11 @@ class Context:
             return None
         return tuple(weight / sum(self.appearance) for weight in self.appearance)
 
+    @property
+    def inputs(self) -> Tensor | None:  # (1, F) bool
+        """The features as a batch of one has them."""
+        return None if self.features is None else self.features[None]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for reports and files; of a domain only that it was given, of features how many."""
         parts = {

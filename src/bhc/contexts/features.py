@@ -71,10 +71,12 @@ class FeatureSubsets(ContextSpace):
     def likelihoods(self) -> tuple[Likelihood, ...]:
         return (Bernoulli(self.num_features),)
 
-    def over(self, masks: Tensor, shape: tuple[int, ...]) -> Tensor:  # (K, *shape) bool
-        """Masks (K, F) over inputs of a shape: over each value, or if they are of channels, over all of a channel."""
-        apart = masks.reshape(len(masks), *self.shape, *[1] * (len(shape) - len(self.shape)))
-        return apart.expand(len(masks), *shape)
+    def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+        """Each value is a feature; or if those are channels, all values of a channel are."""
+        if features is None:
+            return None
+        apart = features.reshape(len(features), *self.shape, *[1] * (len(shape) - len(self.shape)))
+        return apart.expand(len(features), *shape)
 
     def describe(self) -> dict[str, str]:
         return {"features": f"{self._hint}; trained on {self.training_masks.describe()}"}

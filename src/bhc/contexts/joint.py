@@ -11,7 +11,6 @@ from bhc.contexts.budgets import Budgets
 from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import ContextBatch
 from bhc.contexts.domains import InputDomains
-from bhc.contexts.features import FeatureSubsets
 from bhc.contexts.likelihoods import Likelihood
 from bhc.contexts.space import ContextSpace
 from bhc.errors import BhcError
@@ -81,10 +80,10 @@ class Joint(ContextSpace):
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         for space in self.spaces:
             batch = space.observe(batch, x)
-        features = self._features
-        if features is None or batch.domain is None or batch.inputs is None:
+        there = None if batch.domain is None else self.there(batch.inputs, tuple(batch.domain.shape[1:]))
+        if batch.domain is None or there is None:
             return batch
-        return replace(batch, domain=batch.domain * features.over(batch.inputs, tuple(batch.domain.shape[1:])))
+        return replace(batch, domain=batch.domain * there)
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return tuple(part for space in self.spaces for part in space.encode(batch))
@@ -101,6 +100,10 @@ class Joint(ContextSpace):
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}
 
+    def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+        found = [space.there(features, shape) for space in self.spaces]
+        return next((mask for mask in found if mask is not None), None)
+
     def _leave_out(self, batch: ContextBatch, generator: Generator) -> ContextBatch:
         told = torch.rand(len(self.spaces), len(batch), generator=generator, device=generator.device) >= self.missing
         narrowed = torch.zeros_like(told[0])  # by classes, said or only seen in the domain
@@ -112,16 +115,12 @@ class Joint(ContextSpace):
 
     def _check_features(self, parts: Mapping[str, Any]) -> None:
         """A domain's samples have nothing where no features are."""
-        features, domain, mask = self._features, parts.get("domain"), parts.get("features")
-        if features is None or domain is None or mask is None:
+        domain, features = parts.get("domain"), parts.get("features")
+        if domain is None or features is None:
             return
-        absent = ~features.over(mask[None], tuple(domain.shape))[0]
-        if (domain * absent).any():
+        there = self.there(features[None], tuple(domain.shape))
+        if there is not None and (domain * ~there[0]).any():
             raise BhcError(
                 "the samples of the domain have values where the features say that there are none",
                 hint="set them to 0 there, or name those features too",
             )
-
-    @property
-    def _features(self) -> FeatureSubsets | None:
-        return next((space for space in self.spaces if isinstance(space, FeatureSubsets)), None)

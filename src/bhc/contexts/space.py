@@ -70,6 +70,10 @@ class ContextSpace(ABC):
         """Whether a larger budget must never keep what a smaller one gave up."""
         return False
 
+    def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:  # (K, *shape) bool
+        """Where inputs of a shape have values, given the features (K, F) of contexts; None if everywhere."""
+        return None
+
     @property
     def optional(self) -> bool:
         """Whether a request may leave conditions out."""

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from bhc.contexts import Context, FeatureSubsets
+from bhc.contexts import Context
 from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
 from bhc.graph import Graph
@@ -52,9 +52,11 @@ class Judge:
             return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        images = _without_absent(examples.images, model, context)
+        there = model.network.space.there(context.inputs, model.network.input_shape)
+        # With zeros for what is missing: all that the pretrained network would be given.
+        images = examples.images if there is None else examples.images * there
         weights = _weights(labels, context.frequencies)
-        return cls(model, images, labels, classes, weights, as_stored=images is examples.images)
+        return cls(model, images, labels, classes, weights, as_stored=there is None)
 
     @property
     def num_images(self) -> int:
@@ -117,14 +119,6 @@ def logits_of(graph: Graph, images: Tensor) -> Tensor:
     """What a network answers to images."""
     fast = unrolled(graph)
     return torch.cat([fast(part) for part in images.split(CHUNK)])
-
-
-def _without_absent(images: Tensor, model: TrainedModel, context: Context) -> Tensor:
-    """Images with zeros where a context's features are not there: all that the pretrained network would be given."""
-    for part in model.network.space.parts:
-        if isinstance(part, FeatureSubsets) and context.features is not None:
-            return images * part.over(context.features[None], tuple(images.shape[1:]))
-    return images
 
 
 def _weights(labels: Tensor, frequencies: tuple[float, ...] | None) -> Tensor | None:  # (classes,)

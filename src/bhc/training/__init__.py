@@ -4,9 +4,18 @@ from bhc.training.collapse import CollapseWarning
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, describe_device, find_device
 from bhc.training.domains import FAR, SeenDomains
-from bhc.training.evaluation import Point, Probe, ThresholdTrial, base_error, pooled, trade_off, try_thresholds
+from bhc.training.evaluation import (
+    Point,
+    Probe,
+    ThresholdTrial,
+    base_error,
+    largest_within,
+    pooled,
+    trade_off,
+    try_thresholds,
+)
 from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
-from bhc.training.loop import Options, choose_threshold, train
+from bhc.training.loop import Options, train
 from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
 from bhc.training.pretraining import default_plan, error_of, load_weights, pretrain, save_weights, train_plainly_
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
@@ -40,7 +49,6 @@ __all__ = [
     "ThresholdTrial",
     "TrainedModel",
     "base_error",
-    "choose_threshold",
     "computing",
     "default_plan",
     "default_progress",
@@ -48,6 +56,7 @@ __all__ = [
     "describe_device",
     "error_of",
     "find_device",
+    "largest_within",
     "load_run",
     "load_weights",
     "pooled",

@@ -6,7 +6,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from bhc.contexts import ClassSubsets, Context, ContextSpace, FeatureSubsets, InputDomains
+from bhc.contexts import ClassSubsets, Context, ContextSpace, InputDomains
 from bhc.data import Split
 
 MOST_DOMAINS = 64
@@ -53,9 +53,9 @@ class SeenDomains:
         if context.domain is None or context.domain_size is None:
             return None
         apart = self.means - context.domain
-        for part in space.parts:
-            if isinstance(part, FeatureSubsets) and context.features is not None:
-                apart = apart * part.over(context.features[None], tuple(context.domain.shape))
+        there = space.there(context.inputs, tuple(context.domain.shape))
+        if there is not None:
+            apart = apart * there
         nearest = float(apart.flatten(1).norm(dim=1).min())
         usual = sqrt(self.gap**2 + self.spread / context.domain_size)
         return nearest / usual if usual else 0.0

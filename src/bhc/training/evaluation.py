@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextBatch, FeatureSubsets
+from bhc.contexts import Context, ContextBatch
 from bhc.data import Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMask
@@ -129,6 +129,14 @@ def _point(threshold: float, trials: Sequence[ThresholdTrial]) -> Point:
     )
 
 
+def largest_within(points: Sequence[Point], error: float, *, ratio: str = "ratio_harmonic") -> Point:
+    """The point with the largest ratio among those within an error; failing that, the most accurate."""
+    fitting = [point for point in points if point.error <= error]
+    if fitting:
+        return max(fitting, key=lambda point: getattr(point, ratio))
+    return min(points, key=lambda point: point.error)
+
+
 @torch.no_grad()
 def try_thresholds(
     network: ConditionalNetwork, context: Context, examples: Split, thresholds: Sequence[float]
@@ -161,18 +169,10 @@ def base_error(network: ConditionalNetwork, probes: Sequence[Probe], data: Split
     for probe in probes:
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
         examples = data.restricted_to(probe.classes)
-        there = _features_there(network, probe.context)
+        there = network.space.there(probe.context.inputs, network.input_shape)
         for x, labels in zip(examples.images.split(CHUNK), examples.labels.split(CHUNK), strict=True):
             images = x if there is None else x * there
             logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
             seen += len(labels)
     return 100 * wrong / seen
-
-
-def _features_there(network: ConditionalNetwork, context: Context) -> Tensor | None:  # (*input shape) bool
-    """Where inputs of a context have values; None if everywhere."""
-    for part in network.space.parts:
-        if isinstance(part, FeatureSubsets) and context.features is not None:
-            return part.over(context.features[None], network.input_shape)[0]
-    return None

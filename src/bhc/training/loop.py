@@ -30,6 +30,7 @@ from bhc.training.evaluation import (
     base_error,
     harmonic,
     largest_ratio,
+    largest_within,
     pruning_ratios,
     threshold_for,
     trade_off,
@@ -155,7 +156,7 @@ class _Trainer:
             validation=self.validation,
             class_names=class_names,
             thresholds=consolidated[-1].thresholds if consolidated else self._narrowed_range(),
-            default_threshold=choose_threshold(after, most_error=yardstick + TOLERANCE),
+            default_threshold=largest_within(after, yardstick + TOLERANCE).threshold,
             training={
                 "recipe": [stage.to_dict() for stage in self.recipe],
                 "seed": self.options.seed,
@@ -326,11 +327,3 @@ class _Trainer:
             "augment": None if self.options.augment is None else str(self.options.augment),
             "precision": None if self.options.precision is None else str(self.options.precision),
         }
-
-
-def choose_threshold(points: list[Point], *, most_error: float) -> float:
-    """The threshold with the largest ratio among those within ``most_error``; failing that, the most accurate."""
-    fitting = [point for point in points if point.error <= most_error]
-    if fitting:
-        return max(fitting, key=lambda point: point.ratio_harmonic).threshold
-    return min(points, key=lambda point: point.error).threshold

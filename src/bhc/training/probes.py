@@ -62,10 +62,8 @@ def _probe(space: ContextSpace, train: Split, subset: Subset, mask: Tensor | Non
 def _mean(space: ContextSpace, images: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of images with nothing where features are missing."""
     mean = images.float().mean(0)
-    for part in space.parts:
-        if isinstance(part, FeatureSubsets) and mask is not None:
-            mean = mean * part.over(mask[None], tuple(mean.shape))[0]
-    return mean
+    there = space.there(None if mask is None else mask[None], tuple(mean.shape))
+    return mean if there is None else mean * there[0]
 
 
 def _subsets(space: ContextSpace, num_classes: int, limit: int) -> Sequence[Subset]:

@@ -1,0 +1,219 @@
+"""The run folder: what is written, read back, refused and left alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.errors import BhcError
+from bhc.training import RunFolder, load_run
+from tests.training.runs import RECIPE, assert_same_bits, broken_off, fit
+
+
+def test_a_finished_run_loads_and_emits_the_same_network(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    model = fit(digits, pretrained, run=tmp_path / "run", class_names=digits.class_names)
+    loaded = bhc.load(tmp_path / "run")
+    assert loaded.model.class_names == digits.class_names
+    assert loaded.model.default_threshold == model.model.default_threshold
+    assert loaded.model.thresholds == model.model.thresholds == model.network.hypernet.family.thresholds
+    assert not RunFolder(tmp_path / "run").checkpoint.exists()
+    one, other = model.compress(classes=[2, 7]), loaded.compress(classes=[2, 7])
+    x = digits.test.images
+    assert torch.equal(one.module(x), other.module(x))
+    assert one.report.error == other.report.error
+
+
+def test_resume_without_a_run_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(BhcError, match="no run to resume"):
+        fit(digits, pretrained, run=tmp_path / "none", resume=True)
+    with pytest.raises(BhcError, match="no folder was given"):
+        fit(digits, pretrained, resume=True)
+
+
+def test_resume_with_another_recipe_or_seed_is_refused(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    broken_off(digits, pretrained, tmp_path)
+    with pytest.raises(BhcError, match="another seed"):
+        fit(digits, pretrained, run=tmp_path, resume=True, seed=5)
+    with pytest.raises(BhcError, match="another recipe"):
+        fit(digits, pretrained, run=tmp_path, resume=True, recipe=RECIPE[:1])
+
+
+def test_a_damaged_checkpoint_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    broken_off(digits, pretrained, tmp_path)
+    checkpoint = RunFolder(tmp_path).checkpoint
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(BhcError, match="checksum"):
+        fit(digits, pretrained, run=tmp_path, resume=True)
+    checkpoint.write_bytes(content[: len(content) // 2])
+    with pytest.raises(BhcError, match="damaged"):
+        fit(digits, pretrained, run=tmp_path, resume=True)
+
+
+def test_a_failing_save_keeps_the_old_checkpoint(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_off(digits, pretrained, tmp_path)
+    before = RunFolder(tmp_path).checkpoint.read_bytes()
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bhc.files.os.fsync", full_disk)
+    with pytest.raises(BhcError, match="No space left"):
+        fit(digits, pretrained, run=tmp_path, resume=True, checkpoint_every=10)
+    assert RunFolder(tmp_path).checkpoint.read_bytes() == before
+
+
+def test_weights_of_another_model_are_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    fit(digits, pretrained, run=tmp_path)
+    description = json.loads((tmp_path / "run.json").read_text())
+    description["generator"] = {"kind": "low-rank", "rank": 2}
+    (tmp_path / "run.json").write_text(json.dumps(description))
+    with pytest.raises(BhcError, match="belongs to another model"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "not the description of a run"),
+        ({"version": 99}, "version 99"),
+        ({"network": [{"kind": "linear"}]}, "damaged"),
+        ({"default_threshold": None}, "damaged"),
+        ({"context": []}, "damaged"),
+        ({"input_shape": [-1]}, "damaged"),
+        ({"thresholds": [1]}, "damaged"),
+        ({"class_names": 3}, "damaged"),
+        ({"files": {"model": "../elsewhere"}}, "does not exist"),
+    ],
+)
+def test_a_damaged_description_is_refused(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    fit(digits, pretrained, run=tmp_path, recipe=(bhc.Learn(steps=1),))
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(BhcError, match=message):
+        bhc.load(tmp_path)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BhcError, match=r"no run\.json"):
+        bhc.load(tmp_path)
+
+
+def test_a_finished_or_begun_run_is_not_thrown_away(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    fit(digits, pretrained, run=tmp_path / "done")
+    broken_off(digits, pretrained, tmp_path / "begun")
+    for name in ("done", "begun"):
+        with pytest.raises(BhcError, match="holds a run already"):
+            fit(digits, pretrained, run=tmp_path / name)
+    with pytest.raises(BhcError, match="is finished"):
+        fit(digits, pretrained, run=tmp_path / "done", resume=True)
+    fit(digits, pretrained, run=tmp_path / "done", overwrite=True, seed=3)
+    assert bhc.load(tmp_path / "done").model.training["seed"] == 3
+    assert len(list((tmp_path / "done").glob("model-*"))) == 1
+
+
+def test_an_interrupted_save_leaves_the_old_run(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = fit(digits, pretrained, run=tmp_path), fit(digits, pretrained, seed=4)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bhc.training.run.write_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        second.save(tmp_path, overwrite=True)
+    assert_same_bits(first, bhc.load(tmp_path))
+
+
+def test_a_folder_that_is_a_file_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(BhcError, match="cannot write to the folder"):
+            fit(digits, pretrained, run=path)
+
+
+def test_what_a_killed_process_left_is_swept_up(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.safetensors.abc.part").write_text("half")
+    fit(digits, pretrained, run=tmp_path)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_diary_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    diary = RunFolder(tmp_path).metrics
+    diary.append({"step": 1})
+    diary.path.write_bytes(diary.path.read_bytes() + b'\xff\n[1]\n{"step": 2}\n{"st')
+    assert [record["step"] for record in diary.read()] == [1, 2]
+    with pytest.raises(BhcError, match="could not write"):
+        RunFolder(tmp_path / "none").metrics.append({"step": 1})
+
+
+def files_in(folder: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(f"{kind}-*.safetensors"))
+
+
+def test_calibration_images_are_kept_whole_and_change_nothing(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    plain = fit(digits, pretrained, run=tmp_path / "plain")
+    model = fit(digits, pretrained, run=tmp_path / "run", calibration_set=digits.test)
+    assert_same_bits(plain, model)
+    for part in ("curves", "curve_contexts", "original_error"):
+        assert model.model.training[part] == plain.model.training[part]
+    assert model.model.default_threshold == plain.model.default_threshold
+    loaded = bhc.load(tmp_path / "run")
+    assert loaded.model.calibration is not None
+    assert torch.equal(loaded.model.calibration.images, digits.test.images)
+    assert torch.equal(loaded.model.calibration.labels, digits.test.labels)
+    assert bhc.load(tmp_path / "plain").model.calibration is None
+    assert files_in(tmp_path / "plain", "calibration") == []
+    assert files_in(tmp_path / "plain", "validation") == files_in(tmp_path / "run", "validation")
+    for request in ({}, {"max_bytes": 2000}, {"max_error": 20.0}):
+        small, same = (m.compress(classes=[3, 4], **request) for m in (plain, loaded))  # type: ignore[arg-type]
+        assert small.to_bytes() == same.to_bytes()
+
+
+def test_more_than_the_validation_sample_may_be_kept(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    """A pair of tensors, and over 500 images of a class."""
+    images, labels = digits.test.images[:1].repeat(600, 1, 1, 1), digits.test.labels[:1].repeat(600)
+    model = fit(digits, pretrained, calibration_set=(images, labels), recipe=(bhc.Learn(steps=1, contexts=2),))
+    assert model.model.calibration is not None
+    assert len(model.model.calibration) == 600
+
+
+def test_saving_again_keeps_calibration_images_and_forgets_others(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    model = fit(digits, pretrained, calibration_set=digits.test)
+    model.save(tmp_path / "run")
+    first = files_in(tmp_path / "run", "calibration")
+    model.model.calibration = digits.test.restricted_to([1, 2])
+    model.save(tmp_path / "run", overwrite=True)
+    second = files_in(tmp_path / "run", "calibration")
+    assert len(first) == len(second) == 1
+    assert first != second
+    read = bhc.load(tmp_path / "run").model.calibration
+    assert read is not None
+    assert set(read.labels.tolist()) == {1, 2}
+    model.model.calibration = None
+    model.save(tmp_path / "run", overwrite=True)
+    assert files_in(tmp_path / "run", "calibration") == []
+
+
+def test_calibration_images_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    with pytest.raises(BhcError, match=r"inputs of shape \(1, 4, 4\)"):
+        fit(digits, pretrained, calibration_set=(digits.test.images[:, :, :4, :4], digits.test.labels))
