@@ -5,7 +5,7 @@ from typing import Any
 
 import bhc
 from bhc.hypernet import GeneratorSpec, generator_from_dict
-from bhc.training import Learn, Recipe
+from bhc.training import Consolidate, Learn, Recipe
 from questions.bench import Bench, both_curves
 
 JUDGED = 30  # subsets
@@ -30,10 +30,12 @@ def answer(bench: Bench) -> dict[str, Any]:
 
 
 def _recipe(usual: Recipe, variant: dict[str, Any]) -> Recipe:
-    learn, *after = usual
+    learn, consolidate = usual
     assert isinstance(learn, Learn)
+    assert isinstance(consolidate, Consolidate)
     learn = replace(learn, **variant.get("learn", {}))
-    return (learn, *after) if variant.get("consolidation", True) else (learn,)
+    consolidate = replace(consolidate, **variant.get("consolidate", {}))
+    return (learn, consolidate) if variant.get("consolidation", True) else (learn,)
 
 
 def _generator(variant: dict[str, Any]) -> GeneratorSpec | None:

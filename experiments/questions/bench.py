@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study.stages import after_learning
 from study.training import make_weights
 from torch import nn
 
 import bhc
 from bhc import models
 from bhc.contexts import ContextSpace
-from bhc.data import DataSet, Split
+from bhc.data import Augmentation, DataSet, Shift, Split
 from bhc.hypernet import GeneratorSpec, generator_from_dict
 from bhc.results import exact_convolutions
 from bhc.training import (
@@ -29,6 +30,7 @@ from bhc.training import (
 
 CURVE_POINTS = 25
 CHECKPOINT_EVERY = 4000
+AUGMENTATIONS: dict[str, Augmentation] = {"shift": Shift()}
 Conditions = Mapping[str, Any]
 
 
@@ -43,7 +45,9 @@ class Config:
     seeds: tuple[int, ...]
     generator: GeneratorSpec
     family: str
+    augment: Augmentation | None
     learn: dict[str, Any]
+    narrow: dict[str, Any] | None
     consolidate: dict[str, Any] | None
     asked: dict[str, Any]  # what the question itself takes
     settings: dict[str, Any] = field(repr=False)  # the file as it was read
@@ -62,7 +66,9 @@ class Config:
                 seeds=tuple(data["seeds"]),
                 generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
                 family=data.get("family", "io-gnj"),
+                augment=AUGMENTATIONS[data["augment"]] if "augment" in data else None,
                 learn=data["learn"],
+                narrow=data.get("narrow"),
                 consolidate=data.get("consolidate"),
                 asked=data.get("asked", {}),
                 settings=data,
@@ -72,12 +78,10 @@ class Config:
 
     def recipe(self, **learn: Any) -> Recipe:
         """The stages, with what is different for one of several models."""
-        first = bhc.Learn(**(self.learn | learn))
-        if self.consolidate is None:
-            return (first,)
-        thresholds = {"thresholds": tuple(self.consolidate["thresholds"])} if "thresholds" in self.consolidate else {}
+        given = self.learn | learn
+        first = bhc.Learn(**given)
         size = {"contexts": first.contexts, "examples": first.examples}
-        return (first, bhc.Consolidate(**(size | self.consolidate | thresholds)))
+        return (first, *after_learning(size, given, narrow=self.narrow, consolidate=self.consolidate))
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,7 @@ class Bench:
             seed=self.seed,
             class_names=self.dataset.class_names,
             checkpoint_every=CHECKPOINT_EVERY,
+            augment=self.config.augment,
             progress=self.progress,
             device=self.device,
         )
@@ -159,6 +164,12 @@ class Bench:
     ) -> list[Point]:
         """Error against ratio over contexts, each with its labelled examples."""
         return pooled(thresholds, [self.trials(model, asked, examples, thresholds) for asked, examples in cases])
+
+
+def most_accurate(points: Sequence[Point], *, ratio: float) -> Point:
+    """The smallest error among those at least so many times smaller, harmonic; where there is none, the smallest."""
+    enough = [point for point in points if point.ratio_harmonic >= ratio]
+    return min(enough, key=lambda point: point.error) if enough else max(points, key=lambda point: point.ratio_harmonic)
 
 
 def thresholds_of(model: bhc.Compressor) -> list[float]:

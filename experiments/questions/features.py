@@ -8,8 +8,8 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ListedFeatures
 from bhc.data import Split
-from bhc.training import error_of, largest_within
-from questions.bench import Bench, thresholds_of
+from bhc.training import error_of
+from questions.bench import Bench, most_accurate, thresholds_of
 
 RANDOM = 20  # more masks, drawn as training draws them
 
@@ -44,8 +44,7 @@ def answer(bench: Bench) -> dict[str, Any]:
 def _row(bench: Bench, model: bhc.Compressor, name: str, mask: Tensor) -> dict[str, Any]:
     asked = {"features": mask}
     points = bench.curve(model, [(asked, bench.dataset.validation)], thresholds_of(model))
-    enough = [point for point in points if point.ratio_mean >= bench.config.asked["ratio"]]
-    chosen = largest_within(enough or points, 0.0)
+    chosen = most_accurate(points, ratio=bench.config.asked["ratio"])
     (trial,) = bench.trials(model, asked, bench.dataset.test, [chosen.threshold])
     zeroed = Split(bench.dataset.test.images * mask, bench.dataset.test.labels)
     return {

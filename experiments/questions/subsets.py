@@ -7,8 +7,7 @@ import torch
 
 import bhc
 from bhc.contexts import all_subsets
-from bhc.training import largest_within
-from questions.bench import Bench, thresholds_of
+from questions.bench import Bench, most_accurate, thresholds_of
 
 FOLDS = 5
 JUDGED = 60  # subsets that the threshold is chosen on
@@ -44,7 +43,7 @@ def _asked_for_all(bench: Bench, model: bhc.Compressor, sizes: Sequence[int], un
     judged = [met[place * len(met) // JUDGED] for place in range(JUDGED)]
     cases = [({"classes": list(subset)}, bench.dataset.validation.restricted_to(subset)) for subset in judged]
     points = bench.curve(model, cases, thresholds_of(model))
-    chosen = largest_within(points, bench.config.asked["error"])
+    chosen = most_accurate(points, ratio=bench.config.asked["ratio"])
     return {
         "threshold": chosen.threshold,
         "validation_error": chosen.error,

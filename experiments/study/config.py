@@ -9,8 +9,9 @@ from typing import Any
 import bhc
 from bhc import models
 from bhc.hypernet import GeneratorSpec, generator_from_dict
-from bhc.training import Recipe, Stage
+from bhc.training import Recipe
 from study.methods import METHODS, Method
+from study.stages import after_learning
 
 
 @dataclass(frozen=True)
@@ -140,24 +141,13 @@ class Study:
         """The stages of training."""
         size = {"contexts": self.method.contexts, "examples": self.method.examples}
         if self.method.name != "bhc-cw":
-            return (bhc.Learn(**size, **self.learn), *self._after(size))
+            return (bhc.Learn(**size, **self.learn), *self._after(self.learn, size))
         low, high = self.learn, self.learn | self.learn_high
         two = bhc.two_stage_budget(bhc.Learn(**size, **low), bhc.Learn(**size, **high))
-        return (*two, *self._after(size | {"budget": 1.0}))  # the network of budget 0 is frozen by then
+        return (*two, *self._after(high, size | {"budget": 1.0}))  # the network of budget 0 is frozen by then
 
-    def _after(self, common: dict[str, Any]) -> Recipe:
-        """Narrowing, which learns on as it was but for what is said, and consolidation."""
-        stages: list[Stage] = []
-        if self.narrow is not None:
-            learned = self.learn | (self.learn_high if "budget" in common else {})
-            kept = {name: value for name, value in learned.items() if name not in ("steps", "warm_up")}
-            stages.append(bhc.Narrow(**common, **(kept | self.narrow)))
-        if self.consolidate is not None:
-            pairs = {
-                name: tuple(self.consolidate[name]) for name in ("thresholds", "ratios") if name in self.consolidate
-            }
-            stages.append(bhc.Consolidate(**common, **(self.consolidate | pairs)))
-        return tuple(stages)
+    def _after(self, learned: dict[str, Any], common: dict[str, Any]) -> Recipe:
+        return after_learning(common, learned, narrow=self.narrow, consolidate=self.consolidate)
 
 
 def _tuple(value: Any) -> tuple[float, ...]:

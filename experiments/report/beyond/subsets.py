@@ -33,7 +33,8 @@ RULES = (
     " both of all subsets of a size. The loss of the harmonic ratios stands beside the paired one.",
     f"In brackets 95 % intervals by the bootstrap over subsets, {RESAMPLES:,} resamples: how far other subsets would"
     " move a number, not how far other seeds would.",
-    "Each model cuts at one threshold, chosen on validation data over subsets that it had met.",
+    "Each model cuts at one threshold: of those that make 60 subsets that it had met at least so many times smaller as"
+    " the configuration says (harmonic), the one with the smallest validation error over them.",
 )
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from operator import index
 from typing import Any
@@ -130,14 +131,8 @@ class ListedFeatures(MaskSampler):
         object.__setattr__(self, "listed", listed)
 
     def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
-        table = torch.zeros(len(self.listed), prod(shape), dtype=torch.bool)
-        for row, places in zip(table, self.listed, strict=True):
-            outside = places[0] if places[0] < 0 else places[-1]
-            if not 0 <= outside < prod(shape):
-                raise BhcError(f"there is no feature {outside}", hint=f"features are 0 to {prod(shape) - 1}")
-            row[list(places)] = True
-        which = (_rand((count,), generator) * len(self.listed)).long()
-        return table.to(generator.device)[which].reshape(count, *shape)
+        table = _table(self, shape, generator.device)
+        return table[(_rand((count,), generator) * len(table)).long()]
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "listed", "listed": [list(places) for places in self.listed]}
@@ -198,6 +193,19 @@ def mask_sampler_from_dict(data: dict[str, Any]) -> MaskSampler:
             return MixedFeatures(tuple(mask_sampler_from_dict(own) for own in data["samplers"]))
         case other:
             raise BhcError(f"unknown kind of feature sampler: {other!r}")
+
+
+@lru_cache(maxsize=16)
+def _table(sampler: ListedFeatures, shape: Shape, device: torch.device) -> Tensor:  # (T, *shape) bool
+    """A mask for each listed set, built once for a device, so that nothing waits for a copy."""
+    features = prod(shape)
+    table = torch.zeros(len(sampler.listed), features, dtype=torch.bool)
+    for row, places in zip(table, sampler.listed, strict=True):
+        outside = places[0] if places[0] < 0 else places[-1]
+        if not 0 <= outside < features:
+            raise BhcError(f"there is no feature {outside}", hint=f"features are 0 to {features - 1}")
+        row[list(places)] = True
+    return table.reshape(-1, *shape).to(device)
 
 
 def _rand(shape: Shape, generator: Generator) -> Tensor:

@@ -18,13 +18,13 @@ class Augmentation(Protocol):
 
 
 @dataclass(frozen=True)
-class CropAndFlip:
-    """Each image moved by up to ``padding`` pixels down and across, zeros moving in, and every other one mirrored.
+class Shift:
+    """Each image moved by up to ``padding`` pixels down and across, zeros moving in: for digits, which no mirror keeps.
 
     The numbers drawn stay on the device of the images, so that nothing waits for them.
     """
 
-    padding: int = 4
+    padding: int = 1
 
     def __post_init__(self) -> None:
         if self.padding < 0:
@@ -34,10 +34,25 @@ class CropAndFlip:
         count, channels, height, width = images.shape
         device = images.device
         top, left = torch.randint(0, 2 * self.padding + 1, (2, count, 1), generator=generator, device=device)
-        mirrored = torch.randint(0, 2, (count, 1), generator=generator, device=device, dtype=torch.bool)
         rows = top + torch.arange(height, device=device)  # (N, H)
-        across = torch.arange(width, device=device)
-        columns = left + torch.where(mirrored, across.flip(0), across)  # (N, W)
+        columns = left + self._across(count, width, generator)  # (N, W)
         padded = F.pad(images, (self.padding,) * 4)
         taken = padded.gather(2, rows[:, None, :, None].expand(-1, channels, -1, padded.shape[3]))
         return taken.gather(3, columns[:, None, None, :].expand(-1, channels, height, -1))
+
+    def _across(self, count: int, width: int, generator: Generator) -> Tensor:  # (N or 1, W)
+        """Where the columns of each image come from before it is moved."""
+        return torch.arange(width, device=generator.device)[None]
+
+
+@dataclass(frozen=True)
+class CropAndFlip(Shift):
+    """Each image moved by up to ``padding`` pixels down and across, zeros moving in, and every other one mirrored."""
+
+    padding: int = 4
+
+    def _across(self, count: int, width: int, generator: Generator) -> Tensor:
+        device = generator.device
+        across = torch.arange(width, device=device)
+        mirrored = torch.randint(0, 2, (count, 1), generator=generator, device=device, dtype=torch.bool)
+        return torch.where(mirrored, across.flip(0), across)

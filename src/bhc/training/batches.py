@@ -39,3 +39,22 @@ class ClassIndex:
     def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
         """``|D_t|``: how many training examples belong to each context."""
         return ((batch.class_rates > 0) * self.counts).sum(1).float()
+
+
+def blend(
+    kinds: tuple[Tensor, ...],  # (K * B, ...) each: images, targets, ... of the same examples
+    contexts: int,
+    *,
+    part: float,
+    generator: Generator,
+) -> tuple[Tensor, ...]:
+    """Each example of such a part mixed with another of its context, up to half and half; all kinds alike."""
+    examples, device = len(kinds[0]), generator.device
+    chosen, share = torch.rand(2, examples, generator=generator, device=device)
+    share = torch.where(chosen < part, share / 2, 0.0)
+    blended = []
+    for values in kinds:
+        apart = values.float().unflatten(0, (contexts, -1))
+        own = share.reshape(contexts, -1, *[1] * (values.ndim - 1))
+        blended.append(torch.lerp(apart, apart.roll(1, dims=1), own).flatten(0, 1))
+    return tuple(blended)

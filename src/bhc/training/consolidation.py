@@ -9,6 +9,7 @@ from bhc.contexts import ContextBatch
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
+from bhc.training.batches import blend
 from bhc.training.evaluation import threshold_for
 from bhc.training.objective import distillation, restrict
 from bhc.training.stages import Dials, Draw, Loss, Stage, check_budget, check_numbers, draw_examples, groups
@@ -21,8 +22,9 @@ class Consolidate(Stage):
     The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
     first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
     range. The range is ``thresholds``, or those that make networks ``ratios`` times smaller, harmonic over contexts:
-    which these are is known when learning has ended. The pretrained network is a free teacher. Offsets frozen for a
-    budget stay as they are.
+    which these are is known when learning has ended. The pretrained network is a free teacher. ``blended`` is the part of
+    the examples that are blends of two images of their context: of images that it was trained on, the teacher knows the
+    labels by heart, of blends it tells how it sees them. Offsets frozen for a budget stay as they are.
     """
 
     steps: int = 3500
@@ -33,12 +35,16 @@ class Consolidate(Stage):
     examples: int = 16
     teacher_weight: float = 0.7
     temperature: float = 2.0
+    blended: float = 0.0
     budget: float | None = None
     kind = "consolidate"
     title = "consolidating"
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("rate", "temperature"), not_negative=("teacher_weight",))
+        check_numbers(self, positive=("rate", "temperature"), not_negative=())
+        for name in ("teacher_weight", "blended"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BhcError(f"{name} is a part of a whole, 0 to 1, given {getattr(self, name)}")
         if self.thresholds is not None and self.ratios is not None:
             raise BhcError("consolidation covers thresholds or ratios, given both", hint="leave one of them out")
         for name in ("thresholds", "ratios"):
@@ -77,6 +83,9 @@ class Consolidate(Stage):
         assert self.ratios is None, "ratios are settled before the first step"
         low, high = self.thresholds or network.hypernet.family.thresholds
         threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
+        if self.blended:
+            every = torch.arange(network.num_classes, device=x.device)
+            x, labels = blend((x, labels[:, None] == every), self.contexts, part=self.blended, generator=draw.generator)
         logits = network.masked(x, batch, threshold=threshold)
         with torch.no_grad():
             teacher = network.bayesian.plain(x)

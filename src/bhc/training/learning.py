@@ -99,10 +99,6 @@ class Learn(Stage):
         warm_steps = self.warm_up * self.steps
         return 1.0 if warm_steps <= 0 else min(1.0, step / warm_steps)
 
-    def to_dict(self) -> dict[str, Any]:
-        # Without the term a recipe reads as it did before there was one, so older checkpoints go on.
-        return {name: value for name, value in super().to_dict().items() if name != "context_weight" or value}
-
 
 @dataclass(frozen=True)
 class Narrow(Learn):

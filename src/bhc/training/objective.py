@@ -27,7 +27,7 @@ def negative_elbo(
 
 def distillation(
     logits: Tensor,  # (n, C), restricted
-    labels: Tensor,
+    labels: Tensor,  # (n,), or (n, C) where an example belongs to several in part
     teacher_logits: Tensor,  # (n, C), restricted alike
     *,
     teacher_weight: float,

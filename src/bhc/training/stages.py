@@ -16,6 +16,8 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training.batches import ClassIndex
 
+EXTRAS = ("context_weight", "blended")  # of stages, that are off at zero
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -112,7 +114,9 @@ class Stage(ABC):
         return min(1.0, left / 0.4)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+        """What describes it; extras that it does without are left out, so that checkpoints of before they were go on."""
+        numbers = asdict(self)  # type: ignore[call-overload]
+        return {"kind": self.kind} | {name: value for name, value in numbers.items() if value or name not in EXTRAS}
 
 
 Recipe = tuple[Stage, ...]
