@@ -5,7 +5,7 @@ from typing import Any
 
 import bhc
 from bhc.hypernet import GeneratorSpec, generator_from_dict
-from bhc.training import Consolidate, Learn, Recipe
+from bhc.training import Consolidate, Learn, Recipe, Stage
 from questions.bench import Bench, both_curves
 
 JUDGED = 30  # subsets
@@ -30,12 +30,15 @@ def answer(bench: Bench) -> dict[str, Any]:
 
 
 def _recipe(usual: Recipe, variant: dict[str, Any]) -> Recipe:
-    learn, consolidate = usual
+    learn, *after = usual
     assert isinstance(learn, Learn)
-    assert isinstance(consolidate, Consolidate)
-    learn = replace(learn, **variant.get("learn", {}))
-    consolidate = replace(consolidate, **variant.get("consolidate", {}))
-    return (learn, consolidate) if variant.get("consolidation", True) else (learn,)
+    stages: list[Stage] = [replace(learn, **variant.get("learn", {}))]
+    for stage in after:
+        if not isinstance(stage, Consolidate):
+            stages.append(stage)
+        elif variant.get("consolidation", True):
+            stages.append(replace(stage, **variant.get("consolidate", {})))
+    return tuple(stages)
 
 
 def _generator(variant: dict[str, Any]) -> GeneratorSpec | None:

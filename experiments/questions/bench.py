@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from study.stages import after_learning
-from study.training import make_weights
+from study.training import check_trained, make_weights
 from torch import nn
 
 import bhc
@@ -66,7 +66,7 @@ class Config:
                 seeds=tuple(data["seeds"]),
                 generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
                 family=data.get("family", "io-gnj"),
-                augment=AUGMENTATIONS[data["augment"]] if "augment" in data else None,
+                augment=_augmentation(data.get("augment")),
                 learn=data["learn"],
                 narrow=data.get("narrow"),
                 consolidate=data.get("consolidate"),
@@ -110,13 +110,10 @@ class Bench:
         The last ``calibration`` training images are kept from all training, that of the pretrained network too.
         """
         folder = self.runs / f"{self.config.name}-seed{self.seed}" / name
-        run = RunFolder(folder)
-        if run.description.exists():
-            return bhc.load(folder)
+        run, recipe = RunFolder(folder), recipe or self.config.recipe()
         dataset, held_out = (self.dataset, None) if calibration is None else self.dataset.held_out(calibration)
-        net = self._pretrained(dataset, calibration or 0)
-        model = bhc.wrap(
-            net,
+        untrained = bhc.wrap(
+            self._pretrained(dataset, calibration or 0),
             space,
             example_input=self.dataset.train.images[:1],
             generator=generator or self.config.generator,
@@ -124,12 +121,16 @@ class Bench:
             std_limits=models.std_limits(self.config.model),
             seed=self.seed,
         )
+        if run.description.exists():
+            model = bhc.load(folder)
+            check_trained(model, untrained, recipe, seed=self.seed, folder=folder)
+            return model
         return bhc.fit(
-            model,
+            untrained,
             dataset.train,
             dataset.validation,
             calibration_set=held_out,
-            recipe=recipe or self.config.recipe(),
+            recipe=recipe,
             run=folder,
             resume=run.checkpoint.exists(),
             seed=self.seed,
@@ -164,6 +165,12 @@ class Bench:
     ) -> list[Point]:
         """Error against ratio over contexts, each with its labelled examples."""
         return pooled(thresholds, [self.trials(model, asked, examples, thresholds) for asked, examples in cases])
+
+
+def _augmentation(name: str | None) -> Augmentation | None:
+    if name is not None and name not in AUGMENTATIONS:
+        raise bhc.BhcError(f"unknown augment {name!r}", hint=f"choose one of: {', '.join(AUGMENTATIONS)}")
+    return None if name is None else AUGMENTATIONS[name]
 
 
 def most_accurate(points: Sequence[Point], *, ratio: float) -> Point:

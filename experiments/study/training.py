@@ -13,7 +13,7 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.models import std_limits
 from bhc.posterior import FAMILIES
-from bhc.training import Progress, RunFolder, error_of, load_weights, pretrain, save_weights
+from bhc.training import Progress, Recipe, RunFolder, error_of, load_weights, pretrain, save_weights
 from study.config import Study
 from study.methods import Case
 
@@ -84,7 +84,7 @@ class Bench:
         if not run.description.exists():
             self._fit(study, untrained, folder, seed, resume=run.checkpoint.exists())
         model = bhc.load(folder)
-        _check(study, model, wanted=untrained.network.to_dict(), seed=seed, folder=folder)
+        check_trained(model, untrained, study.recipe, seed=seed, folder=folder)
         return Member(model, tuple(cases))
 
     def untrained(self, study: Study, space: ContextSpace, seed: int) -> bhc.Compressor:
@@ -129,14 +129,14 @@ def make_weights(
     save_weights(path, model, net, dataset, errors=errors, held_out=held_out)
 
 
-def _check(study: Study, model: bhc.Compressor, *, wanted: dict[str, Any], seed: int, folder: Path) -> None:
-    """Raise unless what was trained is what the study asks for now."""
-    wanted = wanted | {"recipe": [stage.to_dict() for stage in study.recipe], "seed": seed}
+def check_trained(model: bhc.Compressor, untrained: bhc.Compressor, recipe: Recipe, *, seed: int, folder: Path) -> None:
+    """Raise unless a run that was found is what would be trained now."""
+    wanted = untrained.network.to_dict() | {"recipe": [stage.to_dict() for stage in recipe], "seed": seed}
     found = model.network.to_dict() | model.model.training
     different = [key for key, value in wanted.items() if tidy(value) != tidy(found[key])]
     if different:
         raise bhc.BhcError(
-            f"{folder} was trained with another {', another '.join(different)} than {study.name} has now",
+            f"{folder} was trained with another {', another '.join(different)} than its configuration has now",
             hint="remove that folder to train again, or give another --runs",
         )
 

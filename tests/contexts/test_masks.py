@@ -160,6 +160,14 @@ def test_listed_sets_are_all_that_is_drawn_and_all_of_them_are():
     assert all(abs(drawn.count(places) - 1000) < 5 * math.sqrt(3000 * 2 / 9) for places in set(drawn))
 
 
+def test_listed_sets_are_those_of_each_shape_whatever_was_drawn_and_changed_before():
+    sampler = ListedFeatures(((0, 5), (7,)))
+    for shape in ((2, 5), (8,), (2, 5)):
+        masks = draw(sampler, 50, shape)
+        assert {tuple(mask.nonzero().flatten().tolist()) for mask in masks} == {(0, 5), (7,)}
+        masks.fill_(True)
+
+
 @pytest.mark.parametrize("listed", [(), ((),), ((1, 2), ())])
 def test_empty_lists_are_refused(listed):
     with pytest.raises(BhcError, match="a listed set of features is empty"):

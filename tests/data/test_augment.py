@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bhc.data import CropAndFlip
+from bhc.data import CropAndFlip, Shift
 from bhc.errors import BhcError
 
 
@@ -41,6 +41,20 @@ def test_every_crop_and_mirror_image_occurs_and_nothing_else(padding):
     images = distinct(1000)
     choices = possible(images[0], padding)
     assert set(seen(CropAndFlip(padding)(images, generator=generator()), choices)) == set(choices)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_every_shift_occurs_equally_often_and_nothing_is_mirrored(padding):
+    given = seen(Shift(padding)(distinct(2000), generator=generator()), possible(distinct(1)[0], padding))
+    assert {mirrored for _, mirrored in given} == {0}
+    counts = [given.count(choice) for choice in set(given)]
+    assert len(counts) == (2 * padding + 1) ** 2
+    assert min(counts) > 0.6 * 2000 / len(counts)
+
+
+def test_digits_are_moved_by_one_pixel_unless_told_otherwise():
+    given = [Shift(*padding)(distinct(20), generator=generator()) for padding in ((), (1,))]
+    assert torch.equal(*given)
 
 
 def test_without_padding_half_of_the_images_are_mirrored():
@@ -92,10 +106,11 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_no_value_is_waited_for():
+@pytest.mark.parametrize("augment", [CropAndFlip(), Shift()], ids=str)
+def test_no_value_is_waited_for(augment):
     """Reading a number, or counting what is not zero, would make a GPU finish all that it was given before."""
     with Operations() as operations:
-        CropAndFlip()(distinct(7), generator=generator())
+        augment(distinct(7), generator=generator())
     assert "aten.gather.default" in operations.names
     assert not [name for name in operations.names if "scalar_dense" in name or "nonzero" in name]
 
@@ -111,6 +126,7 @@ def test_a_gpu_is_not_waited_for():
     assert len(set(seen(given.cpu(), possible(distinct(1)[0], 1)))) == 18
 
 
-def test_a_negative_padding_is_refused():
+@pytest.mark.parametrize("kind", [CropAndFlip, Shift])
+def test_a_negative_padding_is_refused(kind):
     with pytest.raises(BhcError, match="cannot be padded by -1 pixels"):
-        CropAndFlip(-1)
+        kind(-1)

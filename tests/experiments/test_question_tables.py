@@ -309,7 +309,7 @@ def test_every_page_and_picture_can_be_made_of_answers_of_several_seeds(tmp_path
     answers = read(tmp_path)
     pages = {name: make(answers) for name, make in TABLES.items()}
     assert not any("not run" in text for text in pages.values())
-    assert "`lenet-300-100-joint`: 2 seeds (0, 1), 1.0 hours on cuda: NVIDIA H200." in pages["joint.md"]
+    assert "`lenet-300-100-joint`: 2 seeds (0, 1), trained on cuda: NVIDIA H200." in pages["joint.md"]
     assert " ± " in pages["budgets.md"]
     assert {name: make(read(tmp_path)) for name, make in TABLES.items()} == pages
     for make in FIGURES.values():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bhc
-from bhc.contexts import ContextSpace
+from bhc.contexts import ContextSpace, ListedFeatures
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 STEPS = 20
 LEARN = bhc.Learn(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
 CONSOLIDATE = bhc.Consolidate(steps=STEPS, contexts=4, examples=8)
+BLENDED = replace(CONSOLIDATE, blended=0.5)
 NARROW = bhc.Narrow(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
 
 
@@ -85,7 +86,9 @@ def assert_same_training(
         torch.testing.assert_close(tensor, other[2][name], rtol=1e-3, atol=1e-3, msg=name)
 
 
-@pytest.mark.parametrize("stage", [LEARN, NARROW, CONSOLIDATE], ids=["learn", "narrow", "consolidate"])
+@pytest.mark.parametrize(
+    "stage", [LEARN, NARROW, CONSOLIDATE, BLENDED], ids=["learn", "narrow", "consolidate", "blended"]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Module, stage: Stage, family: str) -> None:
     if stage is NARROW and FAMILIES[family].cuts_weights:
@@ -106,6 +109,7 @@ def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Modul
         bhc.Budgets(),
         bhc.BinaryBudget(),
         bhc.FeatureSubsets((1, 8, 8)),
+        bhc.FeatureSubsets((1, 8, 8), ListedFeatures((tuple(range(32)), tuple(range(0, 64, 2))))),
         bhc.InputDomains((1, 8, 8), full_scale=16.0),
         bhc.ClassSubsets(10, bhc.RandomSubsets((2, 3))),
         bhc.ClassSubsets(10, bhc.RandomSubsets(range(1, 11), never_together=((0, 1),))),
@@ -116,7 +120,18 @@ def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Modul
             bhc.Budgets(),
         ),
     ],
-    ids=["single", "single-classes", "budgets", "budget", "features", "domain", "random", "all sizes", "joint"],
+    ids=[
+        "single",
+        "single-classes",
+        "budgets",
+        "budget",
+        "features",
+        "listed",
+        "domain",
+        "random",
+        "all sizes",
+        "joint",
+    ],
 )
 def test_steps_of_every_kind_of_context_are_captured(
     digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace

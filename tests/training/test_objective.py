@@ -39,3 +39,29 @@ def test_distillation_is_cross_entropy_without_a_teacher_and_zero_divergence_fro
     torch.testing.assert_close(plain, F.cross_entropy(logits, labels))
     copy = distillation(logits, labels, logits, teacher_weight=1.0, temperature=2.0)
     assert copy.item() == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("teacher_weight", [0.0, 0.7])
+def test_labels_in_part_give_the_mixture_of_the_losses(teacher_weight: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.tensor([[True, False, True, True]])
+    logits = torch.randn(6, 4, generator=generator, requires_grad=True)
+    student, teacher = restrict(logits, outputs), restrict(torch.randn(6, 4, generator=generator), outputs)
+    first, second = torch.tensor([0, 2, 3, 0, 2, 2]), torch.tensor([2, 2, 0, 3, 0, 3])
+    share = torch.tensor([0.0, 0.2, 0.5, 0.4, 0.1, 0.3])
+    told = torch.zeros(6, 4).scatter_add(1, first[:, None], 1 - share[:, None])
+    told = told.scatter_add(1, second[:, None], share[:, None])
+    taught = {"teacher_weight": teacher_weight, "temperature": 2.0}
+    given = distillation(student, told, teacher, **taught)
+    expected = 0.0
+    for row in range(6):
+        of_first, of_second = (
+            distillation(student[[row]], labels[[row]], teacher[[row]], **taught) for labels in (first, second)
+        )
+        expected += (1 - share[row]) * of_first + share[row] * of_second
+    torch.testing.assert_close(given, expected / 6)
+    given.backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert not logits.grad[:, 1].any()
+    assert logits.grad[:, [0, 2, 3]].all()

@@ -66,9 +66,8 @@ class Case:
         """Which seeds, where and how long."""
         seeds = ", ".join(str(answer.seed) for answer in self.answers)
         devices = " and ".join(dict.fromkeys(answer.data["train_device"] for answer in self.answers))
-        hours = sum(answer.data["seconds"] for answer in self.answers) / 3600
         many = len(self.answers)
-        return f"`{self.config.name}`: {many} seed{'s' * (many > 1)} ({seeds}), {hours:.1f} hours on {devices}."
+        return f"`{self.config.name}`: {many} seed{'s' * (many > 1)} ({seeds}), trained on {devices}."
 
 
 @dataclass(frozen=True)

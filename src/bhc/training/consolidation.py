@@ -22,9 +22,11 @@ class Consolidate(Stage):
     The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
     first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
     range. The range is ``thresholds``, or those that make networks ``ratios`` times smaller, harmonic over contexts:
-    which these are is known when learning has ended. The pretrained network is a free teacher. ``blended`` is the part of
-    the examples that are blends of two images of their context: of images that it was trained on, the teacher knows the
-    labels by heart, of blends it tells how it sees them. Offsets frozen for a budget stay as they are.
+    which these are is known when learning has ended. Offsets frozen for a budget stay as they are.
+
+    The pretrained network is a free teacher. It knows the labels of its training images by heart, so its answers say
+    little beyond them; of a blend of two images it says how it sees it. ``blended`` is the part of the examples that
+    are blends, each of two images of one context.
     """
 
     steps: int = 3500

@@ -16,7 +16,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training.batches import ClassIndex
 
-EXTRAS = ("context_weight", "blended")  # of stages, that are off at zero
+EXTRAS = ("context_weight", "blended")  # numbers that are off at zero
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Stage(ABC):
         return min(1.0, left / 0.4)
 
     def to_dict(self) -> dict[str, Any]:
-        """What describes it; extras that it does without are left out, so that checkpoints of before they were go on."""
+        """What describes it. Extras that are off are left out, so that checkpoints from before there were any go on."""
         numbers = asdict(self)  # type: ignore[call-overload]
         return {"kind": self.kind} | {name: value for name, value in numbers.items() if value or name not in EXTRAS}
 

@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import bhc
+from bhc.data import DataSet
+from bhc.errors import BhcError
+from bhc.training.stages import Dials, draw_examples
+from tests.training.runs import RECIPE, bits, fit
+from tests.training.test_step import draw_of, network_of
+
+DIALS = Dials(torch.tensor(1.0), torch.tensor(0.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"blended": 1.5}, "blended is a part of a whole, 0 to 1, given 1.5"),
+        ({"blended": -0.1}, "blended is a part of a whole, 0 to 1, given -0.1"),
+        ({"blended": float("nan")}, "blended is a part of a whole, 0 to 1, given nan"),
+        ({"teacher_weight": 1.2}, "teacher_weight is a part of a whole, 0 to 1, given 1.2"),
+    ],
+)
+def test_parts_of_a_whole_lie_between_zero_and_one(options: dict[str, float], message: str) -> None:
+    with pytest.raises(BhcError, match=message):
+        bhc.Consolidate(**options)  # type: ignore[arg-type]
+
+
+def test_a_recipe_speaks_of_blends_only_where_there_are_some() -> None:
+    assert "blended" not in bhc.Consolidate().to_dict()
+    assert bhc.Consolidate(blended=0.5).to_dict() == bhc.Consolidate().to_dict() | {"blended": 0.5}
+    assert bhc.Consolidate(teacher_weight=0.0).to_dict()["teacher_weight"] == 0
+
+
+def test_training_with_blends_is_another_training_and_keeps_what_was_learned(
+    digits: DataSet, pretrained: torch.nn.Module
+) -> None:
+    learn, consolidate = RECIPE
+    assert isinstance(consolidate, bhc.Consolidate)
+    plain, blended = (
+        fit(digits, pretrained, recipe=(learn, replace(consolidate, blended=part))) for part in (0.0, 0.5)
+    )
+    assert blended.model.training["recipe"][1]["blended"] == 0.5
+    differing = [name for name, tensor in bits(plain).items() if not torch.equal(tensor, bits(blended)[name])]
+    assert any("weights" in name for name in differing)
+    assert all(tensor.isfinite().all() for tensor in bits(blended).values())
+    errors = [model.model.training["curves"]["after"][0]["error"] for model in (plain, blended)]
+    assert errors[1] == pytest.approx(errors[0], abs=2.0)
+
+
+@pytest.mark.parametrize("teacher_weight", [0.0, 0.3, 1.0])
+def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, teacher_weight: float
+) -> None:
+    network = network_of(digits, pretrained)
+    stage = bhc.Consolidate(
+        blended=0.6, teacher_weight=teacher_weight, thresholds=(0.0, 0.0), contexts=4, examples=8, temperature=3.0
+    )
+    stage.prepare_(network)
+    shown = []
+    masked = network.masked
+
+    def watched(x: torch.Tensor, *given: object, **options: object) -> torch.Tensor:
+        shown.append(x)
+        return masked(x, *given, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(network, "masked", watched)
+        total = stage.loss(network, draw_of(digits), DIALS).total
+    (x,) = shown
+
+    batch, first, labels = draw_examples(network, draw_of(digits), 4, 8, None)
+    second = first.float().unflatten(0, (4, 8)).roll(1, 1).flatten(0, 1)
+    others = labels.unflatten(0, (4, 8)).roll(1, 1).flatten()
+    way = (second - first).flatten(1)
+    share = ((x - first).flatten(1) * way).sum(1) / (way**2).sum(1)  # read off the images
+    assert 5 < (share > 1e-6).sum() < 32
+    torch.testing.assert_close(x, first + share[:, None, None, None] * way.view_as(x))
+
+    students, teachers = masked(x, batch, threshold=torch.zeros(4, 1)), network.bayesian.plain(x)
+    expected = torch.tensor(0.0)
+    for row in range(32):
+        classes = batch.outputs[row // 8].nonzero().flatten().tolist()
+        student, teacher = students[row, classes], teachers[row, classes]
+        mine, other = (-F.log_softmax(student, 0)[classes.index(int(told[row]))] for told in (labels, others))
+        entropy = (1 - share[row]) * mine + share[row] * other
+        of_teacher, of_student = F.softmax(teacher / 3, 0), F.softmax(student / 3, 0)
+        away = (of_teacher * (of_teacher / of_student).log()).sum()
+        expected = expected + ((1 - teacher_weight) * entropy + teacher_weight * 9 * away) / 32
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5)
