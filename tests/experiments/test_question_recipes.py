@@ -58,7 +58,7 @@ def test_a_question_does_neither_unless_it_says_so(tmp_path: Path) -> None:
 
 
 def test_an_unknown_augmentation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(bhc.BhcError, match="unknown augment 'turn'\n.*shift"):
+    with pytest.raises(bhc.BhcError, match="unknown augment 'turn'"):
         config(tmp_path, augment="turn")
 
 
