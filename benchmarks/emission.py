@@ -35,7 +35,7 @@ def pruned_network(name: str, generator: bhc.ScalesOnly) -> ConditionalNetwork:
 def emit(network: ConditionalNetwork) -> None:
     cutter = Cutter(network, CONTEXT)
     plan = cutter.cut(THRESHOLD)
-    assemble(network, plan, Slimmer(cutter).layers(plan))
+    assemble(network, plan, Slimmer(cutter.generated).layers(plan))
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ def _emitted_trials(
     network = member.model.network
     images, labels = sample.examples.images, sample.examples.labels
     cutter = Cutter(network, _context(member, sample))
-    slimmer = Slimmer(cutter)
+    slimmer = Slimmer(cutter.generated)
     known: dict[tuple[int, ...], ThresholdTrial] = {}
     trials = []
     for threshold in thresholds:

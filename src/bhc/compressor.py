@@ -1,6 +1,7 @@
 """The facade: a model that hands out networks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts import ContextSpace
 from bhc.data import Split
 from bhc.data.augment import Augmentation
-from bhc.emission import Compressed, Limits, Precision, Watch, emit
+from bhc.emission import CHUNK, Compressed, Limits, Precision, Request, Watch, emit, emit_many
 from bhc.errors import BhcError
 from bhc.graph import trace
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
@@ -79,12 +80,54 @@ class Compressor:
         the cost of flagging at most 5 % of the context's own in the validation sample, or in that of the domain.
         """
         limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
+        asked = self._request(conditions, limits, precision=precision, flag_outside=flag_outside)
+        return emit(self.model, asked.context, limits=limits, precision=precision, watch=asked.watch)
+
+    def compress_many(
+        self, contexts: Iterable[Mapping[str, Any]], *, chunk: int = CHUNK, **common: Any
+    ) -> Iterator[Compressed]:
+        """Networks for many contexts, one after the other, as ``compress`` gives them.
+
+        Each context is what ``compress`` takes, such as ``{"classes": [3, 4], "max_bytes": 600}``; ``common`` are
+        limits, a precision or a rate of false alarms for all that do not say otherwise. The hypernetwork is called once
+        for ``chunk`` contexts, and no more than that are held at once. The first context without a network ends it with
+        an error that names it; ``try_many`` goes on.
+        """
+        for number, outcome in enumerate(self.try_many(contexts, chunk=chunk, **common), 1):
+            if isinstance(outcome, BhcError):
+                raise BhcError(f"context {number}: {outcome.problem}", hint=outcome.hint) from outcome
+            yield outcome
+
+    def try_many(
+        self, contexts: Iterable[Mapping[str, Any] | BhcError], *, chunk: int = CHUNK, **common: Any
+    ) -> Iterator[Compressed | BhcError]:
+        """``compress_many`` with an error in the place of each network that there is none for, or was to be none."""
+        asked = (one if isinstance(one, BhcError) else self._asked(common | dict(one)) for one in contexts)
+        return emit_many(self.model, asked, chunk=chunk)
+
+    def _asked(self, given: dict[str, Any]) -> Request | BhcError:
+        """One of many: conditions and limits as they were given, or what is wrong with them."""
+        precision, flag_outside = given.pop("precision", None), given.pop("flag_outside", None)
+        limits = {field.name: given.pop(field.name, None) for field in fields(Limits)}
+        try:
+            return self._request(given, Limits(**limits), precision=precision, flag_outside=flag_outside)
+        except BhcError as error:
+            return error
+
+    def _request(
+        self,
+        conditions: Mapping[str, Any],
+        limits: Limits,
+        *,
+        precision: Precision | None,
+        flag_outside: float | None,
+    ) -> Request:
         context, sample = self.space.resolve(conditions), conditions.get("domain")
         watch = None
         if flag_outside is not None:
             inputs = None if sample is None else torch.as_tensor(sample).float()
             watch = Watch.of(self.model, context, flag_outside, sample=inputs)
-        return emit(self.model, context, limits=limits, precision=precision, watch=watch)
+        return Request(context, limits, precision, watch)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a run folder that ``bhc.load`` reads."""

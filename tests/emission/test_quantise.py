@@ -21,7 +21,7 @@ from bhc.posterior import FAMILIES
 def layers(quick_model: bhc.Compressor) -> tuple[SlimLayer, ...]:
     """What stays for two classes, before it is rounded."""
     cutter = Cutter(quick_model.network, Context(classes=(3, 4)))
-    return Slimmer(cutter).layers(cutter.cut(-1.0))
+    return Slimmer(cutter.generated).layers(cutter.cut(-1.0))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.25, 4.0])
@@ -56,7 +56,8 @@ def test_a_coarser_scale_never_gives_a_finer_step(layers: tuple[SlimLayer, ...])
 
 def test_certain_weights_get_fine_steps_and_uncertain_ones_coarse_steps(layers: tuple[SlimLayer, ...]) -> None:
     layer = layers[0]
-    sure, unsure = (SlimLayer(layer.cut, layer.weight, None, part * layer.variance) for part in (1e-2, 1e2))
+    sure = SlimLayer(layer.cut, layer.weight, None, lambda: 1e-2 * layer.variance)
+    unsure = SlimLayer(layer.cut, layer.weight, None, lambda: 1e2 * layer.variance)
     assert step_of(sure, 0.1) == pytest.approx(step_of(layer, 0.1) / 10)
     assert step_of(unsure, 0.1) == pytest.approx(step_of(layer, 0.1) * 10)
 
@@ -64,7 +65,7 @@ def test_certain_weights_get_fine_steps_and_uncertain_ones_coarse_steps(layers: 
 def test_a_layer_without_variance_still_has_a_step(layers: tuple[SlimLayer, ...]) -> None:
     layer = layers[0]
     for variance in (torch.zeros_like(layer.variance), -1e-9 * torch.ones_like(layer.variance)):
-        certain = SlimLayer(layer.cut, layer.weight, layer.bias, variance)
+        certain = SlimLayer(layer.cut, layer.weight, layer.bias, lambda variance=variance: variance)
         codes = quantise([certain], 0.1)[0][layer.cut.layer.name]
         torch.testing.assert_close(codes.values(), layer.weight, rtol=0, atol=layer.weight.abs().max().item() / 2**15)
 
@@ -82,8 +83,8 @@ def test_biases_are_bytes(layers: tuple[SlimLayer, ...]) -> None:
 def test_layers_without_a_bias_or_with_one_of_zeros_are_rounded_too(layers: tuple[SlimLayer, ...]) -> None:
     layer = layers[0]
     assert layer.bias is not None
-    none = SlimLayer(layer.cut, layer.weight, None, layer.variance)
-    zeros = SlimLayer(layer.cut, layer.weight, torch.zeros_like(layer.bias), layer.variance)
+    none = SlimLayer(layer.cut, layer.weight, None, lambda: layer.variance)
+    zeros = SlimLayer(layer.cut, layer.weight, torch.zeros_like(layer.bias), lambda: layer.variance)
     assert quantise([none], 1.0)[1] == {}
     assert torch.equal(quantise([zeros], 1.0)[1][layer.cut.layer.name].values(), zeros.bias)  # type: ignore[arg-type]
 

@@ -28,17 +28,19 @@ def twin_of_exponent_bits(largest: float) -> int:
     return ceil(log2(log2(largest) + 1) + 1)
 
 
+def spread(layer: SlimLayer, times: float, variance_times: float) -> SlimLayer:
+    """The layer with larger weights, of which more is unknown."""
+    return SlimLayer(layer.cut, times * layer.weight, layer.bias, lambda: variance_times * layer.variance)
+
+
 @pytest.fixture(scope="module")
 def layers(quick_model: bhc.Compressor) -> tuple[SlimLayer, ...]:
     cutter = Cutter(quick_model.network, Context(classes=(3, 4)))
-    return Slimmer(cutter).layers(cutter.cut(-2.0))
+    return Slimmer(cutter.generated).layers(cutter.cut(-2.0))
 
 
 def test_bits_are_those_of_the_published_formula(quick_model: bhc.Compressor, layers: tuple[SlimLayer, ...]) -> None:
-    louder = [
-        SlimLayer(layer.cut, 50 * layer.weight, layer.bias, 9.0**place * layer.variance)
-        for place, layer in enumerate(layers)
-    ]
+    louder = [spread(layer, 50.0, 9.0**place) for place, layer in enumerate(layers)]
     exponent = twin_of_exponent_bits(
         max(weight for layer in louder for weight in layer.weight.abs().flatten().tolist())
     )
@@ -80,8 +82,8 @@ def test_tiny_weights_have_an_exponent_of_one_bit(largest: float) -> None:
 
 @pytest.mark.parametrize("part", [0.0, 1e-30, 1e-3])
 def test_bits_of_tiny_weights_are_whole_positive_numbers(layers: tuple[SlimLayer, ...], part: float) -> None:
-    tiny = [SlimLayer(layer.cut, part * layer.weight, layer.bias, part**2 * layer.variance) for layer in layers]
+    tiny = [spread(layer, part, part**2) for layer in layers]
     bits = reference_bits(tiny)
     assert all(type(width) is int and 2 <= width <= 32 for width in bits)
-    noisy = [SlimLayer(layer.cut, part * layer.weight, layer.bias, 1e9 * layer.variance) for layer in layers]
+    noisy = [spread(layer, part, 1e9) for layer in layers]
     assert reference_bits(noisy) == (2, 2, 2)

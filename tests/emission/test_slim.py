@@ -102,7 +102,7 @@ def test_single_weights_go_by_their_own_rates(name: str) -> None:
     network, context = perturbed_network(name, bhc.Full(), family="sparse-vd"), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
     posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))
-    for layer, belief in zip(Slimmer(cutter).layers(cutter.cut(1.0)), posterior, strict=True):
+    for layer, belief in zip(Slimmer(cutter.generated).layers(cutter.cut(1.0)), posterior, strict=True):
         rows, columns = layer.cut.kept_outputs, layer.cut.kept_inputs
         mean, logvar = (t[0][rows][:, columns] for t in (belief.mean.weight.dense(), belief.weight_logvar))
         kept = logvar - (mean.square() + 1e-8).log() < 1.0
@@ -117,7 +117,7 @@ def test_single_weights_go_by_their_own_rates(name: str) -> None:
 def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=(3, 4)))
-    for layer in Slimmer(cutter).layers(cutter.cut(0.0)):
+    for layer in Slimmer(cutter.generated).layers(cutter.cut(0.0)):
         kept = layer.cut.kept_weights
         assert kept is not None
         variances = [v for v, k in zip(layer.variance.flatten().tolist(), kept.flatten().tolist(), strict=True) if k]
@@ -130,7 +130,7 @@ def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
 def test_a_layer_of_which_no_weight_stays_has_the_variance_of_all() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=(3, 4)))
-    for layer in Slimmer(cutter).layers(cutter.cut(-1e5)):
+    for layer in Slimmer(cutter.generated).layers(cutter.cut(-1e5)):
         assert layer.cut.kept_weights is not None
         assert not layer.cut.kept_weights.any()
         assert torch.equal(layer.kept_variance, layer.variance)
@@ -215,7 +215,7 @@ def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator:
     network, context = perturbed_network(name, generator, family=family), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
     for threshold in (-1.0, 1e5):
-        for index, layer in enumerate(Slimmer(cutter).layers(cutter.cut(threshold))):
+        for index, layer in enumerate(Slimmer(cutter.generated).layers(cutter.cut(threshold))):
             assert layer.variance.shape == layer.weight.shape
             expected = variance_in_double(network, layer, index, context)
             torch.testing.assert_close(layer.variance.double(), expected, rtol=2e-3, atol=1e-9)
@@ -231,7 +231,7 @@ def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
     network = perturbed_network(name, bhc.LowRank(rank=3))
     network.hypernet.vectors.logvar_map.offset.sub_(3.0)  # samples of a wide scale would have to be many
     cutter = Cutter(network, context)
-    *_, layer = Slimmer(cutter).layers(cutter.cut(-6.0))
+    *_, layer = Slimmer(cutter.generated).layers(cutter.cut(-6.0))
     posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))[-1]
     rows, columns, mean = layer.cut.kept_outputs, layer.cut.kept_inputs[:20], posterior.mean
     rng = torch.Generator().manual_seed(0)
@@ -257,8 +257,8 @@ def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> 
     network.hypernet.freeze_gates_()
     network.hypernet.vectors.mean_map.offset.mul_(1.5)
     cutter = Cutter(network, context)
-    layer = Slimmer(cutter).layers(cutter.cut(1e5))[0]
-    embedding, head = Slimmer(cutter).embedding, network.hypernet.weight_heads[0]
+    layer = Slimmer(cutter.generated).layers(cutter.cut(1e5))[0]
+    embedding, head = cutter.generated.embedding, network.hypernet.weight_heads[0]
     vectors = network.hypernet.vectors.means(embedding)[0]
     assert rates.in_log_dropout is not None
     assert rates.out_log_dropout is not None

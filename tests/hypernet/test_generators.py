@@ -100,28 +100,28 @@ class TestEveryGenerator:
         assert not torch.allclose(given, pretrained(network)(x) * kept, rtol=1e-3, atol=1e-3)
 
     def test_a_part_of_the_mean_is_the_same_part_of_the_dense_mean(self, spec, network):
-        model, batch = conditional(spec, network), pairs(1)
+        model, batch = conditional(spec, network), pairs(2)
         perturb_(model.hypernet)
         embedding = model.hypernet.embedder(*PAIRS.encode(batch))
         for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
             rows = torch.randperm(layer.num_outputs, generator=seeded())[: layer.num_outputs // 2 + 1]
             columns = torch.randperm(layer.num_inputs, generator=seeded())[: layer.num_inputs // 2 + 1]
-            dense = head.mean(embedding).dense()[0]
-            given = head.mean_at(embedding, rows, columns)
+            dense = head.mean(embedding).dense()[-1]
+            given = head.kept(embedding).mean(1, rows, columns)
             torch.testing.assert_close(given, dense[rows][:, columns], rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("limit", [None, 0.02])
     def test_a_part_of_the_log_variance_is_the_same_part_of_the_dense_one(self, spec, network, limit):
         limits = (limit, *[None] * (len(posterior_layers(network)) - 1))
-        model, batch = conditional(spec, network, std_limits=limits), pairs(1)
+        model, batch = conditional(spec, network, std_limits=limits), pairs(2)
         perturb_(model.hypernet, std=1.0)
         model.hypernet.clip_()
         embedding = model.hypernet.embedder(*PAIRS.encode(batch))
         for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
             rows = torch.randperm(layer.num_outputs, generator=seeded())[: layer.num_outputs // 2 + 1]
             columns = torch.randperm(layer.num_inputs, generator=seeded())[: layer.num_inputs // 2 + 1]
-            dense = head.logvar(embedding)[0]
-            given = head.logvar_at(embedding, rows, columns)
+            dense = head.logvar(embedding)[-1]
+            given = head.kept(embedding).logvar(1, rows, columns)
             assert given.shape == (len(rows), len(columns), *layer.weight_shape[2:])
             torch.testing.assert_close(given, dense[rows][:, columns], rtol=1e-5, atol=1e-4)
 

@@ -1,16 +1,18 @@
-"""``bhc compress``: one network for one context."""
+"""``bhc compress``: one network for one context, or one for each line of a file."""
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bhc.cli.console import say, show
+from bhc.cli.many import LIST, ContextsFile, Outputs, compress_lines
 from bhc.cli.options import Budget, Classes, Domain, Features, Force, Json, refuse_existing, request_of
 from bhc.compressor import load
 from bhc.emission import DomainWarning, Float32, Limits, ThresholdWarning, VarianceBits
 from bhc.errors import BhcError
+from bhc.training import default_progress
 
 
 def compress_command(
@@ -42,12 +44,35 @@ def compress_command(
         typer.Option(help="Flag inputs outside the context, at this rate of false alarms, such as 0.05."),
     ] = None,
     float32: Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File for the network (.bhc). Without: the report only.")] = None,
+    contexts: Annotated[
+        Path | None,
+        typer.Option(help='Many contexts: a file with a JSON object a line, as {"classes": [3, 4], "max_bytes": 600}.'),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for the network (.bhc), with --contexts a folder. Without: the report only."),
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Emit the network for a context, in milliseconds. Limits are kept by the file that is written."""
+    """Emit the network for a context, in milliseconds. Limits are kept by the file that is written.
+
+    With --contexts one for each line, into a folder; called again, it goes on where it was stopped.
+    """
     limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
+    if contexts is not None:
+        given = {"--classes": classes, "--domain": domain, "--features": features, "--budget": budget}
+        _compress_each(
+            run,
+            contexts,
+            out,
+            vars(limits) | {"flag_outside": flag_outside},
+            unwanted=[name for name, value in given.items() if value is not None],
+            float32=float32,
+            force=force,
+            json=json,
+        )
+        return
     if out is not None:
         if out.suffix in (".onnx", ".pt2", ".h", ".c"):
             raise BhcError(
@@ -73,3 +98,39 @@ def compress_command(
             say(f"note: {note}")
     if out is not None:
         say(f"wrote {out}")
+
+
+def _compress_each(
+    run: Path,
+    contexts: Path,
+    out: Path | None,
+    common: dict[str, Any],
+    *,
+    unwanted: list[str],
+    float32: bool,
+    force: bool,
+    json: bool,
+) -> None:
+    if unwanted:
+        raise BhcError(
+            f"{', '.join(unwanted)} and --contexts exclude each other", hint="write the conditions into the file"
+        )
+    if out is None or out.is_file():
+        raise BhcError("--contexts needs a folder for its networks", hint="give --out FOLDER")
+    lines, model = ContextsFile(contexts), load(run)
+    outputs = Outputs(out, run, common | {"float32": float32 or None})
+    if not force:
+        outputs.check_free(lines)
+    precision = {"precision": Float32() if float32 else VarianceBits()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ThresholdWarning)
+        warnings.simplefilter("ignore", DomainWarning)
+        tally = compress_lines(model, lines, outputs, common | precision, default_progress())
+    counts = [f"{tally.written:,} written", *([f"{tally.there:,} there before"] if tally.there else [])]
+    say(f"{out}: {', '.join(counts)}, listed in {LIST}")
+    if json:
+        show({"out": str(out), **vars(tally)}, as_json=True)
+    if tally.failed:
+        raise BhcError(
+            f"{tally.failed:,} of {lines.count:,} contexts got no network", hint=f"{out / LIST} says why for each"
+        )

@@ -6,6 +6,7 @@ from bhc.emission.compressed import Compressed, Prediction, from_file, read
 from bhc.emission.emit import DomainWarning, ThresholdWarning, emit
 from bhc.emission.guarantee import Guarantee
 from bhc.emission.limits import Limits
+from bhc.emission.many import CHUNK, Request, emit_many
 from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
 from bhc.emission.precision import Float32, Precision, VarianceBits
 from bhc.emission.report import Report
@@ -14,6 +15,7 @@ from bhc.emission.slim import slim_model
 from bhc.emission.watch import Watch
 
 __all__ = [
+    "CHUNK",
     "Alarm",
     "Compressed",
     "Cutter",
@@ -26,11 +28,13 @@ __all__ = [
     "Precision",
     "Prediction",
     "Report",
+    "Request",
     "ThresholdWarning",
     "VarianceBits",
     "Watch",
     "auroc",
     "emit",
+    "emit_many",
     "expected_calibration_error",
     "from_file",
     "make_plan",

@@ -30,14 +30,15 @@ def emit(
     limits: Limits | None = None,
     precision: Precision | None = None,
     watch: Watch | None = None,
+    cutter: Cutter | None = None,
 ) -> Compressed:
     """The network for ``context`` that keeps the limits: scales, cut, only the kept weights, steps, file.
 
-    With a ``watch`` it flags inputs outside the context.
+    With a ``watch`` it flags inputs outside the context. ``cutter`` is that of the context, where there is one already.
     """
     limits, precision = limits or Limits(), precision or VarianceBits()
     began = time.perf_counter()
-    trial = Search(Workshop(model, Cutter(model.network, context), watch), limits, precision).best()
+    trial = Search(Workshop(model, cutter or Cutter(model.network, context), watch), limits, precision).best()
     report = replace(
         trial.report,
         file_bytes=trial.file_bytes,

@@ -1,11 +1,13 @@
-"""The cut for one context: which units of which layer stay."""
+"""The cut for a context: which units of which layer stay."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextBatch
+from bhc.contexts import Context
+from bhc.emission.generated import Generated
 from bhc.graph import Layer
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerMask
@@ -68,36 +70,60 @@ class Plan:
 
 
 class Cutter:
-    """The scales of one context, generated once, to be cut at any threshold; no weight is generated here."""
+    """One context, to be cut at any threshold; no weight is generated here."""
 
-    @torch.no_grad()
-    def __init__(self, network: ConditionalNetwork, context: Context) -> None:
+    def __init__(self, network: ConditionalNetwork, context: Context, generated: Generated | None = None) -> None:
+        """``generated`` is what the hypernetwork says of the context, where it was asked before."""
         self.network, self.context = network, context
-        self.batch = ContextBatch.of([context], network.num_classes).to(network.device)
-        self.encoding = network.space.encode(self.batch)
-        self.uncertainty = network.hypernet.uncertainty(self.encoding)
-        self.dropouts = network.dropouts(self.batch)
+        self.generated = Generated.of(network, [context]) if generated is None else generated
 
-    @torch.no_grad()
+    @classmethod
+    def many(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "list[Cutter]":
+        """Those of several contexts, with one call of the hypernetwork."""
+        if not contexts:
+            return []
+        together = Generated.of(network, contexts)
+        return [cls(network, context, together.alone(place)) for place, context in enumerate(contexts)]
+
     def cut(self, threshold: float) -> Plan:
         """What stays at ``threshold``."""
-        limit = torch.full((1, 1), threshold, device=self.network.device)
-        fates = self.network.find_masks(self.dropouts, limit, self.batch.outputs, self.batch.inputs)
-        return Plan(
-            self.context,
-            float(threshold),
-            fates.alive[0],
-            tuple(self.batch.outputs[0].nonzero().flatten().tolist()),
-            tuple(_layer_plan(layer, mask) for layer, mask in zip(self.network.layers, fates.layers, strict=True)),
+        return cut_all(self.generated, threshold)[0]
+
+
+@torch.no_grad()
+def cut_all(generated: Generated, threshold: float) -> list[Plan]:
+    """What stays of each context at one threshold; their masks are found together."""
+    network, batch = generated.network, generated.batch
+    limits = torch.full((len(batch), 1), threshold, device=network.device)
+    fates = network.find_masks(generated.dropouts, limits, batch.outputs, batch.inputs)
+    by_layer = [_layer_plans(layer, mask) for layer, mask in zip(network.layers, fates.layers, strict=True)]
+    classes = [tuple(own.tolist()) for own in _places(batch.outputs)]
+    return [
+        Plan(context, float(threshold), alive, own, layers)
+        for context, alive, own, layers in zip(
+            generated.contexts, fates.alive, classes, zip(*by_layer, strict=True), strict=True
         )
+    ]
 
 
-def _layer_plan(layer: Layer, mask: LayerMask) -> LayerPlan:
-    inputs, outputs = (keep[0].nonzero().flatten() for keep in (mask.keep_in, mask.keep_out))
-    plan = LayerPlan(layer, inputs, outputs, bool(mask.rescued[0]))
+def _layer_plans(layer: Layer, mask: LayerMask) -> list[LayerPlan]:
+    """One for each context."""
+    inputs, outputs = _places(mask.keep_in), _places(mask.keep_out)
+    plans = [
+        LayerPlan(layer, inputs[place], outputs[place], rescued) for place, rescued in enumerate(mask.rescued.tolist())
+    ]
     if mask.keep_weight is None:
-        return plan
-    return replace(plan, kept_weights=mask.keep_weight[0][outputs[:, None], plan.columns])
+        return plans
+    kept = mask.keep_weight.expand(len(plans), *mask.keep_weight.shape[1:])
+    return [
+        replace(plan, kept_weights=own[plan.kept_outputs[:, None], plan.columns])
+        for plan, own in zip(plans, kept, strict=True)
+    ]
+
+
+def _places(masks: Tensor) -> tuple[Tensor, ...]:
+    """Where each row of (K, n) is true."""
+    return masks.nonzero()[:, 1].split(masks.sum(1).tolist())
 
 
 def make_plan(network: ConditionalNetwork, context: Context, threshold: float) -> Plan:

@@ -1,7 +1,7 @@
 """From a plan to a plain, smaller network."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bhc.emission.plan import Cutter, LayerPlan, Plan
+from bhc.emission.generated import Generated
+from bhc.emission.plan import LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import CONVOLUTIONS, Affine, Graph, PadChannels, Place, Select, Shift, Step
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import Scales, marginal_variance
+from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
 
@@ -26,7 +27,12 @@ class SlimLayer:
     cut: LayerPlan
     weight: Tensor  # (O', I', *kernel): ``mu_z mu_ij mu_s`` (paper, Eq. 4)
     bias: Tensor | None  # (O',)
-    variance: Tensor  # of each weight, both scales integrated out
+    find_variance: Callable[[], Tensor]  # only rounding needs it
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """Of each weight, both scales integrated out."""
+        return self.find_variance()
 
     @cached_property
     def typical_variance(self) -> float:
@@ -46,56 +52,66 @@ class SlimLayer:
 
 
 class Slimmer:
-    """The means of one context's scales and biases, generated once; weights are generated where they stay."""
+    """Generates the weights of contexts where they stay, and scales them."""
+
+    def __init__(self, generated: Generated) -> None:
+        self.generated = generated
+        with torch.no_grad():
+            self.kept = [head.kept(generated.embedding) for head in generated.network.hypernet.weight_heads]
 
     @torch.no_grad()
-    def __init__(self, cutter: Cutter) -> None:
-        self.network, self.uncertainty = cutter.network, cutter.uncertainty
-        self.embedding = self.network.hypernet.embedder(*cutter.encoding)
-        self.vectors = self.network.hypernet.vectors.means(self.embedding)
+    def layers(self, plan: Plan, place: int = 0) -> tuple[SlimLayer, ...]:
+        """Every layer of the context at ``place``, at its kept rows and columns."""
+        return tuple(self._layer(cut, index, place) for index, cut in enumerate(plan.layers))
 
-    @torch.no_grad()
-    def layers(self, plan: Plan) -> tuple[SlimLayer, ...]:
-        """Every layer at its kept rows and columns."""
-        return tuple(self._layer(cut, index) for index, cut in enumerate(plan.layers))
-
-    def _layer(self, cut: LayerPlan, index: int) -> SlimLayer:
-        head, vectors, belief = self.network.hypernet.weight_heads[index], self.vectors[index], self.uncertainty[index]
+    def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
+        kept = self.kept[index]
+        vectors, rates = self.generated.vectors[index], self.generated.rates[index]
         rows, columns = cut.kept_outputs, cut.columns
-        mean = head.mean_at(self.embedding, rows, columns)
-        logvar = head.logvar_at(self.embedding, rows, columns)
-        in_scale, in_rate = _at(vectors.in_scale, belief.in_scale, columns)
-        out_scale, out_rate = _at(vectors.out_scale, belief.out_scale, rows)
-        weight = mean * in_scale.reshape(1, -1, *[1] * (mean.dim() - 2))
-        weight = weight * out_scale.reshape(-1, *[1] * (mean.dim() - 1))
-        # A rate is that of the end of learning, as the masks are; consolidation has since moved the means.
-        variance = marginal_variance(
-            mean[None],
-            logvar[None],
-            in_scale[None],
-            (in_rate + in_scale.square().log())[None],
-            out_scale[None],
-            (out_rate + out_scale.square().log())[None],
-        )[0]
+        mean = kept.mean(place, rows, columns)
+        in_scale, out_scale = _at(vectors.in_scale, place, columns), _at(vectors.out_scale, place, rows)
+        bias = _at(vectors.bias, place, rows)
+        weight = mean
+        if in_scale is not None:
+            weight = weight * in_scale.view(-1, *[1] * (mean.dim() - 2))
+        if out_scale is not None:
+            weight = weight * out_scale.view(-1, *[1] * (mean.dim() - 1))
+            bias = None if bias is None else bias * out_scale
         if cut.kept_weights is not None:
             weight = weight * cut.kept_weights
-        bias = None if vectors.bias is None else vectors.bias[0, rows] * out_scale
-        return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), variance.cpu())
+
+        @torch.no_grad()
+        def variance() -> Tensor:
+            z, in_logvar = _with_logvar(in_scale, _at(rates.in_log_dropout, place, columns), columns)
+            s, out_logvar = _with_logvar(out_scale, _at(rates.out_log_dropout, place, rows), rows)
+            logvar = kept.logvar(place, rows, columns)
+            return marginal_variance(mean[None], logvar[None], z, in_logvar, s, out_logvar)[0].cpu()
+
+        return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), variance)
 
 
-def _at(mean: Tensor | None, scales: Scales | None, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and log dropout rates of the scales that stay; without scales, a one that is certain."""
-    if mean is None or scales is None:
-        ones = torch.ones(len(places), device=places.device)
+def _at(values: Tensor | None, place: int, units: Tensor) -> Tensor | None:
+    """What one context has for the units that stay; a convolution has one number for all of its input."""
+    if values is None:
+        return None
+    own = values[place if len(values) > 1 else 0]
+    return own if len(own) == 1 else own.index_select(0, units)
+
+
+def _with_logvar(scale: Tensor | None, rate: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:  # (1, n) each
+    """Means and log-variances of scales; without scales, a one that is certain.
+
+    A rate is that of the end of learning, as the masks are; consolidation has since moved the means.
+    """
+    if scale is None or rate is None:
+        ones = torch.ones(1, len(places), device=places.device)
         return ones, torch.full_like(ones, -torch.inf)
-    if mean.shape[1] == 1:  # a convolution's one scale for all of its input
-        return mean[0], scales.log_dropout[0]
-    return mean[0, places], scales.log_dropout[0, places]
+    return scale[None], (rate + scale.square().log())[None]
 
 
 def slim_model(network: ConditionalNetwork, plan: Plan) -> Graph:
     """The network of the kept units: ``diag(mu_z) M_w diag(mu_s)`` at the kept rows and columns only."""
-    return assemble(network, plan, Slimmer(Cutter(network, plan.context)).layers(plan))
+    return assemble(network, plan, Slimmer(Generated.of(network, [plan.context])).layers(plan))
 
 
 def assemble(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer]) -> Graph:
@@ -141,8 +157,7 @@ def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
         case PadChannels():
             before, after = kept[: module.before], kept[module.before + arriving :]
             return PadChannels(int(before.sum()), int(after.sum()))
-    # Its own where it holds numbers: moving them must not move the model's.
-    return copy.deepcopy(module).cpu() if [*module.buffers(), *module.parameters()] else copy.copy(module)
+    return own_copy(module)
 
 
 def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
@@ -164,25 +179,38 @@ def _written_places(layer: LayerPlan, alive: Tensor) -> Place | None:
 
 
 def _smaller(layer: SlimLayer) -> nn.Module:
-    original, weight, bias = layer.cut.layer.module, layer.weight, layer.bias
-    module: Any
-    # Without storage of its own: initialising weights that are replaced at once would cost most of the time.
-    if isinstance(original, CONVOLUTIONS):
-        groups = 1 if original.groups == 1 else len(weight) * original.groups // original.out_channels
-        module = type(original)(
-            weight.shape[1] * groups,
-            weight.shape[0],
-            original.kernel_size,  # type: ignore[arg-type]
-            stride=original.stride,  # type: ignore[arg-type]
-            padding=original.padding,  # type: ignore[arg-type]
-            dilation=original.dilation,  # type: ignore[arg-type]
-            groups=groups,
-            bias=bias is not None,
-            device="meta",
-        )
+    """The layer with fewer inputs and outputs."""
+    module: Any = _bare_copy(layer.cut.layer.module)
+    weight = layer.weight
+    if isinstance(module, CONVOLUTIONS):
+        module.groups = 1 if module.groups == 1 else len(weight) * module.groups // module.out_channels
+        module.in_channels, module.out_channels = weight.shape[1] * module.groups, len(weight)
     else:
-        module = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    module.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
-    if bias is not None:
-        module.bias = nn.Parameter(bias.contiguous(), requires_grad=False)
+        module.in_features, module.out_features = weight.shape[1], len(weight)
+    module._parameters["weight"] = nn.Parameter(weight.contiguous(), requires_grad=False)
+    if layer.bias is not None:
+        module._parameters["bias"] = nn.Parameter(layer.bias.contiguous(), requires_grad=False)
     return module
+
+
+def own_copy(module: nn.Module) -> nn.Module:
+    """A module once more, on the CPU, with numbers of its own: moving them must not move the model's."""
+    if [*module.children()]:
+        return copy.deepcopy(module).cpu()
+    twin = _bare_copy(module)
+    for name, parameter in module.named_parameters():
+        twin._parameters[name] = nn.Parameter(parameter.detach().cpu().clone(), requires_grad=False)
+    for name, buffer in module.named_buffers():
+        twin._buffers[name] = buffer.cpu().clone()
+    return twin
+
+
+def _bare_copy(module: nn.Module) -> nn.Module:
+    """A module once more, with the same numbers, of which each may be replaced.
+
+    A constructor would draw weights that are replaced at once, and a deep copy walk through everything: together they
+    took most of the time of an emission.
+    """
+    twin = copy.copy(module)
+    vars(twin).update({name: value.copy() for name, value in vars(module).items() if isinstance(value, dict)})
+    return twin

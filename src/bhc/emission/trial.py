@@ -26,7 +26,7 @@ class Workshop:
 
     def __init__(self, model: TrainedModel, cutter: Cutter, watch: Watch | None = None) -> None:
         self.model, self.cutter, self.watch = model, cutter, watch
-        self.slimmer = Slimmer(cutter)
+        self.slimmer = Slimmer(cutter.generated)
         self.judge = Judge.of(model, cutter.context)
 
     def stock(self, threshold: float) -> "Stock":

@@ -7,6 +7,7 @@ from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, LowRank, Sc
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
 from bhc.hypernet.priors import FEW_LAYERS, usual_prior_stds
+from bhc.hypernet.vectors import LayerVectors
 
 __all__ = [
     "EMBEDDING_WIDTH",
@@ -19,6 +20,7 @@ __all__ = [
     "GeneratorSpec",
     "HyperNetwork",
     "Initial",
+    "LayerVectors",
     "LowRank",
     "ScalesOnly",
     "build_embedder",

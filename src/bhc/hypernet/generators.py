@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.hypernet.initial import Initial, kaiming_uniform
-from bhc.hypernet.maps import Constant, Map
+from bhc.hypernet.maps import Constant, Map, at
 from bhc.posterior import WeightMean, clip_variance, log_dropout
 
 
@@ -44,11 +44,19 @@ class WeightHead(nn.Module, ABC):
         return
 
     @abstractmethod
-    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The mean of one context, (1, E) in, at the kept outputs and inputs only: (O', I', *kernel)."""
+    def kept(self, embedding: Tensor) -> "KeptWeights":
+        """The weights of K contexts, (K, E) in, to be generated where they stay."""
+
+
+class KeptWeights(ABC):
+    """One layer's weights in K contexts, generated at the kept outputs and inputs of one of them at a time."""
 
     @abstractmethod
-    def logvar_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """The mean in the context at ``place``, (O', I', *kernel)."""
+
+    @abstractmethod
+    def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
         """The log-variance there."""
 
 
@@ -130,12 +138,21 @@ class _FullHead(WeightHead):
         logvar = self.logvar_map(embedding)
         return logvar if self.largest_std is None else clip_variance(logvar, self.largest_std)
 
-    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        return self.mean_map.at(embedding, rows, columns)[0]
+    def kept(self, embedding: Tensor) -> KeptWeights:
+        return _KeptFull(self, embedding)
 
-    def logvar_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        logvar = self.logvar_map.at(embedding, rows, columns)[0]
-        return logvar if self.largest_std is None else clip_variance(logvar, self.largest_std)
+
+@dataclass(frozen=True)
+class _KeptFull(KeptWeights):
+    head: _FullHead
+    embedding: Tensor
+
+    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
+        return self.head.mean_map.at(self.embedding[place], rows, columns)
+
+    def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
+        logvar = self.head.logvar_map.at(self.embedding[place], rows, columns)
+        return logvar if self.head.largest_std is None else clip_variance(logvar, self.head.largest_std)
 
 
 class _SharedHead(WeightHead):
@@ -156,11 +173,19 @@ class _SharedHead(WeightHead):
         if self.largest_std is not None:
             self.shared_logvar.offset.clamp_(max=2 * log(self.largest_std))
 
-    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        return self.shared_mean.offset[rows[:, None], columns]
+    def kept(self, embedding: Tensor) -> KeptWeights:
+        return _KeptShared(self)
 
-    def logvar_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        return self.shared_logvar.offset[rows[:, None], columns]
+
+@dataclass(frozen=True)
+class _KeptShared(KeptWeights):
+    head: _SharedHead
+
+    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_mean.offset, rows, columns)
+
+    def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_logvar.offset, rows, columns)
 
 
 class _LowRankHead(_SharedHead):
@@ -175,12 +200,25 @@ class _LowRankHead(_SharedHead):
         right = kaiming_uniform(rank, columns, gain=1.0, generator=generator).mT.contiguous()
         self.right = Constant(right)
 
-    def mean(self, embedding: Tensor) -> WeightMean:
-        left = F.linear(embedding, self.left_matrix).reshape(len(embedding), -1, self.rank)
-        return WeightMean(self.shared_mean(embedding), left, self.right.offset)
+    def left(self, embedding: Tensor) -> Tensor:  # (K, O, R)
+        """``U(c)``."""
+        return F.linear(embedding, self.left_matrix).reshape(len(embedding), -1, self.rank)
 
-    def mean_at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        shared = super().mean_at(embedding, rows, columns)
-        left = self.left_matrix.view(-1, self.rank, embedding.shape[1])[rows] @ embedding[0]
-        right = self.right.offset.view(self.shared_mean.offset.shape[1], -1, self.rank)[columns].flatten(0, 1)
-        return shared + (left @ right.mT).reshape(shared.shape)
+    def mean(self, embedding: Tensor) -> WeightMean:
+        return WeightMean(self.shared_mean(embedding), self.left(embedding), self.right.offset)
+
+    def kept(self, embedding: Tensor) -> KeptWeights:
+        return _KeptLowRank(self, self.left(embedding))
+
+
+@dataclass(frozen=True)
+class _KeptLowRank(_KeptShared):
+    head: _LowRankHead
+    left: Tensor
+
+    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
+        shared = super().mean(place, rows, columns)
+        left = self.left[place].index_select(0, rows)
+        right = self.head.right.offset.view(self.head.shared_mean.offset.shape[1], -1)  # (I, kernel area * R)
+        kept = right.index_select(0, columns).view(-1, self.head.rank)
+        return shared + (left @ kept.mT).view(shared.shape)

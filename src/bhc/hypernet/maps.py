@@ -18,11 +18,13 @@ class Map(nn.Module):
         flat = F.linear(embedding, self.matrix, self.offset.flatten())
         return flat.reshape(len(embedding), *self.offset.shape)
 
-    def at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (1, E) -> (1, R, C, ...)
-        """``forward(embedding)[:, rows][:, :, columns]``, computing only those entries."""
-        offset = self.offset[rows[:, None], columns]
-        matrix = self.matrix.view(*self.offset.shape, -1)[rows[:, None], columns]
-        return (offset + matrix @ embedding[0])[None]
+    def at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (E,) -> (R, C, ...)
+        """``forward(embedding[None])[0, rows][:, columns]``, computing only those entries."""
+        shape = self.offset.shape
+        places = (rows[:, None] * shape[1] + columns).flatten()
+        matrix = self.matrix.view(shape[0] * shape[1], -1).index_select(0, places)  # (R * C, kernel * E)
+        change = (matrix.view(-1, len(embedding)) @ embedding).view(len(rows), len(columns), *shape[2:])
+        return at(self.offset, rows, columns) + change
 
 
 class Constant(nn.Module):
@@ -34,3 +36,8 @@ class Constant(nn.Module):
 
     def forward(self, embedding: Tensor) -> Tensor:  # (K, E) -> (1, *shape)
         return self.offset[None]
+
+
+def at(tensor: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (R, C, ...)
+    """``tensor[rows][:, columns]``, several times faster than by both indices at once."""
+    return tensor.index_select(0, rows).index_select(1, columns)

@@ -1,0 +1,192 @@
+"""``bhc compress --contexts``: a network for each line of a file, and a list of what became of them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bhc.cli.options import read_array
+from bhc.compressor import Compressor
+from bhc.emission import CHUNK, Compressed
+from bhc.errors import BhcError
+from bhc.files import make_folder
+from bhc.training import Progress, RunFolder
+
+LONGEST_LINE = 1 << 20  # characters
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+LIST = "networks.jsonl"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one line of the file asks for."""
+
+    number: int  # from 1
+    name: str  # of the network's file
+    given: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the lines."""
+
+    written: int
+    there: int  # before this began
+    failed: int
+
+
+class ContextsFile:
+    """One JSON object a line: conditions and limits as ``compress`` takes them, and if wanted a ``name``.
+
+    ``domain`` and ``features`` may be names of ``.npy`` files, looked for beside this one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Look through the whole file, so that a wrong line is told before any work is done."""
+        self.path = path
+        names: dict[str, int] = {}
+        self.count = sum(1 for _ in self._raw())
+        for line in self:
+            first = names.setdefault(line.name, line.number)
+            if first != line.number:
+                raise self._wrong(line.number, f"has the name {line.name!r} of line {first}", "give each its own")
+        if not names:
+            raise BhcError(f"{path} has no contexts", hint='write one a line, such as {"classes": [3, 4]}')
+
+    def __iter__(self) -> Iterator[Line]:
+        width = len(str(self.count))
+        for number, text in enumerate(self._raw(), 1):
+            try:
+                given = json.loads(text)
+            except ValueError as error:
+                raise self._wrong(number, f"is not JSON: {error}") from None
+            if not isinstance(given, dict):
+                raise self._wrong(number, f"is not an object: {text[:50]}")
+            name = given.pop("name", f"{number:0{width}d}")
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                raise self._wrong(
+                    number, f"has a name that is none for a file: {name!r}", "use letters, digits, '.', '-' and '_'"
+                )
+            yield Line(number, name, given)
+
+    def arguments(self, line: Line) -> dict[str, Any] | BhcError:
+        """A line as ``compress`` takes it, arrays in place of their files; or what is wrong with those."""
+        given = dict(line.given)
+        try:
+            for name, what in (("domain", "a sample of inputs"), ("features", "a mask, or places")):
+                if isinstance(given.get(name), str):
+                    given[name] = read_array(self.path.parent / given[name], what=what)
+        except BhcError as error:
+            return error
+        return given
+
+    def _raw(self) -> Iterator[str]:
+        """The lines that are not empty; no more than one is held."""
+        try:
+            with self.path.open(encoding="utf-8") as file:
+                while text := file.readline(LONGEST_LINE + 1):
+                    if len(text) > LONGEST_LINE:
+                        raise BhcError(f"{self.path} has a line of more than {LONGEST_LINE:,} characters")
+                    if text.strip():
+                        yield text
+        except (OSError, UnicodeDecodeError) as error:
+            raise BhcError(f"could not read {self.path}: {error}") from error
+
+    def _wrong(self, number: int, problem: str, hint: str | None = None) -> BhcError:
+        usual = 'a line is a JSON object, such as {"name": "kitchen", "classes": [3, 4], "max_bytes": 600}'
+        return BhcError(f"line {number} of {self.path} {problem}", hint=hint or usual)
+
+
+class Outputs:
+    """The folder of the networks and its list, by which a second call knows what is done.
+
+    A line of the list has what was asked for, of which run, and the report; or the error in its place. It is written
+    before its network: after a stop between the two the network is missing and made again, and no network is there that
+    the list does not know.
+    """
+
+    def __init__(self, folder: Path, run: Path, common: dict[str, Any]) -> None:
+        make_folder(folder)
+        self.folder, self.list = folder, folder / LIST
+        self.run = hashlib.sha256(RunFolder(run).description.read_bytes()).hexdigest()[:16]
+        self.common = {name: value for name, value in common.items() if value is not None}
+        self.done = self._read()
+
+    def path(self, line: Line) -> Path:
+        return self.folder / f"{line.name}.bhc"
+
+    def has(self, line: Line) -> bool:
+        """Whether this very network was written before."""
+        return self.done.get(line.name) == self._asked(line) and self.path(line).exists()
+
+    def check_free(self, lines: ContextsFile) -> None:
+        """Raise if a file would be replaced that was made for something else."""
+        for line in lines:
+            if self.path(line).exists() and not self.has(line):
+                raise BhcError(
+                    f"{self.path(line)} exists already, and was made for something else",
+                    hint="choose another folder, or give --force",
+                )
+
+    def put(self, line: Line, outcome: Compressed | BhcError) -> None:
+        """Write a network and its line, or why there is none."""
+        row: dict[str, Any] = {"name": line.name, **self._asked(line)}
+        if isinstance(outcome, BhcError):
+            row |= {"error": outcome.problem} | ({} if outcome.hint is None else {"hint": outcome.hint})
+        else:
+            row |= {"file": self.path(line).name, "report": outcome.report.to_dict()}
+        try:
+            with self.list.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise BhcError(f"could not write {self.list}: {error.strerror or error}") from error
+        if isinstance(outcome, Compressed):
+            outcome.save(self.path(line), overwrite=True)
+
+    def _asked(self, line: Line) -> dict[str, Any]:
+        return {"run": self.run, "request": self.common | line.given}
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """By name, what was asked for of the networks that were written; a line that was cut off is none."""
+        if not self.list.exists():
+            return {}
+        text = self.list.read_text(encoding="utf-8", errors="replace")
+        if not text.endswith("\n"):
+            with self.list.open("a", encoding="utf-8") as file:  # the rest of a line that a killed process began
+                file.write("\n")
+        done: dict[str, dict[str, Any]] = {}
+        for line in text.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "file" in row:
+                done[str(row.get("name"))] = {"run": row.get("run"), "request": row.get("request")}
+        return done
+
+
+def compress_lines(
+    model: Compressor, lines: ContextsFile, outputs: Outputs, common: dict[str, Any], progress: Progress
+) -> Tally:
+    """Write the network of every line that has none yet."""
+    there = sum(outputs.has(line) for line in lines)
+    waiting = (line for line in lines if not outputs.has(line))
+    written = failed = 0
+    progress.begin("compressing", lines.count, there)
+    try:
+        while part := list(islice(waiting, CHUNK)):
+            asked = [lines.arguments(line) for line in part]
+            for line, outcome in zip(part, model.try_many(asked, **common), strict=True):
+                outputs.put(line, outcome)
+                if isinstance(outcome, Compressed):
+                    written, terms = written + 1, {"ratio": outcome.report.pruning_ratio}
+                else:
+                    failed, terms = failed + 1, {}
+                progress.update(there + written + failed, terms)
+    finally:
+        progress.end()
+    return Tally(written, there, failed)
