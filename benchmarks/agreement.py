@@ -6,7 +6,6 @@ For each run the nine pairs of neighbouring classes: largest difference of the l
 (ONNX floats, C), and whether all answers are the same (ONNX integers, C, torch); export times of ONNX. Needs gcc.
 """
 
-import argparse
 import subprocess
 import tempfile
 import time
@@ -15,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from timing import Results, environment, write
+from timing import Results, options, pairs, write
 
 import bhc
 from bhc.formats import onnx_bytes, open_deployed, open_session
@@ -74,18 +73,17 @@ def compare(small: bhc.Compressed, images: torch.Tensor, folder: Path) -> Result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__file__, __doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--data", default="mnist")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
     test = bhc.data.load(arguments.data).test
     rows: list[Results] = []
     with tempfile.TemporaryDirectory() as folder:
         for run in arguments.runs:
             model = bhc.load(run)
-            for first in range(model.network.num_classes - 1):
-                small = model.compress(classes=[first, first + 1])
+            for classes in pairs(model, arguments):
+                small = model.compress(classes=classes)
                 rows.append({"run": run.name, **compare(small, test.restricted_to(small.classes).images, Path(folder))})
                 print(rows[-1], flush=True)
     same = [key for key in rows[0] if key.endswith("same_answers")]
@@ -95,7 +93,7 @@ def main() -> None:
         f" {all(row[key] for row in rows for key in same)};"
         f" ONNX export {median(row['onnx_export_ms'] for row in rows):.1f} ms (median)"
     )
-    write({"benchmark": "agreement", **environment(), "rows": rows}, arguments.out)
+    write(arguments, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A training step of a deep network on a GPU: time and memory beside plain training at equal batch, in one run.
 
-    python benchmarks/deep_step.py [OUT.json]
+    python benchmarks/deep_step.py
 
 Plain is the same network, its batch norms folded, with the same optimiser and the same precision: no scales, no noise,
 no divergence. Needs CUDA.
@@ -9,13 +9,15 @@ no divergence. Needs CUDA.
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 
 import torch
-from timing import Results, environment, write
+from memory import MIB
+from plain import PlainStep, captured
+from timing import NO_GPU, Results, options, write
 from torch import nn
-from torch.nn import functional as F
 
 import bhc
 from bhc.data import Split
@@ -33,35 +35,37 @@ STAGES: tuple[Stage, ...] = (
 )
 GONE = 0.5  # part of the units, while narrowing
 CALLS = 30
-MIB = 2**20
+WARM_UP = 2
 
 
 def main() -> int:
+    arguments = options(__file__, __doc__, rounds=6).parse_args()
     if not torch.cuda.is_available():
         print("no GPU here", file=sys.stderr)
-        return 2
+        return NO_GPU
+    rounds = 1 if arguments.quick else arguments.rounds
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # as in training
     rows: list[Results] = []
     for name in MODELS:
-        plain = measured(lambda name=name: plain_step(name))
+        plain = measured(partial(plain_step, name), rounds)
         rows.append({"model": name, "training": "plain", **plain})
         for generator in GENERATORS:
             for stage in STAGES:
-                own = measured(lambda name=name, stage=stage, spec=generator: conditional_step(name, stage, spec))
+                own = measured(
+                    lambda name=name, stage=stage, spec=generator: conditional_step(name, stage, spec), rounds
+                )
                 ratios = {"time_ratio": own["ms"] / plain["ms"], "memory_ratio": own["mib"] / plain["mib"]}
                 rows.append({"model": name, "training": f"{generator.kind}, {stage.kind}", **own, **ratios})
         for row in rows:
             if row["model"] == name:
                 ratios = [f"{row[key]:.2f} x" for key in ("time_ratio", "memory_ratio") if key in row]
                 print(name, row["training"], f"{row['ms']:.2f} ms, {row['mib']:.0f} MiB", *ratios, flush=True)
-    device = torch.cuda.get_device_name()
-    write({"benchmark": "deep-step", "images": IMAGES, "precision": "bfloat16", "device": device}
-          | {**environment(), "rows": rows})  # fmt: skip
+    write(arguments, {"images": IMAGES, "precision": "bfloat16", "rows": rows}, device=torch.device("cuda"))
     return 0
 
 
-def measured(build: Callable[[], Callable[[], object]]) -> Results:
+def measured(build: Callable[[], Callable[[], object]], rounds: int) -> Results:
     """Median milliseconds and the most memory held at once, network, gradients and optimiser included."""
     gc.collect()
     torch.cuda.empty_cache()
@@ -69,14 +73,14 @@ def measured(build: Callable[[], Callable[[], object]]) -> Results:
     before = torch.cuda.memory_allocated()
     step = build()
     times = []
-    for _ in range(8):
+    for _ in range(rounds + WARM_UP):
         torch.cuda.synchronize()
         began = perf_counter()
         for _ in range(CALLS):
             step()
         torch.cuda.synchronize()
         times.append(1e3 * (perf_counter() - began) / CALLS)
-    return {"ms": median(times[2:]), "mib": (torch.cuda.max_memory_allocated() - before) / MIB}
+    return {"ms": median(times[WARM_UP:]), "mib": (torch.cuda.max_memory_allocated() - before) / MIB}
 
 
 def plain_step(name: str) -> Callable[[], object]:
@@ -86,33 +90,7 @@ def plain_step(name: str) -> Callable[[], object]:
     net.to("cuda").requires_grad_(True)
     images = data.images[:IMAGES].cuda().contiguous(memory_format=torch.channels_last)  # as ours are laid out
     labels = data.labels[:IMAGES].cuda()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-5, fused=True, capturable=True)
-    return captured(lambda: plain_update(net, optimizer, images, labels))
-
-
-def plain_update(
-    net: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
-    with torch.autocast("cuda", torch.bfloat16):
-        loss = F.cross_entropy(net(images), labels)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def captured(step: Callable[[], object]) -> Callable[[], object]:
-    """One CUDA graph of a step."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+    return captured(PlainStep(net, images, labels, precision=torch.bfloat16, lr=1e-5, fused=True, capturable=True))
 
 
 def conditional_step(name: str, stage: Stage, spec: GeneratorSpec) -> Callable[[], object]:

@@ -7,13 +7,12 @@ networks take turns, on one and two threads, with one input and with 256; the ra
 ratio of times.
 """
 
-import argparse
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from timing import Results, environment, take_turns, write
+from timing import Results, options, pairs, take_turns, write
 
 import bhc
 from bhc.formats import QuantisedNetwork, onnx_bytes, open_session
@@ -38,20 +37,19 @@ def measure(full: bytes, small: bytes, shape: tuple[int, ...], *, threads: int, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__file__, __doc__)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
     rows: list[Results] = []
     for run in arguments.runs:
         model = bhc.load(run)
         full = onnx_bytes(original(model))
-        for first in range(model.network.num_classes - 1):
-            small = model.compress(classes=[first, first + 1])
+        for classes in pairs(model, arguments):
+            small = model.compress(classes=classes)
             report, content = small.report, onnx_bytes(small.network)
             row: Results = {
                 "network": "-".join(map(str, report.architecture_before)),
-                "classes": [first, first + 1],
+                "classes": classes,
                 "architecture": list(report.architecture),
                 "flop_ratio": report.flops_before / report.flops_after,
                 "weight_ratio": report.pruning_ratio,
@@ -67,7 +65,7 @@ def main() -> None:
                 for threads, batch in SETTINGS
             )
             print(
-                f"{row['network']} classes {first}, {first + 1}: {'-'.join(map(str, report.architecture))};"
+                f"{row['network']} classes {classes[0]}, {classes[1]}: {'-'.join(map(str, report.architecture))};"
                 f" FLOPs {row['flop_ratio']:.1f} x fewer; times faster: {ratios}",
                 flush=True,
             )
@@ -80,7 +78,7 @@ def main() -> None:
                 f"{name}, {threads} threads, batch {batch}: {median(ratios):.1f} x faster (median),"
                 f" {min(ratios):.1f} at least; FLOPs {flops:.1f} x fewer (median)"
             )
-    write({"benchmark": "inference", **environment(), "rows": rows}, arguments.out)
+    write(arguments, {"rows": rows})
 
 
 if __name__ == "__main__":

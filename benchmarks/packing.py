@@ -7,13 +7,12 @@ Prints sizes, the coded weights against their entropy, validation error and, at 
 the context to the bytes of the file.
 """
 
-import argparse
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from timing import Results, environment, write
+from timing import Results, options, pairs, write
 
 import bhc
 from bhc.cli.contents import weight_stream
@@ -37,11 +36,10 @@ def overhead(small: bhc.Compressed) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__file__, __doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--max-bytes", type=int, default=600)
     parser.add_argument("--data", default="mnist")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
     test = bhc.data.load(arguments.data).test
     runs: list[Results] = []
@@ -49,23 +47,23 @@ def main() -> None:
         model = bhc.load(run)
         model.compress(classes=[0, 1])  # the first call also looks at the pretrained network
         for limits in ({"threshold": model.model.default_threshold}, {"max_bytes": arguments.max_bytes}):
-            result = measure(model, limits, test)
+            result = measure(model, pairs(model, arguments), limits, test)
             runs.append({"run": run.name, "limits": limits, **result})
             print_result(runs[-1])
-    write({"benchmark": "packing", **environment(), "runs": runs}, arguments.out)
+    write(arguments, {"runs": runs})
 
 
-def measure(model: bhc.Compressor, limits: dict[str, Any], test: bhc.data.Split) -> Results:
+def measure(model: bhc.Compressor, asked: list[list[int]], limits: dict[str, Any], test: bhc.data.Split) -> Results:
     rows: list[Results] = []
     wrong = images = 0
-    for first in range(model.network.num_classes - 1):
-        small, milliseconds = best_of(model, [first, first + 1], **limits)
-        examples = test.restricted_to([first, first + 1])
+    for classes in asked:
+        small, milliseconds = best_of(model, classes, **limits)
+        examples = test.restricted_to(classes)
         misses = int((small.predict(examples.images).labels != examples.labels).sum())
         wrong, images = wrong + misses, images + len(examples)
         rows.append(
             {
-                "classes": [first, first + 1],
+                "classes": classes,
                 "file_bytes": small.report.file_bytes,
                 "architecture": list(small.report.architecture),
                 "bits": list(small.report.bits),

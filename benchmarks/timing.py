@@ -1,8 +1,6 @@
-"""Timing that holds up on a busy machine: rivals take turns, medians are compared."""
+"""What all benchmarks share: rivals that take turns, the options of a script, the head of its file."""
 
-import json
-import platform
-import sys
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,34 +9,66 @@ from typing import Any
 
 import torch
 
+import bhc
+from bhc.files import write_json
+from bhc.results import environment
+from bhc.training import describe_device
+
 Results = dict[str, Any]
+CPU = torch.device("cpu")
+NO_GPU = 2  # what a script that needs one ends with
 
 
-def take_turns(rivals: dict[str, Callable[[], object]], *, rounds: int, calls: int = 1) -> dict[str, float]:
+def take_turns(
+    rivals: dict[str, Callable[[], object]],
+    *,
+    rounds: int,
+    calls: int = 1,
+    warm_up: int = 3,
+    device: torch.device = CPU,
+) -> dict[str, float]:
     """Median milliseconds a call, each rival run once a round so that all meet the same disturbances."""
     times: dict[str, list[float]] = {name: [] for name in rivals}
-    for turn in range(rounds + 3):
+    for turn in range(rounds + warm_up):
         for name, call in rivals.items():
             began = time.perf_counter()
             for _ in range(calls):
                 call()
-            if turn >= 3:  # the first rounds warm up caches, allocators and threads
+            wait_for(device)
+            if turn >= warm_up:  # the first rounds warm up caches, allocators and threads
                 times[name].append(1e3 * (time.perf_counter() - began) / calls)
     return {name: median(values) for name, values in times.items()}
 
 
-def environment() -> Results:
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-    }
+def wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
-def write(results: Results, path: Path | None = None) -> None:
-    """JSON beside the scripts, or to ``path``; by default the file named as the only argument."""
-    if path is None:
-        path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(sys.argv[0]).with_suffix(".json")
-    path.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"wrote {path}")
+def options(script: str, about: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
+    """Arguments that every benchmark takes; ``rounds`` where its rivals take that many turns."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    path = Path(script).with_suffix(".json")
+    parser.add_argument("--out", type=Path, help=f"default: {path.name} beside the script")
+    parser.add_argument("--quick", action="store_true", help="a moment only, to see that it runs; no result")
+    parser.set_defaults(path=path)
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds, help="turns that are timed (%(default)s)")
+    return parser
+
+
+def pairs(model: bhc.Compressor, arguments: argparse.Namespace) -> list[list[int]]:
+    """Two classes that are neighbours, all such; the first of them in a quick run."""
+    count = 1 if arguments.quick else model.network.num_classes - 1
+    return [[first, first + 1] for first in range(count)]
+
+
+def write(arguments: argparse.Namespace, results: Results, *, device: torch.device = CPU) -> None:
+    """The results with their head. What a quick run says is no result, and never lands where one is."""
+    path: Path = arguments.path
+    head = {"benchmark": path.stem.replace("_", "-"), **environment(), "device": describe_device(device)}
+    if arguments.quick:
+        head["quick"] = True
+    target = arguments.out or (path.with_suffix(".quick.json") if arguments.quick else path)
+    write_json(target, head | results)
+    print(f"wrote {target}")

@@ -1,13 +1,15 @@
 """A training step against a plain Adam step of the same network on the same batch, in one run.
 
+    python benchmarks/training_step.py
+
 The floor is two products forward where a plain layer has one. All steps get a batch that is already drawn. The
 plain step is timed with torch's Adam as it comes and with its fused form, which ours uses; ratios are given to
 both. Our step is the whole one: noise, divergence, the check for finite gradients, the limit on variances.
 """
 
 import torch
-from timing import Results, environment, take_turns, write
-from torch import nn
+from plain import PlainStep
+from timing import Results, options, take_turns, write
 from torch.nn import functional as F
 
 import bhc
@@ -20,20 +22,6 @@ CONTEXTS, EXAMPLES = 16, 16
 # As `bhc train` sets them.
 STD_LIMITS = {"lenet-300-100": (0.2, None, None), "lenet-5-caffe": (0.5, None, None, None)}
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
-
-
-class PlainStep:
-    """What a user's own training loop does."""
-
-    def __init__(self, net: nn.Module, x: torch.Tensor, labels: torch.Tensor, *, fused: bool) -> None:
-        self.net, self.x, self.labels = net, x, labels
-        self.optimizer = torch.optim.Adam(net.parameters(), fused=fused)
-
-    def __call__(self) -> None:
-        loss = F.cross_entropy(self.net(self.x), self.labels)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
 
 
 class LearningStep:
@@ -63,6 +51,8 @@ class LearningStep:
 
 
 def main() -> None:
+    arguments = options(__file__, __doc__, rounds=60).parse_args()
+    rounds, slow_rounds = (2, 1) if arguments.quick else (arguments.rounds, max(1, arguments.rounds // 12))
     torch.set_flush_denormal(True)
     generator = torch.Generator().manual_seed(0)
     # Sparse like digits: four pixels in five are background.
@@ -79,9 +69,9 @@ def main() -> None:
         for kind, spec in GENERATORS.items():
             model = bhc.wrap(build(), bhc.ClassSubsets(10), example_input=x[:1], generator=spec, std_limits=limits)
             rivals[kind] = LearningStep(model.network, x, labels)
-        times = take_turns({k: v for k, v in rivals.items() if k != "full"}, rounds=60)
+        times = take_turns({k: v for k, v in rivals.items() if k != "full"}, rounds=rounds)
         # A full step takes as long as ten others: fewer rounds, with the plain steps beside it again.
-        slow = take_turns({k: rivals[k] for k in ("plain", "plain-fused", "full")}, rounds=5)
+        slow = take_turns({k: rivals[k] for k in ("plain", "plain-fused", "full")}, rounds=slow_rounds)
         ratios = {
             plain: {
                 **{kind: times[kind] / times[plain] for kind in ("scales-only", "low-rank")},
@@ -95,7 +85,7 @@ def main() -> None:
         for plain, against in ratios.items():
             shown = ", ".join(f"{kind} {ratio:.1f} x" for kind, ratio in against.items())
             print(f"{name}: {plain} step {times[plain]:.1f} ms for {len(x)} images; {shown}", flush=True)
-    write({"benchmark": "training-step", "contexts": CONTEXTS, "examples": EXAMPLES, **environment(), "rows": rows})
+    write(arguments, {"contexts": CONTEXTS, "examples": EXAMPLES, "rows": rows})
 
 
 if __name__ == "__main__":
