@@ -45,8 +45,13 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def options(script: str, about: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
-    """Arguments that every benchmark takes; ``rounds`` where its rivals take that many turns."""
+def options(
+    script: str, about: str | None, *, rounds: int | None = None, device: bool = False
+) -> argparse.ArgumentParser:
+    """Arguments that every benchmark takes; ``rounds`` where its rivals take that many turns.
+
+    With ``device`` it runs on a CPU or on a GPU, and what it finds on a GPU goes into a file of its own.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     path = Path(script).with_suffix(".json")
     parser.add_argument("--out", type=Path, help=f"default: {path.name} beside the script")
@@ -54,6 +59,8 @@ def options(script: str, about: str | None, *, rounds: int | None = None) -> arg
     parser.set_defaults(path=path)
     if rounds is not None:
         parser.add_argument("--rounds", type=int, default=rounds, help="turns that are timed (%(default)s)")
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     return parser
 
 
@@ -66,6 +73,8 @@ def pairs(model: bhc.Compressor, arguments: argparse.Namespace) -> list[list[int
 def write(arguments: argparse.Namespace, results: Results, *, device: torch.device = CPU) -> None:
     """The results with their head. What a quick run says is no result, and never lands where one is."""
     path: Path = arguments.path
+    if device.type == "cuda" and "device" in arguments:
+        path = path.with_stem(f"{path.stem}_gpu")
     head = {"benchmark": path.stem.replace("_", "-"), **environment(), "device": describe_device(device)}
     if arguments.quick:
         head["quick"] = True
