@@ -6,7 +6,7 @@ export BHC_CACHE ?= $(CURDIR)/.cache/bhc
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test bench paper-mnist paper-cifar questions clean
+.PHONY: demo test bench benchmarks paper-mnist paper-cifar questions clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo --force
@@ -20,6 +20,26 @@ test: .venv/.installed-dev
 bench: .venv/.installed
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/emission.py
+
+# All benchmarks, then the table of docs/performance.md. Some need trained runs for class subsets, as make paper-mnist
+# leaves them; others: make benchmarks RUNS="one two". On an idle machine.
+RUNS ?= $(wildcard experiments/runs/lenet-*-bhc-cy-seed6)
+benchmarks: .venv/.installed-benchmarks bench
+	$(BIN)/python benchmarks/growth.py
+ifeq ($(strip $(RUNS)),)
+	@echo "no trained runs: new_context, inference, packing and agreement are left out (make benchmarks RUNS=...)"
+else
+	$(BIN)/python benchmarks/new_context.py $(RUNS)
+	$(BIN)/python benchmarks/inference.py $(RUNS)
+	$(BIN)/python benchmarks/packing.py $(RUNS)
+	$(BIN)/python benchmarks/agreement.py $(RUNS)
+endif
+	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+		$(BIN)/python benchmarks/gpu_step.py && $(BIN)/python benchmarks/deep_step.py && \
+		$(BIN)/python benchmarks/growth.py --device cuda && \
+		if test -n "$(strip $(RUNS))"; then $(BIN)/python benchmarks/new_context.py $(RUNS) --device cuda; fi; \
+	else echo "no GPU here: gpu_step, deep_step and the GPU parts of growth and new_context are left out"; fi
+	$(BIN)/python benchmarks/table.py
 
 # The paper's MNIST tables: long, and meant for a GPU. What has a result is left alone, so it can be run again.
 JOBS ?= 6
@@ -51,6 +71,10 @@ questions: .venv/.installed
 
 .venv/.installed-dev: .venv/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/.installed-benchmarks: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[benchmarks]'
 	touch $@
 
 clean:

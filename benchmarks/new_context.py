@@ -7,7 +7,7 @@ threshold, as a module and as a packed file. Rivals then make one of as many wei
 validation images is no higher than ours, or until a limit of steps: torch-pruning by Taylor importance, BC-IO-GNJ for
 the one context, and the emitted architecture from scratch. Ratios are their time over ours; where a limit was hit the
 ratio is a lower bound. Test images are looked at once, at the end of each. Emission is on the CPU, and so are rivals
-unless a device is given. torch-pruning is no dependency: pip install torch-pruning==1.6.1
+unless a device is given. torch-pruning is optional: pip install -e '.[benchmarks]'
 """
 
 import argparse

@@ -1,0 +1,43 @@
+"""Networks of growing size, and what is said of their memory."""
+
+import pytest
+import torch
+from growth import CLASSES, mlp, subjects, wrapped
+from memory import REFERENCES, peak_mib
+from transformer import Transformer
+
+import bhc
+
+
+@pytest.mark.parametrize("weights", [10**5, 10**6])
+def test_a_network_has_about_as_many_weights_as_asked_for(weights: int) -> None:
+    counted = sum(parameter.numel() for parameter in mlp(weights).parameters())
+    assert counted == pytest.approx(weights, rel=0.02)
+
+
+def test_the_transformer_has_over_a_hundred_million_weights() -> None:
+    with torch.device("meta"):
+        net = subjects(1e8)["transformer"].build()
+    assert sum(parameter.numel() for parameter in net.parameters()) >= 1.1e8
+
+
+def test_only_the_widths_inside_a_block_of_the_transformer_can_go() -> None:
+    net = Transformer(width=64, depth=2, classes=CLASSES)
+    model = bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    units = model.network.units
+    assert units.always[units.carried["patches"]].all()
+    inside = [units.carried[f"blocks_{number}_think_0"] for number in range(2)]
+    assert not any(units.always[each].any() for each in inside)
+
+
+def test_a_step_of_each_kind_is_of_the_same_network() -> None:
+    subject = subjects(1e5)["mlp-1e5"]
+    sizes = {wrapped(subject, kind).network.num_weights for kind in ("scales-only", "low-rank")}
+    assert sizes == {sum(parameter.numel() for parameter in subject.build().parameters() if parameter.dim() > 1)}
+
+
+@pytest.mark.skipif(not REFERENCES.exists(), reason="only Linux tells")
+def test_memory_that_is_held_for_a_moment_only_is_seen() -> None:
+    peak = peak_mib(lambda: torch.ones(64 * 2**18).sum(), torch.device("cpu"))
+    assert peak is not None
+    assert 60 < peak < 90
