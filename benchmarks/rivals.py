@@ -124,8 +124,8 @@ def from_scratch(small: nn.Module, task: Task, effort: Effort) -> Attempt:
 def pruned_by_taylor(original: nn.Sequential, task: Task, effort: Effort) -> Attempt:
     """torch-pruning: units go by their Taylor importance, a few at a time, with steps of fine-tuning between.
 
-    Pixels go too where a linear layer reads them, as they do with us. Units are whole, so of the last two networks it is
-    the one nearer to our number of weights.
+    Pixels go too where a linear layer reads them, as they do with us. Units are whole, so of the last two networks it
+    is the one nearer to our number of weights.
     """
     pruning = _torch_pruning()
 
