@@ -94,10 +94,8 @@ def subjects(largest: float) -> dict[str, Subject]:
     return {subject.name: subject for subject in sized}
 
 
-def wrapped(subject: Subject, kind: str) -> bhc.Compressor:
-    torch.manual_seed(0)
-    net, space = subject.build(), bhc.ClassSubsets(CLASSES)
-    return bhc.wrap(net, space, example_input=data().images[:1], generator=GENERATORS[kind])
+def wrapped(net: nn.Module, kind: str) -> bhc.Compressor:
+    return bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=data().images[:1], generator=GENERATORS[kind])
 
 
 def step_of(subject: Subject, kind: str, device: torch.device, *, contexts: int = CONTEXTS) -> Callable[[], object]:
@@ -106,7 +104,7 @@ def step_of(subject: Subject, kind: str, device: torch.device, *, contexts: int 
         return plain_step(subject, device)
     examples = subject.images // contexts
     stage = bhc.Learn(steps=STEPS, contexts=contexts, examples=examples, kl_weight=1e-3)
-    return learning_step(wrapped(subject, kind), stage, device)
+    return learning_step(wrapped(subject.build(), kind), stage, device)
 
 
 def learning_step(model: bhc.Compressor, stage: bhc.Learn, device: torch.device) -> Callable[[], object]:
@@ -124,10 +122,11 @@ def plain_step(subject: Subject, device: torch.device) -> Callable[[], object]:
 
 def grown(subject: Subject, arguments: argparse.Namespace, device: torch.device) -> Results:
     """Steps, memory, wrapping and emission of one network."""
+    net = subject.build()
     began = time.perf_counter()
-    model = wrapped(subject, "scales-only")
+    model = wrapped(net, "scales-only")
     wrap_ms = 1e3 * (time.perf_counter() - began)
-    parameters = sum(parameter.numel() for parameter in subject.build().parameters())
+    parameters = sum(parameter.numel() for parameter in net.parameters())
     steps = {kind: step_of(subject, kind, device) for kind in TRAININGS}
     times = take_turns(steps, rounds=arguments.rounds, warm_up=5 if device.type == "cuda" else 1, device=device)
     steps.clear()
@@ -143,10 +142,7 @@ def grown(subject: Subject, arguments: argparse.Namespace, device: torch.device)
         "step_ms": times,
         "step_ratio": {kind: times[kind] / times["plain"] for kind in GENERATORS},
         "peak_mib": memory,
-        "memory_ratio": {
-            kind: None if plain_mib is None else memory[kind] / plain_mib
-            for kind in GENERATORS  # type: ignore[operator]
-        },
+        "memory_ratio": {kind: None if plain_mib is None else memory[kind] / plain_mib for kind in GENERATORS},
         "wrap_in_plain_steps": wrap_ms / times["plain"],
         "emission_in_plain_steps": emitting["emit"] / times["plain"],
     }
@@ -171,8 +167,7 @@ def few_steps(subject: Subject, kind: str, device: torch.device) -> None:
 
 def emitted(counts: tuple[int, ...]) -> Iterator[Results]:
     """So many different contexts, one by one: what each costs beside the first few, and what memory is kept."""
-    torch.manual_seed(0)
-    network = wrapped(Subject("mlp-1e6", partial(mlp, 10**6)), "scales-only").network
+    network = wrapped(mlp(10**6), "scales-only").network
     prune_(network)
     draws = torch.Generator().manual_seed(0)
     rows = bhc.RandomSubsets((2, 3)).draw(2 * max(counts), CLASSES, generator=draws).tolist()
@@ -217,6 +212,7 @@ def main() -> None:
         few_steps(Subject("tiny", partial(mlp, 10_000)), kind, CPU)  # what libraries hold from their first use on
         print(json.dumps(peak_mib(partial(few_steps, subject, kind, CPU), CPU)))
         return
+    torch.manual_seed(0)
     device, counts = find_device(arguments.device), CONTEXT_COUNTS
     if arguments.quick:
         arguments.rounds, arguments.largest, counts = 1, min(arguments.largest, 1e6), CONTEXT_COUNTS[:3]

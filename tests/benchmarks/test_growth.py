@@ -32,7 +32,7 @@ def test_only_the_widths_inside_a_block_of_the_transformer_can_go() -> None:
 
 def test_a_step_of_each_kind_is_of_the_same_network() -> None:
     subject = subjects(1e5)["mlp-1e5"]
-    sizes = {wrapped(subject, kind).network.num_weights for kind in ("scales-only", "low-rank")}
+    sizes = {wrapped(subject.build(), kind).network.num_weights for kind in ("scales-only", "low-rank")}
     assert sizes == {sum(parameter.numel() for parameter in subject.build().parameters() if parameter.dim() > 1)}
 
 
