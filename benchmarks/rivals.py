@@ -190,7 +190,7 @@ def _bayesian_attempt(
                 taken += 1
         cutter = Cutter(single, context)
         plan = cutter.cut(threshold_for(single, batch, ratio))
-        net = assemble(single, plan, Slimmer(cutter).layers(plan)).to(task.device)
+        net = assemble(single, plan, Slimmer(cutter.generated).layers(plan)).to(task.device)
     return task.attempt(net, seconds=clock.seconds, steps=steps)
 
 

@@ -113,6 +113,12 @@ def emission(found: Results) -> Iterator[Row]:
         yield model, _by_generator({row["generator"]: row["everything_first_ratio"] for row in own})
 
 
+def together(found: Results) -> Iterator[Row]:
+    for model in dict.fromkeys(row["model"] for row in found["rows"]):
+        own = [row for row in found["rows"] if row["model"] == model]
+        yield model, _by_generator({row["generator"]: row.get("alone_ratio") for row in own})
+
+
 def inference(found: Results) -> Iterator[Row]:
     for network in dict.fromkeys(row["network"] for row in found["rows"]):
         own = [row for row in found["rows"] if row["network"] == network]
@@ -133,6 +139,7 @@ FIGURES = (
     Figure("growth_gpu", "growth, on a GPU", grown),
     Figure("gpu_step", "a step kernel by kernel over one captured graph", gpu_step),
     Figure("emission", "generating everything first over emission", emission),
+    Figure("emission", "masks and kept weights of one context alone over those of one in 1,000", together),
     Figure("inference", "the original over emitted networks in onnxruntime, one thread, median (least)", inference),
 )
 

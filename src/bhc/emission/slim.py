@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -65,37 +65,40 @@ class Slimmer:
         return tuple(self._layer(cut, index, place) for index, cut in enumerate(plan.layers))
 
     def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
-        kept = self.kept[index]
-        vectors, rates = self.generated.vectors[index], self.generated.rates[index]
-        rows, columns = cut.kept_outputs, cut.columns
-        mean = kept.mean(place, rows, columns)
+        vectors, rows, columns = self.generated.vectors[index], cut.kept_outputs, cut.columns
+        mean = self.kept[index].mean(place, rows, columns)
         in_scale, out_scale = _at(vectors.in_scale, place, columns), _at(vectors.out_scale, place, rows)
         bias = _at(vectors.bias, place, rows)
+        kernel = [1] * (mean.dim() - 2)
         weight = mean
         if in_scale is not None:
-            weight = weight * in_scale.view(-1, *[1] * (mean.dim() - 2))
+            weight = weight * in_scale.view(-1, *kernel)
         if out_scale is not None:
-            weight = weight * out_scale.view(-1, *[1] * (mean.dim() - 1))
+            weight = weight * out_scale.view(-1, 1, *kernel)
             bias = None if bias is None else bias * out_scale
         if cut.kept_weights is not None:
             weight = weight * cut.kept_weights
+        find_variance = partial(self._variance, cut, index, place, mean, in_scale, out_scale)
+        return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), find_variance)
 
-        @torch.no_grad()
-        def variance() -> Tensor:
-            z, in_logvar = _with_logvar(in_scale, _at(rates.in_log_dropout, place, columns), columns)
-            s, out_logvar = _with_logvar(out_scale, _at(rates.out_log_dropout, place, rows), rows)
-            logvar = kept.logvar(place, rows, columns)
-            return marginal_variance(mean[None], logvar[None], z, in_logvar, s, out_logvar)[0].cpu()
-
-        return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), variance)
+    @torch.no_grad()
+    def _variance(
+        self, cut: LayerPlan, index: int, place: int, mean: Tensor, in_scale: Tensor | None, out_scale: Tensor | None
+    ) -> Tensor:
+        rates, rows, columns = self.generated.rates[index], cut.kept_outputs, cut.columns
+        z, in_logvar = _with_logvar(in_scale, _at(rates.in_log_dropout, place, columns), columns)
+        s, out_logvar = _with_logvar(out_scale, _at(rates.out_log_dropout, place, rows), rows)
+        logvar = self.kept[index].logvar(place, rows, columns)
+        return marginal_variance(mean[None], logvar[None], z, in_logvar, s, out_logvar)[0].cpu()
 
 
 def _at(values: Tensor | None, place: int, units: Tensor) -> Tensor | None:
     """What one context has for the units that stay; a convolution has one number for all of its input."""
     if values is None:
         return None
-    own = values[place if len(values) > 1 else 0]
-    return own if len(own) == 1 else own.index_select(0, units)
+    contexts, count = values.shape
+    own = values[place if contexts > 1 else 0]
+    return own if count == 1 else own.index_select(0, units)
 
 
 def _with_logvar(scale: Tensor | None, rate: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:  # (1, n) each

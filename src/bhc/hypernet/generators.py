@@ -8,6 +8,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import log
 from typing import Any, ClassVar
 
@@ -219,6 +220,9 @@ class _KeptLowRank(_KeptShared):
     def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
         shared = super().mean(place, rows, columns)
         left = self.left[place].index_select(0, rows)
-        right = self.head.right.offset.view(self.head.shared_mean.offset.shape[1], -1)  # (I, kernel area * R)
-        kept = right.index_select(0, columns).view(-1, self.head.rank)
-        return shared + (left @ kept.mT).view(shared.shape)
+        right = self._right.index_select(0, columns).view(-1, self.head.rank)
+        return shared + (left @ right.mT).view(shared.shape)
+
+    @cached_property
+    def _right(self) -> Tensor:  # (I, kernel area * R)
+        return self.head.right.offset.detach().view(self.head.shared_mean.offset.shape[1], -1)
