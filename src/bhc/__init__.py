@@ -18,7 +18,7 @@ from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
 from bhc.formats import WeightForm
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
-from bhc.training import Consolidate, Learn, Narrow, two_stage_budget
+from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
 
 __version__ = "0.1.0"
 
@@ -41,6 +41,7 @@ __all__ = [
     "ListedSubsets",
     "LowRank",
     "Narrow",
+    "Processes",
     "RandomSubsets",
     "Report",
     "ScalesOnly",

@@ -16,18 +16,19 @@ from bhc.errors import BhcError
 from bhc.graph import trace
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.training import (
+    Job,
     Options,
+    Processes,
     Progress,
     Recipe,
     RunFolder,
     TrainedModel,
-    computing,
+    carry_out,
     default_progress,
     default_recipe,
     find_device,
     load_run,
     save_run,
-    train,
 )
 
 LOG_EVERY, LOG_EVERY_ON_GPU = 50, 500  # steps; a GPU takes many a second, and each look makes it wait
@@ -188,6 +189,7 @@ def fit(
     capture: bool = True,
     augment: Augmentation | None = None,
     precision: torch.dtype | None = None,
+    processes: Processes | None = None,
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
 
@@ -203,6 +205,10 @@ def fit(
 
     ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
     ``precision=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
+
+    ``processes=Processes(devices=2)`` starts that many on this machine, which train together: each draws contexts and
+    examples of its own, and gradients are means over all. In a process that torchrun has started ``fit`` takes part
+    as one of them. Both need ``pip install 'bhc[parallel]'``; the first a script that does nothing when it is imported.
     """
     target = find_device(device)
     options = Options(
@@ -217,21 +223,17 @@ def fit(
         augment=augment,
         precision=precision,
     )
-    model.network.to(target)
-    try:
-        with computing(target, repeatable=deterministic):
-            trained = train(
-                model.network,
-                _as_split(train_set, model.network),
-                _as_split(validation_set, model.network),
-                default_recipe(model.network) if recipe is None else recipe,
-                calibration_set=None if calibration_set is None else _as_split(calibration_set, model.network),
-                class_names=class_names,
-                options=options,
-            )
-    finally:
-        model.network.to("cpu")
-    model.model = trained
+    job = Job(
+        _as_split(train_set, model.network),
+        _as_split(validation_set, model.network),
+        default_recipe(model.network) if recipe is None else recipe,
+        options,
+        target,
+        deterministic,
+        calibration_set=None if calibration_set is None else _as_split(calibration_set, model.network),
+        class_names=class_names,
+    )
+    model.model = carry_out(job, model.network, processes or Processes())
     return model
 
 

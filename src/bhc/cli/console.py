@@ -1,12 +1,14 @@
 """What every command shares: data to stdout, everything else to stderr, errors as one line and a hint."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from bhc.errors import BhcError
+from bhc.training import speaks
 
 WRONG_USE, INTERRUPTED = 2, 130
 
@@ -20,7 +22,12 @@ def show(value: Any, *, as_json: bool) -> None:
 
 
 def say(text: str) -> None:
-    """A word about what is going on, to stderr."""
+    """A word about what is going on, to stderr; where several processes train together, from the first alone."""
+    if speaks():
+        _write(text)
+
+
+def _write(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -35,10 +42,11 @@ def program() -> str:
 
 
 def say_error(error: BhcError) -> None:
-    """The problem in one line, then the hint."""
-    say(f"error: {error.problem}")
+    """The problem in one line, then the hint. Any process may have one of its own."""
+    who = "" if speaks() else f"process {os.environ.get('RANK')}: "
+    _write(f"{who}error: {error.problem}")
     if error.hint:
-        say(f"hint: {error.hint}")
+        _write(f"{who}hint: {error.hint}")
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

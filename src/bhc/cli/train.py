@@ -41,12 +41,14 @@ from bhc.training import (
     Consolidate,
     Learn,
     Narrow,
+    Processes,
     Recipe,
     RunFolder,
     Stage,
     default_progress,
     default_recipe,
     load_weights,
+    speaks,
     two_stage_budget,
 )
 
@@ -120,6 +122,13 @@ def train_command(
     ] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16: faster on a GPU.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    devices: Annotated[
+        int, typer.Option(help="Processes to start on this machine, one a GPU; each draws contexts of its own.")
+    ] = 1,
+    nodes: Annotated[
+        int,
+        typer.Option(help="Machines; start the same command on each, with MASTER_ADDR, MASTER_PORT and NODE_RANK set."),
+    ] = 1,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits again on CUDA too, at some cost in speed.")
     ] = False,
@@ -127,11 +136,16 @@ def train_command(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Train one hypernetwork for all contexts of a kind."""
+    """Train one hypernetwork for all contexts of a kind.
+
+    On more than one process with --devices, or started as: torchrun --nproc-per-node N -m bhc train ...
+    """
+    processes = Processes(devices, nodes)
     models.check(model)
     check_family(family)
     spec, sizes = _generator(generator, rank), _sizes(subsets)
-    RunFolder(out).open(resume=resume, overwrite=force)
+    if speaks() and processes.holds_first:
+        RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
     held_out = None
     if calibration is not None:
@@ -192,7 +206,10 @@ def train_command(
         deterministic=deterministic,
         augment=datasets.CropAndFlip() if augment else None,
         precision=torch.bfloat16 if bf16 else None,
+        processes=processes,
     )
+    if not speaks():
+        return
     training = compressor.model.training
     result = {
         "run": str(out),

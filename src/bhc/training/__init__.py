@@ -14,8 +14,9 @@ from bhc.training.evaluation import (
     trade_off,
     try_thresholds,
 )
+from bhc.training.launch import Job, Processes, carry_out
 from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
-from bhc.training.loop import Options, train
+from bhc.training.loop import Options, ResumeWarning, train
 from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
 from bhc.training.pretraining import default_plan, error_of, load_weights, pretrain, save_weights, train_plainly_
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
@@ -23,6 +24,7 @@ from bhc.training.recipes import default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
+from bhc.training.team import speaks
 
 __all__ = [
     "FAR",
@@ -32,6 +34,7 @@ __all__ = [
     "CollapseWarning",
     "Consolidate",
     "FreezeOffsets",
+    "Job",
     "Learn",
     "Lines",
     "Narrow",
@@ -40,8 +43,10 @@ __all__ = [
     "Point",
     "Pretraining",
     "Probe",
+    "Processes",
     "Progress",
     "Recipe",
+    "ResumeWarning",
     "RunFolder",
     "SeenDomains",
     "Silent",
@@ -49,6 +54,7 @@ __all__ = [
     "ThresholdTrial",
     "TrainedModel",
     "base_error",
+    "carry_out",
     "computing",
     "default_plan",
     "default_progress",
@@ -63,6 +69,7 @@ __all__ = [
     "pretrain",
     "save_run",
     "save_weights",
+    "speaks",
     "trade_off",
     "train",
     "train_plainly_",

@@ -1,7 +1,8 @@
 """Everything a run needs to go on to the same bits, in one file that is replaced whole."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -28,29 +29,34 @@ class Position:
     gone: float | None = None
 
 
+@dataclass(frozen=True)
+class Header:
+    """What a checkpoint says beside its tensors."""
+
+    position: Position
+    gates: bool  # whether they were frozen
+    processes: int = 1  # that trained together
+
+
 def save_checkpoint(
     folder: RunFolder,
     network: ConditionalNetwork,
     optimizer: Optimizer,
-    generators: dict[str, Generator],
-    position: Position,
+    states: Sequence[dict[str, Tensor]],  # of each process's generators
+    header: Header,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Replace the folder's checkpoint."""
     tensors = {f"network.{name}": tensor for name, tensor in network_tensors(network).items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_tensors(optimizer, network).items()}
-    tensors |= {f"generator.{name}": generator.get_state() for name, generator in generators.items()}
-    header = {
-        "position": position.__dict__,
-        "gates": network.hypernet.gates is not None,
-        "settings": settings,
-    }
-    write_tensors(folder.checkpoint, tensors, header)
+    for rank, own in enumerate(states):
+        tensors |= {_generators_of(rank) + name: state for name, state in own.items()}
+    write_tensors(folder.checkpoint, tensors, asdict(header) | {"settings": settings})
 
 
-def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dict[str, Tensor], Position, bool]:
-    """The tensors, the position and whether the gates were frozen."""
+def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dict[str, Tensor], Header]:
+    """The tensors, and where the run was."""
     tensors, header = read_tensors(folder.checkpoint)
     saved, wanted = header.get("settings", {}), json.loads(json.dumps(settings))
     different = [name for name in wanted if saved.get(name) != wanted[name]]
@@ -60,7 +66,8 @@ def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dic
             hint="resume with the options of the first call, or choose another folder",
         )
     try:
-        return tensors, Position(**header["position"]), bool(header["gates"])
+        position = Position(**header["position"])
+        return tensors, Header(position, bool(header["gates"]), int(header.get("processes", 1)))
     except (KeyError, TypeError) as error:
         raise BhcError(f"{folder.checkpoint} is damaged: {error!r}") from error
 
@@ -85,10 +92,19 @@ def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor], network
         optimizer.state[parameters[name]][part] = value.to(parameters[name].device)
 
 
-def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor]) -> None:
-    for name, state in _part(tensors, "generator.").items():
+def generator_states(generators: dict[str, Generator]) -> dict[str, Tensor]:
+    return {name: generator.get_state() for name, generator in generators.items()}
+
+
+def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor], *, rank: int = 0) -> None:
+    """Those of one process; where it had no part in the run before, they stay as they are."""
+    for name, state in _part(tensors, _generators_of(rank)).items():
         if name in generators:
             generators[name].set_state(state)
+
+
+def _generators_of(rank: int) -> str:
+    return f"generator.{rank}." if rank else "generator."
 
 
 def _optimizer_tensors(optimizer: Optimizer, network: ConditionalNetwork) -> dict[str, Tensor]:

@@ -1,11 +1,14 @@
 """The training loop: stages one after the other, with checkpoints, a diary and progress."""
 
 import time
+import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bhc.contexts import ContextBatch
 from bhc.data import Split
@@ -14,7 +17,9 @@ from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
 from bhc.training.checkpoint import (
+    Header,
     Position,
+    generator_states,
     read_checkpoint,
     restore_generators_,
     restore_network_,
@@ -39,9 +44,10 @@ from bhc.training.learning import Learn
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.recipes import ratios_around
-from bhc.training.run import RunFolder, TrainedModel, cap_per_class, save_run
+from bhc.training.run import RunFolder, TrainedModel, cap_per_class, network_tensors, save_run
 from bhc.training.stages import Draw, Recipe, Stage
 from bhc.training.step import TrainingStep, make_step
+from bhc.training.team import ALONE, Team
 
 MOST_SKIPPED = 50
 CURVE_POINTS = 13
@@ -63,6 +69,11 @@ class Options:
     augment: Augmentation | None = None  # what is done to images before they are learned from
     precision: torch.dtype | None = None  # of the products; None: that of the weights
     progress: Progress = field(default_factory=Silent)
+    team: Team = ALONE  # the processes that train together, this one among them
+
+
+class ResumeWarning(UserWarning):
+    """A run goes on, but not to the same bits."""
 
 
 def train(
@@ -83,8 +94,9 @@ def train(
         raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
     for stage in recipe:
         stage.check(network)
-    if options.run is not None:
-        RunFolder(options.run).open(resume=options.resume, overwrite=options.overwrite)
+    folder = None if options.run is None else RunFolder(options.run)
+    if folder is not None:
+        options.team.decide(partial(folder.open, resume=options.resume, overwrite=options.overwrite))
     elif options.resume:
         raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
     trainer = _Trainer(network, train_set, validation_set, recipe, options)
@@ -93,11 +105,14 @@ def train(
     finally:
         network.decoder = None  # nothing but learning has a use for it
     model = replace(trainer.finished(class_names), calibration=calibration_set)
-    if options.run is not None:
-        folder = RunFolder(options.run)
-        save_run(folder, model)
-        folder.checkpoint.unlink(missing_ok=True)
+    if folder is not None:
+        options.team.decide(partial(_finish, folder, model))
     return model
+
+
+def _finish(folder: RunFolder, model: TrainedModel) -> None:
+    save_run(folder, model)
+    folder.checkpoint.unlink(missing_ok=True)
 
 
 class _Trainer:
@@ -109,14 +124,13 @@ class _Trainer:
         recipe: Recipe,
         options: Options,
     ) -> None:
-        self.network, self.recipe, self.options = network, recipe, options
+        self.network, self.recipe, self.options, self.team = network, recipe, options, options.team
         self.stages = list(recipe)  # as they are run: settled by what was learned before
         self.validation = cap_per_class(validation_set)
         self.folder = None if options.run is None else RunFolder(options.run)
         self.position = Position(curves={})
-        self.draw = Draw.of(
-            train_set, network.num_classes, device=network.device, seed=options.seed, augment=options.augment
-        )
+        seed = self.team.seed(options.seed)
+        self.draw = Draw.of(train_set, network.num_classes, device=network.device, seed=seed, augment=options.augment)
         self.domains = SeenDomains.of(network.space, train_set, network.num_classes)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         self.settings = self._settings(train_set)
@@ -127,6 +141,7 @@ class _Trainer:
         """All stages, from wherever the run is."""
         self._check_ratios()
         restored = self._open_folder()
+        self.team.share_(network_tensors(self.network).values())
         first = self.position.stage
         for index in range(first, len(self.recipe)):
             if index > self.position.stage:
@@ -141,35 +156,42 @@ class _Trainer:
 
     def _settle(self, index: int) -> Stage:
         stage = self.recipe[index]
-        self.stages[index] = stage.settled(self.network, self._contexts_of(stage))
+        self.stages[index] = self.team.decide(lambda: stage.settled(self.network, self._contexts_of(stage)))
         return self.stages[index]
 
     def finished(self, class_names: tuple[str, ...] | None) -> TrainedModel:
+        return TrainedModel(
+            self.network,
+            validation=self.validation,
+            class_names=class_names,
+            domains=self.domains,
+            **self.team.decide(self._findings),
+        )
+
+    def _findings(self) -> dict[str, Any]:
+        """What was learned about using the network."""
         curves = self.position.curves or {}
         after = [Point(**point) for point in curves["after"]]
         # A base network that knows nothing is no yardstick; the best point of the curve is.
         original = base_error(self.network, self.probes, self.validation) if self.network.pretrained else None
         yardstick = min(point.error for point in after) if original is None else original
         consolidated = [stage for stage in self.stages if isinstance(stage, Consolidate)]
-        return TrainedModel(
-            self.network,
-            validation=self.validation,
-            class_names=class_names,
-            thresholds=consolidated[-1].thresholds if consolidated else self._narrowed_range(),
-            default_threshold=largest_within(after, yardstick + TOLERANCE).threshold,
-            training={
+        return {
+            "thresholds": consolidated[-1].thresholds if consolidated else self._narrowed_range(),
+            "default_threshold": largest_within(after, yardstick + TOLERANCE).threshold,
+            "training": {
                 "recipe": [stage.to_dict() for stage in self.recipe],
                 "seed": self.options.seed,
                 "steps": self.position.step,
                 "skipped_steps": self.position.skipped,
                 "seconds": self._seconds(),
                 "device": describe_device(self.network.device),
+                **self._team_size(),
                 "original_error": original,
                 "curves": curves,
                 "curve_contexts": [probe.context.to_dict() for probe in self.probes],
             },
-            domains=self.domains,
-        )
+        }
 
     def _run_stage(self, stage: Stage, restored: dict[str, Any] | None) -> None:
         take = make_step(
@@ -179,6 +201,7 @@ class _Trainer:
             first=self.position.stage_step,
             capture=self.options.capture,
             precision=self.options.precision,
+            team=self.team,
         )
         if restored is not None:
             restore_optimizer_(take.optimizer, restored, self.network)
@@ -198,7 +221,7 @@ class _Trainer:
                 last = self.position.stage_step == stage.steps
                 if self.position.step % self.options.log_every == 0 or last:
                     self._check(take, skipped_before)
-                    self._log(stage, {name: float(value) for name, value in terms.items()})
+                    self._log(stage, self.team.mean(terms))
                 if self.folder and self.position.step % self.options.checkpoint_every == 0:
                     self._check(take, skipped_before)
                     self._save(take.optimizer)
@@ -212,9 +235,11 @@ class _Trainer:
         every = max(1, min(NARROW_EVERY, stage.steps // 20))
         ratio = stage.ratio(min(self.position.stage_step + every, stage.steps))
         if ratio is not None and self.position.stage_step % every == 0:
-            contexts = self._contexts_of(stage)
-            self.position.gone = self.network.part_over(threshold_for(self.network, contexts, ratio), contexts)
+            self.position.gone = self.team.decide(lambda: self._part_for(ratio, self._contexts_of(stage)))
             take.leave_out(self.position.gone)
+
+    def _part_for(self, ratio: float, contexts: ContextBatch) -> float:
+        return self.network.part_over(threshold_for(self.network, contexts, ratio), contexts)
 
     def _check(self, take: TrainingStep, skipped_before: int) -> None:
         """Note how many steps were skipped, and stop where all are."""
@@ -227,6 +252,8 @@ class _Trainer:
             )
 
     def _log(self, stage: Stage, terms: dict[str, float]) -> None:
+        if not self.team.first:
+            return
         if isinstance(stage, Learn):
             self.collapse.look(terms["cross_entropy"])
             terms["kl_weight"] = stage.kl_weight * stage.warmth(self.position.stage_step)
@@ -252,11 +279,13 @@ class _Trainer:
         return harmonic(pruning_ratios(self.network, contexts, threshold).tolist())
 
     def _measure(self, name: str) -> None:
+        assert self.position.curves is not None
+        self.position.curves[name] = [point.to_dict() for point in self.team.decide(self._trade_off)]
+
+    def _trade_off(self) -> list[Point]:
         low, high = self._threshold_range()
         grid = torch.linspace(low, high, CURVE_POINTS).tolist()
-        points = trade_off(self.network, self.probes, self.validation, grid)
-        assert self.position.curves is not None
-        self.position.curves[name] = [point.to_dict() for point in points]
+        return trade_off(self.network, self.probes, self.validation, grid)
 
     def _threshold_range(self) -> tuple[float, float]:
         """That of consolidation, or around what narrowing left; where neither is known yet, what is usual."""
@@ -296,26 +325,42 @@ class _Trainer:
         if self.folder is None:
             return None
         if not self.options.resume:
-            for left_over in (self.folder.description, self.folder.checkpoint, self.folder.metrics.path):
-                left_over.unlink(missing_ok=True)
+            self.team.decide(self.folder.clear)
             return None
-        tensors, self.position, gates = read_checkpoint(self.folder, settings=self.settings)
+        tensors, header = self.team.decide(partial(self._read, self.folder))
+        self.position = header.position
         self.seconds_before = self.position.seconds
-        self.folder.metrics.cut_back_(self.position.step)
         for finished in self.recipe[: self.position.stage]:
             finished.prepare_(self.network)  # what it froze is not in a checkpoint
-        restore_network_(self.network, tensors, gates=gates, folder=self.folder)
+        restore_network_(self.network, tensors, gates=header.gates, folder=self.folder)
         for index in range(self.position.stage):
             self._settle(index)
-        restore_generators_(self.draw.generators, tensors)
+        restore_generators_(self.draw.generators, tensors, rank=self.team.rank)
         return tensors
+
+    def _read(self, folder: RunFolder) -> tuple[dict[str, Tensor], Header]:
+        tensors, header = read_checkpoint(folder, settings=self.settings)
+        if header.processes != self.team.size:
+            warnings.warn(
+                f"the checkpoint was written by a run on {header.processes} processes and goes on with "
+                f"{self.team.size}: it does not end at the same bits",
+                ResumeWarning,
+                stacklevel=2,
+            )
+        folder.metrics.cut_back_(header.position.step)
+        return tensors, header
 
     def _save(self, optimizer: torch.optim.Optimizer) -> None:
         assert self.folder is not None
         self.position.seconds = self._seconds()
-        save_checkpoint(
-            self.folder, self.network, optimizer, self.draw.generators, self.position, settings=self.settings
+        header = Header(self.position, self.network.hypernet.gates is not None, self.team.size)
+        states = self.team.gather(generator_states(self.draw.generators))
+        self.team.decide(
+            partial(save_checkpoint, self.folder, self.network, optimizer, states, header, settings=self.settings)
         )
+
+    def _team_size(self) -> dict[str, int]:
+        return {"processes": self.team.size} if self.team.size > 1 else {}
 
     def _settings(self, train_set: Split) -> dict[str, Any]:
         return {

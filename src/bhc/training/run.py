@@ -67,6 +67,11 @@ class RunFolder:
         make_folder(self.path)
         remove_leftovers(self.checkpoint)
 
+    def clear(self) -> None:
+        """Forget the run that was here, for a new one."""
+        for left_over in (self.description, self.checkpoint, self.metrics.path):
+            left_over.unlink(missing_ok=True)
+
     def store(self, kind: str, tensors: dict[str, Tensor], header: dict[str, Any]) -> str:
         """Write tensors to a file named by its content; returns the name."""
         content = tensors_to_bytes(tensors, header)

@@ -6,16 +6,17 @@ live there, and a step whose gradients are not finite is undone there.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Adam
 
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
 from bhc.training.stages import Dials, Draw, Stage
+from bhc.training.team import ALONE, Team
 
 CAPTURING = Lock()
 WARM_UP = 3  # real steps before the capture: libraries set themselves up in them
@@ -50,8 +51,27 @@ class Schedule:
         return row[0], self._base * row[1]
 
 
+class StageLoss(nn.Module):
+    """A stage's loss as a module, for a team to compute together: gradients of its parameters are averaged."""
+
+    def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, learned: Iterable[nn.Parameter]) -> None:
+        super().__init__()
+        self.learned = nn.ParameterList(learned)
+        # In a tuple, which torch does not look into: what stays as it is needs no averaging.
+        self._parts = stage, network, draw
+
+    def forward(self, warmth: Tensor, gone: Tensor) -> tuple[Tensor, Terms]:
+        """The loss of one step on contexts and examples drawn anew, and its terms."""
+        stage, network, draw = self._parts
+        loss = stage.loss(network, draw, Dials(warmth, gone))
+        return loss.total, {name: term.detach() for name, term in loss.terms.items()}
+
+
 class TrainingStep:
-    """Draw, loss, gradients, update. A step with gradients that are not finite changes nothing and is counted."""
+    """Draw, loss, gradients, update. A step with gradients that are not finite changes nothing and is counted.
+
+    In a team gradients are means over its processes by then: what is not finite in one is not finite in any.
+    """
 
     def __init__(
         self,
@@ -61,6 +81,7 @@ class TrainingStep:
         *,
         first: int = 0,
         precision: torch.dtype | None = None,
+        team: Team = ALONE,
     ) -> None:
         self.stage, self.network, self.draw, self.precision = stage, network, draw, precision
         self._first = first
@@ -74,6 +95,7 @@ class TrainingStep:
             fused=True,
             capturable=device.type == "cuda",
         )
+        self._loss = team.together(StageLoss(stage, network, draw, [p for group in groups for p in group["params"]]))
         self._gone = torch.zeros((), device=device)
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
@@ -99,9 +121,9 @@ class TrainingStep:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"].copy_(rate)
         with self.network.computing_in(self.precision):
-            loss = self.stage.loss(self.network, self.draw, Dials(warmth, self._gone))
+            loss, terms = self._loss(warmth, self._gone)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()
+        loss.backward()
         bad = not_finite(self.optimizer)
         # The fused optimiser leaves everything as it is where this is 1, as gradient scaling has it do.
         self.optimizer.grad_scale, self.optimizer.found_inf = None, bad  # type: ignore[attr-defined]
@@ -109,7 +131,7 @@ class TrainingStep:
         self.network.hypernet.clip_()
         self._skipped.add_(bad)
         self._skipped_in_a_row.add_(bad).mul_(bad)
-        return {name: term.detach() for name, term in loss.terms.items()}
+        return terms
 
 
 class CapturedStep(TrainingStep):
@@ -174,10 +196,12 @@ def make_step(
     first: int = 0,
     capture: bool = True,
     precision: torch.dtype | None = None,
+    team: Team = ALONE,
 ) -> TrainingStep:
-    """The steps of a stage from number ``first`` on: captured where that is wanted and there is a GPU."""
-    kind = CapturedStep if capture and network.device.type == "cuda" else TrainingStep
-    return kind(stage, network, draw, first=first, precision=precision)
+    """The steps of a stage from number ``first`` on: captured where that is wanted, on a GPU, by one process."""
+    captured = capture and network.device.type == "cuda" and team.size == 1
+    kind = CapturedStep if captured else TrainingStep
+    return kind(stage, network, draw, first=first, precision=precision, team=team)
 
 
 def not_finite(optimizer: torch.optim.Optimizer) -> Tensor:

@@ -1,0 +1,315 @@
+"""Starting the processes that train one model together, watching over them, and bringing the model back.
+
+Each process is told its place as torchrun would tell it, gets network and data as they are here, and trains. Here
+its progress and warnings are shown. When one ends before its time, the others are ended too.
+"""
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
+
+from bhc.data import Split
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.training.device import computing
+from bhc.training.loop import Options, train
+from bhc.training.progress import Progress, Silent
+from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, network_tensors, save_run
+from bhc.training.stages import Recipe
+from bhc.training.team import (
+    ALONE,
+    LostContact,
+    Team,
+    joined,
+    require_fabric,
+    started_as_one_of_several,
+    team_size,
+)
+
+NODES_ENVIRONMENT = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # where the first machine is, and which one this is
+LOOK_EVERY = 0.05  # seconds
+LAST_WORDS = 2.0  # seconds that others have to say why they end, and to end by themselves
+FAILED, LOST = 1, 3  # exit statuses of a process: an error of its own, or that of another
+
+Message = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes train one model together: ``devices`` on each of ``nodes`` machines, one a GPU."""
+
+    devices: int = 1
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise BhcError(f"{name} must be 1 or more, given {getattr(self, name)}")
+
+    @property
+    def size(self) -> int:
+        return self.devices * self.nodes
+
+    @property
+    def holds_first(self) -> bool:
+        """Whether the first of them is on this machine."""
+        return self.nodes == 1 or os.environ.get("NODE_RANK", "0") == "0"
+
+    def check(self, device: torch.device) -> None:
+        """Raise if this machine cannot start its part of them."""
+        require_fabric()
+        if device.type not in ("cpu", "cuda"):
+            raise BhcError(f"more than one process trains on cpu or cuda, given {device.type}")
+        if device.type == "cuda" and self.devices > torch.cuda.device_count():
+            raise BhcError(
+                f"{self.devices} devices asked for, but this machine has {torch.cuda.device_count()} GPUs",
+                hint="ask for as many as there are, or train on cpu",
+            )
+        if self.nodes > 1:
+            self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        missing = [name for name in NODES_ENVIRONMENT if name not in os.environ]
+        hint = (
+            "start the same command on each machine with MASTER_ADDR and MASTER_PORT, an address of the first and a "
+            f"free port there, and NODE_RANK, 0 to {self.nodes - 1}"
+        )
+        if missing:
+            raise BhcError(f"{self.nodes} nodes asked for, but {', '.join(missing)} is not set", hint=hint)
+        for name, end in (("NODE_RANK", self.nodes), ("MASTER_PORT", 1 << 16)):
+            if not (os.environ[name].isdecimal() and int(os.environ[name]) < end):
+                raise BhcError(f"{name} is a number from 0 to {end - 1}, given {os.environ[name]!r}", hint=hint)
+
+    def environments(self) -> list[dict[str, str]]:
+        """What torchrun would tell each process that this machine starts."""
+        node = int(os.environ["NODE_RANK"]) if self.nodes > 1 else 0
+        alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        place = alone if self.nodes == 1 else {name: os.environ[name] for name in alone}
+        common = {"WORLD_SIZE": self.size, "LOCAL_WORLD_SIZE": self.devices, "GROUP_RANK": node}
+        return [
+            {name: str(value) for name, value in common.items()}
+            | {"RANK": str(node * self.devices + local), "LOCAL_RANK": str(local)}
+            | place
+            for local in range(self.devices)
+        ]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that is to be carried out: all but the network."""
+
+    train_set: Split
+    validation_set: Split
+    recipe: Recipe
+    options: Options
+    device: torch.device
+    deterministic: bool = False
+    calibration_set: Split | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def run(self, network: ConditionalNetwork, team: Team = ALONE) -> TrainedModel:
+        """Train in this process, which may be one of several."""
+        progress = self.options.progress if team.first else Silent()
+        network.to(team.device(self.device))
+        try:
+            with computing(self.device, repeatable=self.deterministic):
+                return train(
+                    network,
+                    self.train_set,
+                    self.validation_set,
+                    self.recipe,
+                    calibration_set=self.calibration_set,
+                    class_names=self.class_names,
+                    options=replace(self.options, team=team, progress=progress),
+                )
+        finally:
+            network.to("cpu")
+
+
+def carry_out(job: Job, network: ConditionalNetwork, processes: Processes) -> TrainedModel:
+    """By this process alone, by it and those that torchrun started with it, or by several that are started here."""
+    if started_as_one_of_several():
+        if processes.size not in (1, team_size()):
+            raise BhcError(
+                f"{processes.size} processes asked for in one of {team_size()} that were started together",
+                hint="leave the number of devices and nodes to torchrun",
+            )
+        with joined(job.device) as team:
+            return job.run(network, team)
+    return job.run(network) if processes.size == 1 else _launch(job, network, processes)
+
+
+def _launch(job: Job, network: ConditionalNetwork, processes: Processes) -> TrainedModel:
+    if getattr(mp.current_process(), "_inheriting", False):
+        raise BhcError(
+            "a process of the team tried to start a team of its own: it ran the script again",
+            hint="put what the script does under: if __name__ == '__main__':",
+        )
+    processes.check(job.device)
+    if job.options.run is not None and processes.holds_first:
+        # Said here before anything is started.
+        RunFolder(job.options.run).open(resume=job.options.resume, overwrite=job.options.overwrite)
+    network.hypernet.reset_()  # what an earlier training froze is no part of what is sent
+    parcel = Parcel(
+        network.to_dict(), network_tensors(network), replace(job, options=replace(job.options, progress=Silent()))
+    )
+    with tempfile.TemporaryDirectory(prefix="bhc-") as folder:
+        _Watch(parcel, processes, Path(folder), job.options.progress).go()
+        return load_run(Path(folder))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A job with its network as plain data and tensors: what is sent to a process."""
+
+    description: dict[str, Any]
+    tensors: dict[str, Tensor]
+    job: Job
+
+    def network(self) -> ConditionalNetwork:
+        network = ConditionalNetwork.from_dict(self.description)
+        load_network_(network, self.tensors, gates=False, source=Path("network"), hint="")
+        return network
+
+
+class _Watch:
+    """Over the processes of one machine."""
+
+    def __init__(self, parcel: Parcel, processes: Processes, result: Path, progress: Progress) -> None:
+        self.progress = progress
+        self.errors: list[BhcError] = []
+        self.tracebacks: list[str] = []
+        self.size = processes.size
+        environments = processes.environments()
+        self.ranks = [int(environment["RANK"]) for environment in environments]
+        self.post: SimpleQueue[Message] = mp.get_context("spawn").SimpleQueue()
+        threads = max(1, torch.get_num_threads() // processes.devices)
+        self.context = start_processes(
+            _take_part,
+            args=(parcel, environments, self.post, threads, result),
+            nprocs=processes.devices,
+            join=False,
+            start_method="spawn",
+        )
+
+    def go(self) -> None:
+        try:
+            while any(process.is_alive() for process in self.context.processes):
+                self._read_post()
+                if any(process.exitcode for process in self.context.processes):
+                    self._wait_for_last_words()
+                    break
+                time.sleep(LOOK_EVERY)
+            self._read_post()
+            self._raise_if_failed()
+        finally:
+            self._end_all()
+
+    def _read_post(self) -> None:
+        receivers: dict[str, Callable[..., None]] = {
+            "begin": self.progress.begin,
+            "update": self.progress.update,
+            "end": self.progress.end,
+            "warn": lambda warning: warnings.warn(warning, stacklevel=2),
+            "error": lambda problem, hint: self.errors.append(BhcError(problem, hint=hint)),
+            "traceback": self.tracebacks.append,
+        }
+        while not self.post.empty():
+            kind, content = self.post.get()
+            receivers[kind](*content)
+
+    def _wait_for_last_words(self) -> None:
+        """Whoever lost contact ends by itself; one that waits for a GPU may not."""
+        deadline = time.monotonic() + LAST_WORDS
+        while time.monotonic() < deadline and any(process.is_alive() for process in self.context.processes):
+            self._read_post()
+            time.sleep(LOOK_EVERY)
+
+    def _raise_if_failed(self) -> None:
+        if self.errors:
+            raise self.errors[0]
+        codes = dict(zip(self.ranks, (process.exitcode for process in self.context.processes), strict=True))
+        ended = {rank: code for rank, code in codes.items() if code not in (0, None, LOST)}
+        if self.tracebacks:
+            raise RuntimeError(f"a process of the team failed:\n{self.tracebacks[0]}")
+        going_on = "a run folder's last checkpoint is what --resume (resume=True) goes on from"
+        for rank, code in ended.items():
+            how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"
+            raise BhcError(f"process {rank} of {self.size} {how}; the others were ended", hint=going_on)
+        if any(codes.values()):
+            raise BhcError("a process on another machine has ended; those here were ended too", hint=going_on)
+
+    def _end_all(self) -> None:
+        for process in self.context.processes:
+            if process.is_alive():
+                process.kill()  # one that waits for another does not hear anything gentler
+        for process in self.context.processes:
+            process.join()
+
+
+class _Told:
+    """Progress that is shown where the processes were started."""
+
+    def __init__(self, post: "SimpleQueue[Message]") -> None:
+        self._post = post
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self._post.put(("begin", (title, total, done)))
+
+    def update(self, done: int, terms: dict[str, float]) -> None:
+        self._post.put(("update", (done, terms)))
+
+    def end(self) -> None:
+        self._post.put(("end", ()))
+
+
+def _take_part(
+    local: int,
+    parcel: Parcel,
+    environments: list[dict[str, str]],
+    post: "SimpleQueue[Message]",
+    threads: int,
+    result: Path,
+) -> None:
+    """What each process does from its start to its end."""
+    os.environ.update(environments[local])
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # variances of pruned weights run into denormal numbers, which are slow
+    warnings.showwarning = lambda warning, *place, **more: post.put(("warn", (warning,)))
+    try:
+        job = replace(parcel.job, options=replace(parcel.job.options, progress=_Told(post)))
+        with joined(job.device) as team:
+            if not team.first:
+                warnings.simplefilter("ignore")
+            model = job.run(parcel.network(), team)
+            if local == 0:
+                save_run(RunFolder(result), model)
+    except LostContact:
+        sys.exit(LOST)
+    except BhcError as error:
+        post.put(("error", (error.problem, error.hint)))
+        sys.exit(FAILED)
+    except Exception:
+        post.put(("traceback", (traceback.format_exc(),)))
+        sys.exit(FAILED)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
