@@ -1,0 +1,98 @@
+"""What two processes do together in tests: trainings of a tiny network, each written down by each of them."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.multiprocessing.spawn import start_processes
+
+import bhc
+from bhc.data import Split
+from bhc.data.dataset import DataSet
+from bhc.models.normalise import Normalise
+from bhc.tensors import write_tensors
+from bhc.training import FreezeOffsets, Job, Options, Stage
+from bhc.training.launch import Processes
+from bhc.training.learning import Learn
+from bhc.training.stages import Dials, Draw, Loss
+from bhc.training.step import make_step
+from bhc.training.team import Team, joined
+
+CPU = torch.device("cpu")
+LEARN = bhc.Learn(steps=30, kl_weight=0.1, contexts=3, examples=4, context_weight=0.1)
+NARROW = bhc.Narrow(steps=20, kl_weight=0.1, contexts=3, examples=4, final_ratio=2.0)
+CONSOLIDATE = bhc.Consolidate(steps=10, ratios=(1.2, 2.0), contexts=3, examples=4)
+STAGES = (LEARN, NARROW, CONSOLIDATE)
+BUDGET = replace(LEARN, steps=10, context_weight=0.0)
+CASES: dict[str, tuple[bhc.training.Recipe, bhc.ScalesOnly | bhc.LowRank | bhc.Full]] = {
+    "scales-only": (STAGES, bhc.ScalesOnly()),
+    "low-rank": (STAGES, bhc.LowRank(rank=2)),
+    "full": (STAGES, bhc.Full()),
+    "two budgets": (bhc.two_stage_budget(BUDGET, BUDGET), bhc.ScalesOnly()),
+}
+
+
+def tiny_data(digits: DataSet) -> tuple[Split, Split]:
+    return digits.train, Split(digits.validation.images[:100], digits.validation.labels[:100])
+
+
+def tiny_model(case: str = "scales-only", *, seed: int = 0) -> bhc.Compressor:
+    recipe, generator = CASES[case]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nn.Sequential(Normalise(0.0, 5.0), nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+    space = bhc.BinaryBudget() if any(isinstance(stage, FreezeOffsets) for stage in recipe) else bhc.ClassSubsets(10)
+    example = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    return bhc.wrap(net, space, example_input=example, generator=generator)
+
+
+def job_of(case: str, digits: DataSet, run: Path | None = None) -> Job:
+    return Job(*tiny_data(digits), CASES[case][0], Options(run=run, log_every=1), CPU)
+
+
+def first_gradients(team: Team, digits: DataSet) -> dict[str, torch.Tensor]:
+    """Of the first step of learning, as the optimiser sees them."""
+    network = tiny_model().network
+    draw = Draw.of(digits.train, 10, device=CPU, seed=team.seed(0))
+    stage = replace(LEARN, context_weight=0.0, warm_up=0.0)
+    make_step(stage, network, draw, team=team)()
+    return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+
+
+def with_a_bad_step(job: Job, team: Team) -> int:
+    """Steps that were skipped where one process alone had a loss that is no number, once."""
+    plain, taken = Learn.loss, 0
+
+    def bad_once(self: Stage, network: object, draw: Draw, dials: Dials) -> Loss:
+        nonlocal taken
+        taken += 1
+        loss = plain(self, network, draw, dials)  # type: ignore[arg-type]
+        return Loss(loss.total * float("nan"), loss.terms) if taken == 4 and team.rank == 1 else loss
+
+    Learn.loss = bad_once  # type: ignore[method-assign,assignment]
+    try:
+        return int(job.run(tiny_model().network, team).training["skipped_steps"])
+    finally:
+        Learn.loss = plain  # type: ignore[method-assign]
+
+
+def _take_part(local: int, environments: list[dict[str, str]], folder: Path) -> None:
+    os.environ.update(environments[local])
+    torch.set_num_threads(1)
+    digits = bhc.data.load("digits")
+    with joined(CPU) as team:
+        for case in CASES:
+            # Other weights on each process at first: those of the first count.
+            network = tiny_model(case, seed=team.rank).network
+            model = job_of(case, digits, folder / case).run(network, team)
+            header = {"default": model.default_threshold, "thresholds": model.thresholds}
+            write_tensors(folder / f"{case}.{team.rank}", dict(network.state_dict()), header)
+        write_tensors(folder / f"gradients.{team.rank}", first_gradients(team, digits), {})
+        job = replace(job_of("scales-only", digits), recipe=(replace(LEARN, steps=6, context_weight=0.0),))
+        write_tensors(folder / f"skipped.{team.rank}", {}, {"steps": with_a_bad_step(job, team)})
+
+
+def run_two(folder: Path) -> None:
+    start_processes(_take_part, args=(Processes(2).environments(), folder), nprocs=2, start_method="spawn")
