@@ -16,7 +16,7 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.training import ResumeWarning, RunFolder, Silent, launch, load_run, team
+from bhc.training import Processes, ResumeWarning, RunFolder, Silent, launch, load_run, team
 from tests.training.ranks import tiny_data, tiny_model
 from tests.training.runs import StopAt, Stopped, assert_same_bits
 
@@ -147,6 +147,28 @@ def test_when_the_program_is_killed_its_processes_end_too(tmp_path: Path) -> Non
     program.wait()
     assert wait_until(lambda: not any(alive(pid) for pid in pids), seconds=WITHIN)
     program.communicate()
+
+
+def test_two_machines_train_one_model_and_the_first_writes_it(tmp_path: Path) -> None:
+    """Two programs that meet at an address, as on two machines; each has one process."""
+    place = {name: Processes(2).environments()[0][name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+    options = [*OPTIONS, "--steps", "40", "--devices", "1", "--nodes", "2"]
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "bhc", *options, "--out", str(tmp_path / str(node))],
+            env=ENVIRONMENT | place | {"NODE_RANK": str(node)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    (first, messages), (other, _) = (program.communicate(timeout=120) for program in programs)
+    assert [program.returncode for program in programs] == [0, 0], messages
+    assert "x smaller" in first
+    assert not other
+    assert load_run(tmp_path / "0").training["processes"] == 2
+    assert not (tmp_path / "1").exists()
 
 
 @pytest.mark.parametrize("value", [0, -1])

@@ -144,7 +144,8 @@ def train_command(
     models.check(model)
     check_family(family)
     spec, sizes = _generator(generator, rank), _sizes(subsets)
-    if speaks() and processes.holds_first:
+    first = speaks() and processes.holds_first
+    if first:
         RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
     held_out = None
@@ -208,7 +209,7 @@ def train_command(
         precision=torch.bfloat16 if bf16 else None,
         processes=processes,
     )
-    if not speaks():
+    if not first:
         return
     training = compressor.model.training
     result = {

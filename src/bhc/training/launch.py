@@ -45,6 +45,7 @@ NODES_ENVIRONMENT = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # where the fir
 LOOK_EVERY = 0.05  # seconds
 LAST_WORDS = 2.0  # seconds that others have to say why they end, and to end by themselves
 FAILED, LOST = 1, 3  # exit statuses of a process: an error of its own, or that of another
+GO_ON = "with a run folder, --resume (resume=True) goes on from the last checkpoint"
 
 Message = tuple[str, tuple[Any, ...]]
 
@@ -191,7 +192,7 @@ class _Watch:
     """Over the processes of one machine."""
 
     def __init__(self, parcel: Parcel, processes: Processes, result: Path, progress: Progress) -> None:
-        self.progress = progress
+        self.progress, self.result = progress, result
         self.errors: list[BhcError] = []
         self.tracebacks: list[str] = []
         self.size = processes.size
@@ -241,18 +242,19 @@ class _Watch:
             time.sleep(LOOK_EVERY)
 
     def _raise_if_failed(self) -> None:
+        """A process that was killed is the cause; others can only have lost contact."""
+        for rank, process in zip(self.ranks, self.context.processes, strict=True):
+            if process.exitcode is not None and process.exitcode < 0:
+                how = signal.Signals(-process.exitcode).name
+                raise BhcError(f"process {rank} of {self.size} was killed ({how}); the others were ended", hint=GO_ON)
         if self.errors:
             raise self.errors[0]
-        codes = dict(zip(self.ranks, (process.exitcode for process in self.context.processes), strict=True))
-        ended = {rank: code for rank, code in codes.items() if code not in (0, None, LOST)}
         if self.tracebacks:
             raise RuntimeError(f"a process of the team failed:\n{self.tracebacks[0]}")
-        going_on = "a run folder's last checkpoint is what --resume (resume=True) goes on from"
-        for rank, code in ended.items():
-            how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"
-            raise BhcError(f"process {rank} of {self.size} {how}; the others were ended", hint=going_on)
-        if any(codes.values()):
-            raise BhcError("a process on another machine has ended; those here were ended too", hint=going_on)
+        if any(process.exitcode for process in self.context.processes):
+            raise BhcError("the processes lost contact with each other, or with another machine", hint=GO_ON)
+        if not RunFolder(self.result).description.exists():
+            raise BhcError("the processes were interrupted", hint=GO_ON)
 
     def _end_all(self) -> None:
         for process in self.context.processes:

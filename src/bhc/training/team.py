@@ -96,7 +96,9 @@ class FabricTeam(Team):
 
     def share_(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            torch.distributed.broadcast(tensor, src=0)
+            values = tensor.contiguous()
+            torch.distributed.broadcast(values, src=0)
+            tensor.copy_(values)
 
     def mean(self, terms: dict[str, Tensor]) -> dict[str, float]:
         values = self._fabric.all_reduce(torch.stack([term.float() for term in terms.values()]), reduce_op="mean")
