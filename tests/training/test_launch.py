@@ -75,7 +75,7 @@ def test_an_error_in_a_process_is_raised_where_it_was_started(digits: DataSet) -
 
 
 OPTIONS = [
-    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "400", "--consolidation-steps", "10",
+    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "200", "--consolidation-steps", "10",
     "--kl-weight", "0.1", "--contexts", "2", "--examples", "4", "--checkpoint-every", "20",
 ]  # fmt: skip
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -134,7 +134,7 @@ def test_when_one_process_is_killed_all_end_and_the_run_goes_on_under_torchrun(t
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["run"] == str(tmp_path)  # said once
     assert answer.stderr.count("wrote ") == 1
-    assert load_run(tmp_path).training["steps"] == 410
+    assert load_run(tmp_path).training["steps"] == 210
 
 
 @needs_proc

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
@@ -148,19 +149,15 @@ def joined(device: torch.device) -> Iterator[Team]:
         ) from error
 
 
-def require_fabric() -> Any:
-    """The package that connects processes, or an error that says how to get it."""
-    try:
-        import lightning_fabric
-    except ImportError as error:
-        raise BhcError(
-            "training on more than one process needs lightning-fabric, which is not installed", hint=INSTALL
-        ) from error
-    return lightning_fabric
+def require_fabric() -> None:
+    """Raise where the package that connects processes is not installed; importing it takes seconds."""
+    if find_spec("lightning_fabric") is None:
+        raise BhcError("training on more than one process needs lightning-fabric, which is not installed", hint=INSTALL)
 
 
 def _connect(device: torch.device) -> Any:
-    fabric_package = require_fabric()
+    require_fabric()
+    from lightning_fabric.fabric import Fabric
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning_fabric.strategies.ddp import DDPStrategy
 
@@ -173,7 +170,7 @@ def _connect(device: torch.device) -> Any:
             f"{here} processes on this machine, but it has {torch.cuda.device_count()} GPUs",
             hint="start as many processes as there are GPUs, or train on cpu",
         )
-    fabric = fabric_package.Fabric(
+    fabric = Fabric(
         accelerator=device.type, devices=here, num_nodes=size // here, strategy=strategy, precision="32-true"
     )
     fabric.launch()
