@@ -11,6 +11,7 @@ from torch.multiprocessing.spawn import start_processes
 import bhc
 from bhc.data import Split
 from bhc.data.dataset import DataSet
+from bhc.errors import BhcError
 from bhc.models.normalise import Normalise
 from bhc.tensors import write_tensors
 from bhc.training import FreezeOffsets, Job, Options, Stage
@@ -78,6 +79,20 @@ def with_a_bad_step(job: Job, team: Team) -> int:
         Learn.loss = plain  # type: ignore[method-assign]
 
 
+def what_is_told(team: Team) -> dict[str, object]:
+    """A decision, an error of the first, a mean and a collection, as one process sees them."""
+
+    def refuse() -> None:
+        raise BhcError(f"refused by {team.rank}", hint="mend it")
+
+    try:
+        team.decide(refuse)
+    except BhcError as error:
+        told = [error.problem, error.hint]
+    mean = team.mean({"rank": torch.tensor(float(team.rank)), "one": torch.tensor(1.0)})
+    return {"decided": team.decide(lambda: team.rank), "error": told, "mean": mean, "all": team.gather(team.rank)}
+
+
 def _take_part(local: int, environments: list[dict[str, str]], folder: Path) -> None:
     os.environ.update(environments[local])
     torch.set_num_threads(1)
@@ -89,6 +104,7 @@ def _take_part(local: int, environments: list[dict[str, str]], folder: Path) -> 
             model = job_of(case, digits, folder / case).run(network, team)
             header = {"default": model.default_threshold, "thresholds": model.thresholds}
             write_tensors(folder / f"{case}.{team.rank}", dict(network.state_dict()), header)
+        write_tensors(folder / f"told.{team.rank}", {}, what_is_told(team))
         write_tensors(folder / f"gradients.{team.rank}", first_gradients(team, digits), {})
         job = replace(job_of("scales-only", digits), recipe=(replace(LEARN, steps=6, context_weight=0.0),))
         write_tensors(folder / f"skipped.{team.rank}", {}, {"steps": with_a_bad_step(job, team)})

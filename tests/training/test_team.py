@@ -92,6 +92,15 @@ def test_gradients_are_means_over_the_processes(digits: DataSet, folder: Path) -
             torch.testing.assert_close(gradient, (own[name] + others[name]) / 2, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_what_the_first_decides_or_refuses_all_are_told(folder: Path) -> None:
+    for rank in range(2):
+        _, told = read_tensors(folder / f"told.{rank}")
+        assert told["decided"] == 0
+        assert told["error"] == ["refused by 0", "mend it"]
+        assert told["mean"] == {"rank": 0.5, "one": 1.0}
+        assert told["all"] == [0, 1]
+
+
 def test_a_step_that_is_bad_on_one_process_is_skipped_on_all(folder: Path) -> None:
     assert [read_tensors(folder / f"skipped.{rank}")[1]["steps"] for rank in range(2)] == [1, 1]
 
