@@ -28,6 +28,7 @@ RECIPE = (
     bhc.Consolidate(steps=10, contexts=2, examples=4),
 )
 WITHIN = 30.0  # seconds, on a busy machine
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def fit(digits: DataSet, run: Path | None = None, **options: object) -> bhc.Compressor:
@@ -74,11 +75,28 @@ def test_an_error_in_a_process_is_raised_where_it_was_started(digits: DataSet) -
         bhc.fit(tiny_model(), without, validation, recipe=RECIPE, progress=Silent(), processes=TWO)
 
 
+UNGUARDED = """
+import bhc, torch
+data = torch.zeros(20, 1, 4, 4, dtype=torch.uint8), torch.arange(20) % 2
+net = bhc.models.build("lenet-300-100", image_shape=(1, 4, 4), num_classes=2)
+model = bhc.wrap(net, bhc.Budgets(), example_input=data[0][:1])
+bhc.fit(model, data, data, recipe=(bhc.Learn(steps=2),), processes=bhc.Processes(2))
+"""
+
+
+def test_a_script_that_trains_whenever_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    words = [sys.executable, str(tmp_path / "script.py")]
+    answer = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 1
+    assert "of 2 ended with status 1" in answer.stderr
+    assert launch.GUARD in answer.stderr
+
+
 OPTIONS = [
     "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "200", "--consolidation-steps", "10",
     "--kl-weight", "0.1", "--contexts", "2", "--examples", "4", "--checkpoint-every", "20",
 ]  # fmt: skip
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def start(out: Path, *more: str) -> subprocess.Popen[str]:

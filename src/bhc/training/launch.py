@@ -46,6 +46,7 @@ LOOK_EVERY = 0.05  # seconds
 LAST_WORDS = 2.0  # seconds that others have to say why they end, and to end by themselves
 FAILED, LOST = 1, 3  # exit statuses of a process: an error of its own, or that of another
 GO_ON = "with a run folder, --resume (resume=True) goes on from the last checkpoint"
+GUARD = "each process imports the script: put what it does under if __name__ == '__main__':"
 
 Message = tuple[str, tuple[Any, ...]]
 
@@ -159,7 +160,7 @@ def _launch(job: Job, network: ConditionalNetwork, processes: Processes) -> Trai
     if getattr(mp.current_process(), "_inheriting", False):
         raise BhcError(
             "a process of the team tried to start a team of its own: it ran the script again",
-            hint="put what the script does under: if __name__ == '__main__':",
+            hint=GUARD,
         )
     processes.check(job.device)
     if job.options.run is not None and processes.holds_first:
@@ -218,6 +219,9 @@ class _Watch:
                 time.sleep(LOOK_EVERY)
             self._read_post()
             self._raise_if_failed()
+        except BaseException:
+            self.progress.end()
+            raise
         finally:
             self._end_all()
 
@@ -251,6 +255,9 @@ class _Watch:
             raise self.errors[0]
         if self.tracebacks:
             raise RuntimeError(f"a process of the team failed:\n{self.tracebacks[0]}")
+        for rank, process in zip(self.ranks, self.context.processes, strict=True):
+            if process.exitcode not in (None, 0, LOST):
+                raise BhcError(f"process {rank} of {self.size} ended with status {process.exitcode}", hint=GUARD)
         if any(process.exitcode for process in self.context.processes):
             raise BhcError("the processes lost contact with each other, or with another machine", hint=GO_ON)
         if not RunFolder(self.result).description.exists():
