@@ -46,6 +46,7 @@ def test_the_python_blocks_run_one_after_the_other(
 
 def test_the_commands_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "contexts.jsonl").write_text(next(block for block in blocks("json") if "classes" in block))
     commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("bhc ")]
     assert len(commands) >= 6
     for command in commands:

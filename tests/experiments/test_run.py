@@ -154,7 +154,7 @@ def test_a_run_that_is_not_the_study_s_is_refused(
 ) -> None:
     before = place.target("sparsevd").read_bytes()
     assert place.call(study_file(tmp_path, "sparsevd", **changes), "--force") == 2
-    assert f"sparsevd-seed0 was trained with another {words} than sparsevd has now" in capsys.readouterr().err
+    assert f"sparsevd-seed0 was trained with another {words} than its configuration has now" in capsys.readouterr().err
     assert place.target("sparsevd").read_bytes() == before
 
 
