@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from bhc.errors import BhcError
-from bhc.files import atomic_writer, read_bytes, read_json, write_bytes, write_json
+from bhc.files import append_json_line, atomic_writer, read_bytes, read_json, read_json_lines, write_bytes, write_json
 from bhc.tensors import read_tensors, tensors_to_bytes, write_tensors
 
 OLD = b"what was there before"
@@ -260,3 +260,14 @@ def test_tensors_that_cannot_be_written_leave_the_old_file(path):
     with pytest.raises(TypeError):
         write_tensors(path, some_tensors(), {"value": object()})
     assert_untouched(path)
+
+
+def test_a_line_that_was_cut_off_costs_no_other(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert read_json_lines(path) == []
+    append_json_line(path, {"first": 1})
+    path.write_bytes(path.read_bytes() + b'{"seco')
+    append_json_line(path, {"third": "drei \u00fc"})
+    assert read_json_lines(path) == [{"first": 1}, {"third": "drei \u00fc"}]
+    with pytest.raises(BhcError, match="could not write"):
+        append_json_line(tmp_path / "none" / "rows.jsonl", {})

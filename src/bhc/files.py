@@ -66,6 +66,34 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def append_json_line(path: Path, record: dict[str, Any], *, hint: str = "") -> None:
+    """One more object, a line, at the end of a file; what a killed process left of a line stays a line of its own."""
+    try:
+        with path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise BhcError(f"could not write {path}: {error.strerror or error}", hint=hint) from error
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one a line; lines that are none are left out, and so is a file that is not there."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
 def read_bytes(path: Path, *, limit: int) -> bytes:
     """Read a whole file of at most ``limit`` bytes."""
     try:

@@ -90,4 +90,4 @@ def _scatter(axes: Axes, groups: dict[int, list[Pair]]) -> None:
     axes.set_xlabel("test error seen, %")
     axes.set_ylabel("test error unseen, %")
     axes.set_title("each subset")
-    axes.legend(frameon=False, loc="upper left", fontsize=8, handletextpad=0.2)
+    axes.legend(frameon=False, loc="lower right", fontsize=8, handletextpad=0.2)  # what is worse unseen lies above

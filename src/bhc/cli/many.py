@@ -13,7 +13,7 @@ from bhc.cli.options import read_array
 from bhc.compressor import Compressor
 from bhc.emission import CHUNK, Compressed
 from bhc.errors import BhcError
-from bhc.files import make_folder
+from bhc.files import append_json_line, make_folder, read_json_lines
 from bhc.training import Progress, RunFolder
 
 LONGEST_LINE = 1 << 20  # characters
@@ -96,7 +96,7 @@ class ContextsFile:
         except (OSError, UnicodeDecodeError) as error:
             raise BhcError(f"could not read {self.path}: {error}") from error
 
-    def _wrong(self, number: int, problem: str, hint: str | None = None) -> BhcError:
+    def _wrong(self, number: int, problem: str, hint: str = "") -> BhcError:
         usual = 'a line is a JSON object, such as {"name": "kitchen", "classes": [3, 4], "max_bytes": 600}'
         return BhcError(f"line {number} of {self.path} {problem}", hint=hint or usual)
 
@@ -136,14 +136,10 @@ class Outputs:
         """Write a network and its line, or why there is none."""
         row: dict[str, Any] = {"name": line.name, **self._asked(line)}
         if isinstance(outcome, BhcError):
-            row |= {"error": outcome.problem} | ({} if outcome.hint is None else {"hint": outcome.hint})
+            row |= {"error": outcome.problem} | ({"hint": outcome.hint} if outcome.hint else {})
         else:
             row |= {"file": self.path(line).name, "report": outcome.report.to_dict()}
-        try:
-            with self.list.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise BhcError(f"could not write {self.list}: {error.strerror or error}") from error
+        append_json_line(self.list, row)
         if isinstance(outcome, Compressed):
             outcome.save(self.path(line), overwrite=True)
 
@@ -152,21 +148,11 @@ class Outputs:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """By name, what was asked for of the networks that were written; a line that was cut off is none."""
-        if not self.list.exists():
-            return {}
-        text = self.list.read_text(encoding="utf-8", errors="replace")
-        if not text.endswith("\n"):
-            with self.list.open("a", encoding="utf-8") as file:  # the rest of a line that a killed process began
-                file.write("\n")
-        done: dict[str, dict[str, Any]] = {}
-        for line in text.splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and "file" in row:
-                done[str(row.get("name"))] = {"run": row.get("run"), "request": row.get("request")}
-        return done
+        return {
+            str(row.get("name")): {"run": row.get("run"), "request": row.get("request")}
+            for row in read_json_lines(self.list)
+            if "file" in row
+        }
 
 
 def compress_lines(

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bhc.errors import BhcError
-from bhc.files import write_bytes
+from bhc.files import append_json_line, read_json_lines, write_bytes
 
 
 class MetricsFile:
@@ -15,14 +14,7 @@ class MetricsFile:
         self.path = path
 
     def append(self, record: dict[str, Any]) -> None:
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise BhcError(
-                f"could not write {self.path}: {error.strerror or error}",
-                hint="free some space and go on from the last checkpoint with --resume",
-            ) from error
+        append_json_line(self.path, record, hint="free some space and go on from the last checkpoint with --resume")
 
     def cut_back_(self, step: int) -> None:
         """Forget what came after ``step``: a resumed run will write it again."""
@@ -31,14 +23,4 @@ class MetricsFile:
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines."""
-        if not self.path.exists():
-            return []
-        records = []
-        for line in self.path.read_text(errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                records.append(record)
-        return records
+        return [record for record in read_json_lines(self.path) if isinstance(record.get("step"), int)]
