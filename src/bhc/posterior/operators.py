@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from bhc.graph import Layer
 from bhc.posterior.beliefs import WeightMean
-from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
+from bhc.posterior.convolved import ConvolvedMoments
+from bhc.posterior.products import MeanAndVariance
 
 
 class Operator(Protocol):
