@@ -29,13 +29,12 @@ def noisy_pass(
     """
     if mask is not None:
         h = _only(h, mask.keep_in)
-    waiting = None
-    if posterior.in_scale is not None:
-        if _may_wait(posterior.in_scale, h):
-            waiting = _drawn(posterior.in_scale, h, noise=noise)
+    weights, in_scale, waiting = posterior.weights, posterior.in_scale, None
+    if in_scale is not None:
+        if _may_wait(in_scale, h):
+            waiting = _drawn(in_scale, h, noise=noise)
         else:
-            h = _times_noisy(h, posterior.in_scale, noise=noise)
-    weights = posterior.weights
+            h = _times_noisy(h, in_scale, noise=noise)
     product, variance = operator.mean_and_variance(h, weights.mean, weights.variance)
     normal = noise.normal(product.shape, like=product)
     after = None if posterior.out_scale is None else _drawn(posterior.out_scale, product, noise=noise)

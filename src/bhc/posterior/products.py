@@ -98,23 +98,41 @@ class ScaleDivergence(Function):
 class MeanAndVariance(Function):
     """``h W^T`` and ``h^2 V^T`` for weights shared by the whole batch: the two products of a noisy layer.
 
-    W may have more rows than V: rows without a variance are plain products.
+    With a low-rank part, L (K, O, R) and R (I, R), the first is ``h (W + L R^T)^T``, each context's examples by its
+    own L; its thin product rides along as a few more rows of W.
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, variance: Tensor, left: Tensor | None = None, right: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         squared = h * h
-        ctx.save_for_backward(h, squared, weight, variance)
-        return h @ weight.mT, squared @ variance.mT
+        if left is None or right is None:
+            ctx.save_for_backward(h, squared, weight, variance)
+            return h @ weight.mT, squared @ variance.mT
+        rows = torch.cat([weight, right.mT])
+        products = (h @ rows.mT).unflatten(0, (len(left), -1))
+        product, thin = products.split([len(weight), len(rows) - len(weight)], dim=2)
+        ctx.save_for_backward(h, squared, rows, variance, left, thin)
+        return torch.baddbmm(product, thin, left.mT).flatten(0, 1), squared @ variance.mT
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        h, squared, weight, variance = ctx.saved_tensors
+    def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> tuple[Tensor | None, ...]:
+        h, squared, rows, variance, *low_rank = ctx.saved_tensors
+        of_left = of_right = None
+        if low_rank:
+            left, thin = low_rank
+            apart = of_mean.unflatten(0, (len(left), -1))
+            of_left = apart.mT @ thin
+            of_mean = torch.cat([apart, apart @ left], dim=2).flatten(0, 1)
         of_h = None
         if ctx.needs_input_grad[0]:
-            of_h = (of_mean @ weight).addcmul_(h, of_variance @ variance, value=2)
-        return of_h, of_mean.mT @ h, of_variance.mT @ squared
+            of_h = (of_mean @ rows).addcmul_(h, of_variance @ variance, value=2)
+        of_weight = of_mean.mT @ h
+        if low_rank:
+            of_weight, of_right = of_weight[: len(variance)], of_weight[len(variance) :].mT
+        return of_h, of_weight, of_variance.mT @ squared, of_left, of_right
 
 
 class ScaledByNoise(Function):
