@@ -152,9 +152,10 @@ class ScaledByNoise(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         h, scale, std, noise = ctx.saved_tensors
-        # A single scale sums over units too.
-        over = (3,) if noise.shape[2] == h.shape[2] else (2, 3)
-        of_scale = (gradient * h).sum(over, dtype=std.dtype).reshape(noise.shape)
+        of_scale = gradient * h
+        if of_scale.numel() > noise.numel():  # a single scale sums over units too
+            of_scale = of_scale.sum((3,) if noise.shape[2] == h.shape[2] else (2, 3), dtype=std.dtype)
+        of_scale = of_scale.reshape(noise.shape).to(std.dtype)
         of_mean = of_scale.sum(1)
         of_logvar = of_scale.mul_(noise).sum(1).mul_(std).mul_(0.5)
         of_h = gradient * scale[..., None] if ctx.needs_input_grad[0] else None
