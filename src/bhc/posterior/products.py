@@ -42,9 +42,11 @@ class SharedWeights(Function):
         divergence = squares.add_(mean.numel() * (2 * log(prior_std) - 1)).mul_(0.5)[None]
         product = gram = None
         if left is not None and right is not None:
-            product, gram = mean.view(left.shape[1], -1) @ right, right.mT @ right
-            # |B + L R^T|^2 - |B|^2 = <2 B R + L R^T R, L>
-            divergence = divergence + (left * (2 * product + left @ gram)).sum((1, 2)).mul_(0.5 * ctx.precision)
+            # |B + L R^T|^2 - |B|^2 = <2 B R + L R^T R, L>, in full precision wherever this is first asked for
+            with torch.autocast(mean.device.type, enabled=False):
+                product, gram = mean.view(left.shape[1], -1) @ right, right.mT @ right
+                added = (left * (2 * product + left @ gram)).sum((1, 2))
+            divergence = divergence + added.mul_(0.5 * ctx.precision)
         ctx.save_for_backward(mean, variance, left, right, product, gram)
         return mean.view_as(mean), variance, divergence
 
