@@ -5,7 +5,6 @@ from functools import wraps
 from importlib.metadata import version
 from typing import Annotated
 
-import torch
 import typer
 
 from bhc.cli.compress import compress_command
@@ -17,6 +16,7 @@ from bhc.cli.inspect import inspect_command
 from bhc.cli.pretrain import pretrain_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError
+from bhc.training import settle
 
 app = typer.Typer(
     help="One trained network in, many small ones out: instant compression for the context you ask for.",
@@ -78,7 +78,5 @@ def options(
 
 def main() -> None:
     """Entry point: 0 done, 2 wrong use or bad input, 1 our fault, 130 interrupted."""
-    # Variances of pruned weights run into denormal numbers, which a CPU handles a hundred times slower. This
-    # must come before the first parallel operation: worker threads inherit it.
-    torch.set_flush_denormal(True)
+    settle()
     app()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bhc.posterior.moments import log_dropout
-from bhc.posterior.products import ScaledByNoise
+from bhc.posterior.products import Drawn, ScaledByNoise
 
 
 class Scales(Protocol):
@@ -21,6 +21,9 @@ class Scales(Protocol):
     @property
     def log_dropout(self) -> Tensor:  # (K, n)
         """``log (V(z) / E(z)^2)``: how little is known of each scale; its unit goes when this is over the threshold."""
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """Scales drawn once an example, (K, B, n); ``noise`` (K, B, n) is standard normal."""
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         """``h`` (K, B, n, places) times scales drawn once an example; ``noise`` (K, B, n) is standard normal.
@@ -39,6 +42,9 @@ class NormalScales:
     @cached_property
     def log_dropout(self) -> Tensor:
         return log_dropout(self.mean, self.logvar)
+
+    def draw(self, noise: Tensor) -> Tensor:
+        return Drawn.apply(self.mean, self.logvar, noise)
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         return ScaledByNoise.apply(h, self.mean, self.logvar, noise)
@@ -74,9 +80,11 @@ class LogNormalScales:
         """``log (exp(v) - 1)``."""
         return torch.expm1(self.variance).log()
 
+    def draw(self, noise: Tensor) -> Tensor:
+        return torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
+
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
-        scale = torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
-        return h * scale.to(h.dtype)[..., None]
+        return h * self.draw(noise).to(h.dtype)[..., None]
 
     def _sum(self, parts: Tensor) -> Tensor:
         units = (parts.shape[1] - 2) // 2
