@@ -105,6 +105,13 @@ class Judge:
             self.model, self.images[hardest], self.labels[hardest], self.classes, self.weights, as_stored=self.as_stored
         )
 
+    def sample(self, count: int) -> "Judge":
+        """At most ``count`` of the examples, evenly spread."""
+        if self.num_images <= count:
+            return self
+        own = torch.arange(count) * self.num_images // count
+        return Judge(self.model, self.images[own], self.labels[own], self.classes, self.weights, as_stored=False)
+
     def calibrate(self, logits: Tensor) -> float:
         """The temperature with the lowest cross-entropy."""
         return best_temperature(logits, self.labels, self.weights)
