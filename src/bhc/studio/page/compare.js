@@ -1,0 +1,58 @@
+// Up to four networks side by side.
+
+import { byId, h, write } from "./dom.js";
+import { silhouette } from "./network.js";
+import { service } from "./service.js";
+import { MOST_PINS, body } from "./state.js";
+import { bytes, context, percent, ratio, short, threshold } from "./words.js";
+
+/** Cards of what is pinned. `pins` is a store of {list: [{request, preview}]}. */
+export function mountCompare(model, asked, pins) {
+  pins.listen(({ list }) => {
+    byId("compare-lead").hidden = list.length > 0;
+    byId("pin").disabled = list.length >= MOST_PINS;
+    write(byId("pin"), list.length >= MOST_PINS ? "Four are pinned" : "Pin to compare");
+    byId("cards").replaceChildren(...list.map((pin, place) => card(pin, place)));
+  });
+
+  function card({ request, preview, problem }, place) {
+    const name = context(request, model);
+    const remove = () => pins.change({ list: pins.value.list.filter((_, other) => other !== place) });
+    const back = h("button", { class: "quiet", type: "button", "aria-label": `Show ${name}`, onclick: () => asked.change(request) }, "Show");
+    const drop = h("button", { class: "quiet", type: "button", "aria-label": `Remove ${name}`, onclick: remove }, "Remove");
+    const inside = preview ? numbers(preview) : [h("p", { class: "note" }, problem ?? "…")];
+    return h("li", { class: "card" }, h("h3", {}, capital(name)), ...inside, h("div", { class: "row" }, back, drop));
+  }
+}
+
+/** Asks for what pins of a link were. */
+export async function restorePins(requests, model, pins) {
+  pins.change({ list: requests.map((request) => ({ request, preview: null })) });
+  for (const request of requests) {
+    let outcome;
+    try {
+      outcome = { preview: await service.preview(body(request, model)) };
+    } catch (fault) {
+      outcome = { preview: null, problem: fault.message };
+    }
+    pins.change({ list: pins.value.list.map((pin) => (pin.request === request ? { request, ...outcome } : pin)) });
+  }
+}
+
+function numbers({ report, layers }) {
+  const rows = [
+    ["File", bytes(report.file_bytes)],
+    ["FLOPs", short(report.flops_after)],
+    ["Error", percent(report.error)],
+    ["Threshold", threshold(report.threshold)],
+  ];
+  return [
+    silhouette(layers, 200, 64),
+    h("p", { class: "times" }, ratio(report.pruning_ratio), h("small", {}, "×")),
+    h("dl", {}, ...rows.flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
+  ];
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -1,0 +1,84 @@
+// The trade-off of a context, with the place of the network that is shown.
+
+import { axisBelow, axisLeft, figure, line, linear, logarithmic } from "./chart.js";
+import { s, set, write } from "./dom.js";
+import { percent, ratio } from "./words.js";
+
+const HEIGHT = 300;
+const MARGIN = { top: 30, right: 14, bottom: 46, left: 46 };
+
+/** The chart; a click on it cuts at the nearest threshold, given to `choose`. */
+export function mountCurve(box, choose) {
+  let shown = null;
+  let places = [];
+  const { svg, redraw } = figure(box, "Validation error against ratio", (chart, width) => {
+    places = draw(chart, width, shown);
+    return HEIGHT;
+  });
+  svg.append(
+    s("g"), s("g"), s("line", { class: "reference" }), s("text", { class: "tick", "text-anchor": "end" }),
+    s("path", { class: "curve" }), s("g", { class: "dots" }),
+    s("g", { class: "here" }, s("circle", { r: 11, class: "halo" }), s("circle", { r: 5.5 }), s("text")),
+    s("text", { class: "axis", "text-anchor": "end" }, "times fewer weights →"), s("text", { class: "axis" }, "error, %"),
+  );
+  svg.addEventListener("click", (event) => {
+    const x = event.clientX - svg.getBoundingClientRect().left;
+    const nearest = places.toSorted((a, b) => Math.abs(a.x - x) - Math.abs(b.x - x))[0];
+    if (nearest) choose(nearest.threshold);
+  });
+  return {
+    show(preview) {
+      shown = preview;
+      const { here } = preview;
+      set(svg, { "aria-label": `You are here: ${ratio(here.ratio)} times fewer weights, ${percent(here.error)} error` });
+      redraw();
+    },
+  };
+}
+
+function draw(svg, width, preview) {
+  if (preview === null) return [];
+  const { here, report } = preview;
+  const known = preview.curve.filter((point) => point.error !== null);
+  const points = here.error === null ? known : [...known, here];
+  if (points.length === 0) return [];
+  const ratios = points.map((point) => point.ratio);
+  const errors = [...points.map((point) => point.error), report.error_before ?? 0];
+  const [left, right] = [MARGIN.left, width - MARGIN.right];
+  const [top, floor] = [MARGIN.top, HEIGHT - MARGIN.bottom];
+  const x = logarithmic([Math.min(...ratios) / 1.12, Math.max(...ratios) * 1.12], [left, right]);
+  const y = linear([0, Math.max(...errors, 0.5) * 1.08], [floor, top]);
+  const [below, beside, reference, pretrained, curve, dots, mark, across, up] = svg.children;
+
+  const ticks = x.ticks();
+  const room = Math.ceil(ticks.length / Math.max(2, Math.floor((right - left) / 52)));
+  axisBelow(below, ticks.filter((_, place) => place % room === 0), x, { floor, format: (value) => `${Number(value.toPrecision(3))}×` });
+  axisLeft(beside, y.ticks(4), y, { left, right, format: (value) => String(Number(value.toFixed(2))) });
+  set(across, { x: right, y: HEIGHT - 4 });
+  set(up, { x: 0, y: 14 });
+
+  const full = report.error_before;
+  const before = full === null ? floor : y(full);
+  set(reference, { x1: left, x2: right, y1: before, y2: before, visibility: full === null ? "hidden" : null });
+  set(pretrained, { x: right, y: before - 6, visibility: full === null ? "hidden" : null });
+  write(pretrained, `full network ${percent(full)}`);
+
+  const place = (point) => [x(point.ratio), y(point.error)];
+  set(curve, { d: line(known.map(place)) });
+  dots.replaceChildren(...known.map((point) => {
+    const [cx, cy] = place(point);
+    return s("circle", { cx, cy, r: 2.5 });
+  }));
+  drawHere(mark, here, here.error === null ? null : place(here), right);
+  return known.map((point) => ({ x: x(point.ratio), threshold: point.threshold }));
+}
+
+function drawHere(mark, here, place, right) {
+  set(mark, { visibility: place === null ? "hidden" : null });
+  if (place === null) return;
+  const [x, y] = place;
+  const late = x > right - 96;
+  set(mark, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
+  set(mark.children[2], { x: late ? -14 : 14, y: -12, "text-anchor": late ? "end" : "start" });
+  write(mark.children[2], "you are here");
+}
