@@ -1,6 +1,6 @@
 """What a request may say. Its values are checked where the command line's are, so that the words are the same."""
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
@@ -9,7 +9,7 @@ T = TypeVar("T")
 Unchecked = Annotated[T | None, SkipValidation]
 
 
-class FileFormat(str, Enum):
+class FileFormat(StrEnum):
     """The forms a network is handed out in."""
 
     BHC = "bhc"
@@ -23,10 +23,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(
         extra="allow",  # unknown names are refused as the command line refuses them
-        json_schema_extra={
-            "additionalProperties": False,
-            "examples": [{"classes": [3, 4], "threshold": 0.5}, {"classes": [1, 7, 9]}],
-        },
+        json_schema_extra={"additionalProperties": False},
     )
 
     classes: Unchecked[list[int | str] | dict[str, float]] = Field(
@@ -61,7 +58,7 @@ class Asked(BaseModel):
 
     def given(self) -> dict[str, Any]:
         """What was said, nothing for what was not."""
-        return {name: value for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
+        return {name: value for name, value in self if name in self.model_fields_set and value is not None}
 
 
 class NetworkAsked(Asked):
@@ -76,3 +73,11 @@ class AnswerAsked(Asked):
     image: Annotated[list[Any], SkipValidation] = Field(
         description="Raw values of one input, nested as GET /v1/model's image_shape says, or flat."
     )
+
+
+class Problem(BaseModel):
+    """Why there is no answer, and what to do."""
+
+    error: str
+    hint: str = ""
+    id: str | None = Field(None, description="Of a fault of the service: what its log calls it.")

@@ -1,10 +1,10 @@
 """What the page shows of a context: the network layer by layer, the trade-off, the rates it was cut by.
 
 The contract between the page and the service. Requests are JSON objects with a context (``classes``, ``features``,
-``domain``, ``budget``: those of GET /v1/model's ``conditions``) and limits (``threshold``, ``max_bytes``, ``max_flops``,
-``max_error``, ``max_ram_bytes``, ``max_latency_ms``, ``confidence``, ``flag_outside``, ``float32``); whatever is left out
-or null is not asked for. An answer that is not 2xx has the body ``{"error": text, "hint": text}``, a fault of the service
-(500) an ``id`` beside them.
+``domain``, ``budget``: those of GET /v1/model's ``conditions``) and limits (``threshold``, ``max_bytes``,
+``max_flops``, ``max_error``, ``max_ram_bytes``, ``max_latency_ms``, ``confidence``, ``flag_outside``, ``float32``);
+whatever is left out or null is not asked for. An answer that is not 2xx has the body ``{"error": text, "hint": text}``,
+a fault of the service (500) an ``id`` beside them.
 
 GET /v1/model::
 
@@ -15,6 +15,7 @@ GET /v1/model::
      "features": {"shape": [...]}, "domain": {"shape": [...], "full_scale": 255.0},
      "thresholds": {"low", "high": the consolidated range, "default", "least", "most": of a slider},
      "error_before", "weights_before", "bytes_before", "flops_before", "image_shape": [C, H, W],
+     "full_scale": the largest value of an input, such as 255,
      "pictures": how many there are of each class, 0 to 9, "calibration_images": 0: no confidence may be asked for,
      "layers": [{"name", "kind": "linear" | "convolution", "in", "out", "weights"}], "formats": ["bhc", ...]}
 
@@ -28,12 +29,13 @@ POST /v1/previews {context, limits}::
      "curve": [{"threshold", "ratio", "error": percent or null, "weights", "flops"}], from high thresholds to low,
      "here": {"threshold", "ratio", "error", "bytes", "flops"},
      "histograms": [{"layer", "which": "in" | "out" | "weight", "edges": [n + 1], "counts": [n], "kept": number}],
+     "inputs_kept": [flat places of ``image_shape`` that the first layer reads] | null where it reads other than those,
      "threshold": where it was cut, "emit_ms": milliseconds of this emission}
 
-``kept_inputs`` and ``kept_outputs`` are places in the original layer, null where a layer has more than 4,096. The curve is
-that of the context's cuts before rounding, on a bounded part of its validation images; ``here`` is the network itself on
-all of them. Histograms are of log dropout rates, those beyond -12 and 12 in the outermost bins; what lies left of the
-threshold is kept.
+``kept_inputs`` and ``kept_outputs`` are places in the original layer, null where a layer has more than 4,096. The curve
+is that of the context's cuts before rounding, on a bounded part of its validation images; ``here`` is the network
+itself on all of them. Histograms are of log dropout rates, those beyond -12 and 12 in the outermost bins; what lies
+left of the threshold is kept.
 
 POST /v1/answers {context, limits, "image": raw values (0 to 255), nested as ``image_shape`` or flat}::
 
@@ -48,6 +50,7 @@ file of samples: ``{"domain": token, "samples": n}``; the token is what ``domain
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,9 +99,17 @@ class Preview:
                 "flops": report.flops_after,
             },
             "histograms": list(self._histograms(report.threshold)),
+            "inputs_kept": self._inputs(plan),
             "threshold": report.threshold,
             "emit_ms": report.emit_ms,
         }
+
+    def _inputs(self, plan: Plan) -> list[int] | None:
+        """The values of an input that are read, where the first layer reads values."""
+        first = plan.layers[0]
+        values = prod(self.model.network.input_shape)
+        whole = not first.layer.is_convolution and first.layer.num_inputs == values
+        return _places(first.kept_inputs, values) if whole else None
 
     def _points(self) -> Iterator[dict[str, Any]]:
         """Cuts at thresholds across the slider, judged before rounding."""

@@ -1,7 +1,6 @@
 """What is answered: requests in, values out. Nothing here knows of HTTP."""
 
 import hashlib
-import io
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -9,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from bhc.compressor import Compressor
@@ -18,11 +16,16 @@ from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.studio.answers import answer, as_input
 from bhc.studio.asked import FileFormat
+from bhc.studio.cache import Cache
 from bhc.studio.pictures import is_picture, png
 from bhc.studio.preview import Preview, thresholds_of
+from bhc.studio.samples import sample_of
 from bhc.studio.tokens import from_token, to_token
 
+LARGEST_EXAMPLE = 256
 PICTURES = 9  # of each class
+PREVIEWS, SMALLS = 16, 64  # contexts and networks that a worker remembers for the page
+CONDITIONS = ("classes", "domain", "features", "budget")
 C_NAME = "network"  # the prefix of <name>_predict in headers
 
 MEDIA_TYPES = {
@@ -60,6 +63,13 @@ class Service:
 
     def __init__(self, model: Compressor, name: str) -> None:
         self.model, self.name = model, name
+        self._previews: Cache[Preview] = Cache(PREVIEWS)
+        self._smalls: Cache[Compressed] = Cache(SMALLS)
+
+    def warmed(self) -> "Service":
+        """With what is worked out once for all requests."""
+        self.network(self.example())
+        return self
 
     def request(self, given: Mapping[str, Any]) -> Request:
         """A request as JSON has it, checked."""
@@ -67,15 +77,25 @@ class Service:
         float32 = bool(said.pop("float32", False))
         if isinstance(said.get("domain"), str) and "domain" in self.model.space.conditions:
             said["domain"] = from_token(said["domain"], self.model.network.input_shape)
-        return self.model.request(said | ({"precision": Float32()} if float32 else {}))
+        try:
+            return self.model.request(said | ({"precision": Float32()} if float32 else {}))
+        except OverflowError as error:  # JSON has integers of any size
+            raise BhcError(f"a number is too large: {error}") from None
 
     def emitted(self, given: Mapping[str, Any]) -> Compressed:
         """The network for a request."""
-        asked = self.request(given)
+        return self._emit(self.request(given))
+
+    def _emit(self, asked: Request, cutter: Cutter | None = None) -> Compressed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # reports carry the same words
             return emit(
-                self.model.model, asked.context, limits=asked.limits, precision=asked.precision, watch=asked.watch
+                self.model.model,
+                asked.context,
+                limits=asked.limits,
+                precision=asked.precision,
+                watch=asked.watch,
+                cutter=cutter,
             )
 
     def network(self, given: Mapping[str, Any]) -> Parcel:
@@ -92,15 +112,34 @@ class Service:
 
     def preview(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the page shows of a network."""
-        small = self.emitted(given)
-        cutter = Cutter(self.model.network, self.request(given).context)
-        return Preview(self.model.model, cutter).show(small)
+        preview = self._preview(given)
+        small = self._kept(given, preview.cutter)
+        return preview.show(small)
 
     def answer(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the network and the one it was cut from say to an image."""
         said = dict(given)
         x = as_input(said.pop("image", None), self.model.network.input_shape)
-        return answer(self.model, self.emitted(said), x)
+        return answer(self.model, self._kept(said), x)
+
+    def _preview(self, given: Mapping[str, Any]) -> Preview:
+        """What is the same for all networks of a context: what the hypernetwork says of it, and its curve."""
+        key = key_of({name: given[name] for name in CONDITIONS if name in given})
+        known = self._previews.get(key)
+        if known is None:
+            context = self.request(given).context
+            known = Preview(self.model.model, Cutter(self.model.network, context))
+            self._previews.put(key, known)
+        return known
+
+    def _kept(self, given: Mapping[str, Any], cutter: Cutter | None = None) -> Compressed:
+        """The network for a request, which the page will ask about again."""
+        key = key_of(given)
+        small = self._smalls.get(key)
+        if small is None:
+            small = self._emit(self.request(given), cutter)
+            self._smalls.put(key, small)
+        return small
 
     def domain(self, content: bytes, most_samples: int) -> dict[str, Any]:
         """A token for the domain of an uploaded sample."""
@@ -110,13 +149,7 @@ class Service:
                 "this model was not trained for a condition on domain",
                 hint=f"it takes: {', '.join(self.model.space.conditions) or 'none'}",
             )
-        try:
-            sample = torch.from_numpy(np.ascontiguousarray(np.load(io.BytesIO(content), allow_pickle=False)))
-        except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
-            raise BhcError(
-                f"the body is not an array that can be read: {error}",
-                hint="write it with numpy.save(path, array), images of shape (n, channels, height, width)",
-            ) from error
+        sample = sample_of(content, most_samples)
         mean = spaces[0].mean_of(sample)
         return {"domain": to_token(mean), "samples": mean.size}
 
@@ -137,6 +170,7 @@ class Service:
             "bytes_before": 4 * (network.num_weights + biases),
             "flops_before": sum(layer.num_flops for layer in network.layers),
             "image_shape": list(network.input_shape),
+            "full_scale": self._full_scale(),
             "pictures": self._pictures(),
             "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
             "layers": [
@@ -180,10 +214,31 @@ class Service:
     def picture(self, label: int, number: int) -> bytes | None:
         """A PNG of the validation sample; None where there is none."""
         sample = self.model.model.validation
-        if sample is None or not 0 <= number < self._pictures():
+        if sample is None or not 0 <= number < self._pictures() or not 0 <= label < self.model.network.num_classes:
             return None
-        places = (sample.labels == label).nonzero().flatten()
-        return png(sample.images[places[number]]) if number < len(places) else None
+        image = sample.images[(sample.labels == label).nonzero().flatten()[number]]
+        return png((image.float() * (255 / self._full_scale())).round().clamp(0, 255).to(torch.uint8))
+
+    def _full_scale(self) -> float:
+        """The largest value of an input."""
+        sample = self.model.model.validation
+        return 255.0 if sample is None else max(float(sample.images.max()), 1.0)
+
+    def example(self) -> dict[str, Any]:
+        """A request that this model answers."""
+        space, sample = self.model.space, self.model.model.validation
+        asked: dict[str, Any] = {}
+        for part in space.parts:
+            match part:
+                case ClassSubsets():
+                    asked["classes"] = [0, 1]
+                case Budgets() | BinaryBudget():
+                    asked["budget"] = 1
+                case FeatureSubsets() if not space.optional:
+                    asked["features"] = list(range(part.num_features))
+                case InputDomains() if not space.optional and sample is not None:
+                    asked["domain"] = to_token(part.mean_of(sample.images[:LARGEST_EXAMPLE]))
+        return asked
 
 
 def key_of(given: Mapping[str, Any]) -> str:

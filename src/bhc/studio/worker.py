@@ -1,0 +1,80 @@
+"""The process that emits: a model, a pipe, and one request after the other.
+
+What goes through the pipe comes from this program's own processes alone. HTTP stays on the other side, so that a worker
+may be stopped at any moment and its request be given to the next.
+"""
+
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bhc.compressor import load
+from bhc.errors import BhcError
+from bhc.studio.service import Service, named
+
+
+@dataclass(frozen=True)
+class Done:
+    """A request was answered."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A request was wrong, in the words of the command line."""
+
+    problem: str
+    hint: str
+
+    def error(self) -> BhcError:
+        return BhcError(self.problem, hint=self.hint)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that should not have happened."""
+
+    trace: str
+
+
+Outcome = Done | Refused | Fault
+
+
+def work(connection: Connection, run: Path) -> None:
+    """Load a run, say so, and answer until the other end is closed."""
+    # A signal to all processes of a group is for the first one, which lets requests finish and then closes the pipe.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)  # workers share the cores
+    torch.set_flush_denormal(True)
+    try:
+        service = Service(load(run), named(run)).warmed()
+        known = {"facts": service.facts(), "example": service.example()}
+    except BhcError as error:
+        connection.send(Refused(error.problem, error.hint))
+        return
+    except Exception:
+        connection.send(Fault(traceback.format_exc()))
+        return
+    connection.send(Done(known))
+    while True:
+        try:
+            task, arguments = connection.recv()
+            connection.send(_outcome(service, task, arguments))
+        except (EOFError, ConnectionError):
+            return
+
+
+def _outcome(service: Service, task: str, arguments: tuple[Any, ...]) -> Outcome:
+    try:
+        return Done(getattr(service, task)(*arguments))
+    except BhcError as error:
+        return Refused(error.problem, error.hint)
+    except Exception:
+        return Fault(traceback.format_exc())
