@@ -136,7 +136,7 @@ function mountReplies(model) {
 function reply(title) {
   const label = h("p", { class: "label" });
   const bars = h("ol", { class: "bars" });
-  const cost = h("p", { class: "note" });
+  const cost = h("ul", { class: "cost" });
   const show = (answer, model) => {
     write(label, answer?.name ?? "–");
     const entries = answer === null || answer === undefined ? [] : strongest(answer);
@@ -146,9 +146,10 @@ function reply(title) {
       write(row.children[2], `${(100 * one.probability).toFixed(1)} %`);
       row.classList.toggle("best", one.label === answer.label);
     });
-    write(cost, answer ? `${bytes(answer.bytes)}, ${whole(answer.weights)} weights, ${whole(answer.flops)} FLOPs` : "");
+    const costs = answer ? [bytes(answer.bytes), `${whole(answer.weights)} weights`, `${whole(answer.flops)} FLOPs`] : [];
+    keep(cost, costs, () => h("li"), write);
   };
-  return { box: h("div", { class: "reply" }, h("h3", { class: "eyebrow" }, title), label, bars, cost), show };
+  return { box: h("div", { class: "reply" }, h("h3", { class: "eyebrow" }, title), label, cost, bars), show };
 }
 
 function strongest({ classes, probabilities }) {

@@ -27,6 +27,19 @@ export function logarithmic([low, high], range) {
   return scale;
 }
 
+/** The same for errors: near zero is where they differ, and zero is one of them. */
+export function root([low, high], range) {
+  const inner = linear([Math.sqrt(low), Math.sqrt(high)], range);
+  const scale = (value) => inner(Math.sqrt(value));
+  scale.ticks = (count) => {
+    const powers = [-2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((multiple) => multiple * 10 ** power));
+    const apart = Math.abs(range[1] - range[0]) / (2 * count);
+    const clear = (kept, value) => Math.abs(scale(value) - scale(kept.at(-1))) >= apart;
+    return powers.filter((value) => value <= high).reduce((kept, value) => (clear(kept, value) ? [...kept, value] : kept), [low]);
+  };
+  return scale;
+}
+
 /** Round numbers inside an interval. */
 function steps(low, high, count) {
   const raw = (high - low || 1) / count;

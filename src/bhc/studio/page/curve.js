@@ -1,6 +1,6 @@
 // The trade-off of a context, with the place of the network that is shown.
 
-import { axisBelow, axisLeft, figure, line, linear, logarithmic } from "./chart.js";
+import { axisBelow, axisLeft, figure, line, logarithmic, root } from "./chart.js";
 import { s, set, write } from "./dom.js";
 import { percent, ratio } from "./words.js";
 
@@ -19,7 +19,7 @@ export function mountCurve(box, choose) {
     s("g"), s("g"), s("line", { class: "reference" }), s("text", { class: "tick", "text-anchor": "end" }),
     s("path", { class: "curve" }), s("g", { class: "dots" }),
     s("g", { class: "here" }, s("circle", { r: 11, class: "halo" }), s("circle", { r: 5.5 }), s("text")),
-    s("text", { class: "axis", "text-anchor": "end" }, "times fewer weights →"), s("text", { class: "axis" }, "error, %"),
+    s("text", { class: "axis", "text-anchor": "end" }, "times fewer weights →"), s("text", { class: "axis" }, "error, %, root scale"),
   );
   svg.addEventListener("click", (event) => {
     const x = event.clientX - svg.getBoundingClientRect().left;
@@ -47,7 +47,7 @@ function draw(svg, width, preview) {
   const [left, right] = [MARGIN.left, width - MARGIN.right];
   const [top, floor] = [MARGIN.top, HEIGHT - MARGIN.bottom];
   const x = logarithmic([Math.min(...ratios) / 1.12, Math.max(...ratios) * 1.12], [left, right]);
-  const y = linear([0, Math.max(...errors, 0.5) * 1.08], [floor, top]);
+  const y = root([0, Math.max(...errors, 0.5) * 1.08], [floor, top]);
   const [below, beside, reference, pretrained, curve, dots, mark, across, up] = svg.children;
 
   const ticks = x.ticks();
@@ -60,7 +60,7 @@ function draw(svg, width, preview) {
   const full = report.error_before;
   const before = full === null ? floor : y(full);
   set(reference, { x1: left, x2: right, y1: before, y2: before, visibility: full === null ? "hidden" : null });
-  set(pretrained, { x: right, y: before - 6, visibility: full === null ? "hidden" : null });
+  set(pretrained, { x: right, y: floor - before > 20 ? before + 15 : before - 6, visibility: full === null ? "hidden" : null });
   write(pretrained, `full network ${percent(full)}`);
 
   const place = (point) => [x(point.ratio), y(point.error)];
@@ -69,16 +69,16 @@ function draw(svg, width, preview) {
     const [cx, cy] = place(point);
     return s("circle", { cx, cy, r: 2.5 });
   }));
-  drawHere(mark, here, here.error === null ? null : place(here), right);
+  drawHere(mark, here.error === null ? null : place(here), left);
   return known.map((point) => ({ x: x(point.ratio), threshold: point.threshold }));
 }
 
-function drawHere(mark, here, place, right) {
+function drawHere(mark, place, left) {
   set(mark, { visibility: place === null ? "hidden" : null });
   if (place === null) return;
   const [x, y] = place;
-  const late = x > right - 96;
+  const late = x > left + 96; // the curve rises to the right, so the room is on the left
   set(mark, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
-  set(mark.children[2], { x: late ? -14 : 14, y: -12, "text-anchor": late ? "end" : "start" });
+  set(mark.children[2], { x: late ? -12 : -4, y: late ? -12 : -20, "text-anchor": late ? "end" : "start" });
   write(mark.children[2], "you are here");
 }

@@ -6,7 +6,7 @@ import { bytes, milliseconds, percent, ratio, whole } from "./words.js";
 /** One large number and five others, each with what it was before. */
 export function mountFigures(box, strip) {
   const large = h("strong");
-  const cells = ["File", "FLOPs", "Validation error", "Bits counted", "Emitted in"].map((name) => {
+  const cells = ["File", "FLOPs", "Validation error", "With bits", "Emitted in"].map((name) => {
     const [value, note] = [h("dd"), h("dd", { class: "note" })];
     return { value, note, box: h("div", {}, h("dt", {}, name), value, note) };
   });
@@ -20,7 +20,7 @@ export function mountFigures(box, strip) {
         [bytes(report.file_bytes), `${ratio(report.file_ratio)} × smaller`],
         [whole(report.flops_after), `of ${whole(report.flops_before)}`],
         [percent(report.error), report.error_before === null ? "" : `full network ${percent(report.error_before)}`],
-        [`${ratio(report.bits_ratio)} ×`, "smaller"],
+        [`${ratio(report.bits_ratio)} ×`, "smaller, in bits"],
         [milliseconds(spent), "context to file"],
       ];
       write(large, ratio(report.pruning_ratio));

@@ -4,7 +4,7 @@ import { figure, line } from "./chart.js";
 import { h, keep, s, set, write } from "./dom.js";
 import { whole } from "./words.js";
 
-const CLOSEST = 62; // pixels between two rows of units, before the picture scrolls
+const CLOSEST = 52; // pixels between two rows of units, before the picture scrolls
 
 /** The picture of the network; give its `show` an answer of the service. */
 export function mountNetwork(model, { box, table, lead }) {
@@ -44,7 +44,7 @@ function draw(svg, room, model, preview) {
   const { layers, report } = preview;
   const columns = columnsOf(layers);
   const picture = pixelsRead(model, layers[0]);
-  const height = room < 480 ? 130 : 230;
+  const height = room < 480 ? 124 : 230;
   const side = picture === null ? 0 : height;
   const names = report.classes.map((label) => model.classes[label]);
   const right = Math.max(...names.map((name) => name.length)) * 7 + 24;
