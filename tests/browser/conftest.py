@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 import bhc
+from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.training import Silent
 from tests.conftest import QUICK
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'bhc[browser]'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_SECONDS, SHUTDOWN_SECONDS = 60, 20
 
@@ -42,7 +43,7 @@ def inputs_run(digits: DataSet, pretrained: torch.nn.Sequential, tmp_path_factor
     return trained(digits, pretrained, space, tmp_path_factory.mktemp("runs") / "inputs")
 
 
-def trained(digits: DataSet, net: torch.nn.Module, space: bhc.ContextSpace, run: Path) -> Path:
+def trained(digits: DataSet, net: torch.nn.Module, space: ContextSpace, run: Path) -> Path:
     model = bhc.wrap(net, space, example_input=digits.train.images[:1])
     bhc.fit(model, digits.train, digits.validation, recipe=QUICK, run=run, progress=Silent())
     return run
@@ -93,10 +94,10 @@ def inputs_address(inputs_run: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator["playwright.Browser"]:
+def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as driver:
+    with sync_playwright() as driver:
         # A container's root user has no sandbox to be put into; the only pages opened are our own.
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -106,13 +107,13 @@ def browser() -> Iterator["playwright.Browser"]:
 class Visitor:
     """A person at the page, and a record of what went wrong behind it."""
 
-    def __init__(self, page: "playwright.Page") -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
         self.complaints: list[str] = []
-        self.requests: list["playwright.Request"] = []
+        self.requests: list[Request] = []
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("request", self.requests.append)
+        page.on("request", lambda request: self.requests.append(request))
 
     def open(self, address: str) -> "Visitor":
         """Goes to the studio and waits for its first network."""
@@ -121,9 +122,9 @@ class Visitor:
         return self
 
     def wait_for_figures(self) -> None:
-        playwright.expect(self.page.locator(".large strong")).not_to_have_text("")
+        expect(self.page.locator(".large strong")).not_to_have_text("")
 
-    def asked(self, path: str) -> list["playwright.Request"]:
+    def asked(self, path: str) -> list[Request]:
         return [request for request in self.requests if urlsplit(request.url).path == path]
 
     def settle(self) -> None:
@@ -136,23 +137,16 @@ class Visitor:
         assert self.complaints == []
         assert [request.url for request in self.requests if not request.url.startswith((home, "blob:"))] == []
 
-    def _hear(self, message: "playwright.ConsoleMessage") -> None:
+    def _hear(self, message: ConsoleMessage) -> None:
         refused = "the server responded with a status of 4" in message.text  # the browser's own note of a refusal
         if message.type in ("error", "warning") and not refused:
             self.complaints.append(f"{message.type}: {message.text}")
 
 
-@pytest.fixture
-def visit(browser: "playwright.Browser") -> Iterator["Visits"]:
-    visits = Visits(browser)
-    yield visits
-    visits.leave()
-
-
 class Visits:
     """Opens pages; at the end every one must have been content."""
 
-    def __init__(self, browser: "playwright.Browser") -> None:
+    def __init__(self, browser: Browser) -> None:
         self.browser = browser
         self.open: list[tuple[Visitor, str]] = []
 
@@ -166,3 +160,10 @@ class Visits:
         for visitor, address in self.open:
             visitor.page.context.close()
             visitor.assert_content(address)
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visits]:
+    visits = Visits(browser)
+    yield visits
+    visits.leave()

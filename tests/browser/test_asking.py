@@ -1,23 +1,34 @@
 """Every control asks for what it says."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Request, Route, expect
 
 import bhc
 from bhc.data import DataSet
 
 from .conftest import Visitor, Visits
 
-pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import expect
+BRIGHTEST = """canvas => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return Math.max(...data.filter((_, at) => at % 4 < 3));
+}"""
 
 
-def last_asked(visitor: Visitor) -> dict[str, object]:
+def last_asked(visitor: Visitor) -> dict[str, Any]:
     visitor.settle()
     return json.loads(visitor.asked("/v1/previews")[-1].post_data or "")
+
+
+def answer_to(request: Request) -> dict[str, Any]:
+    response = request.response()
+    assert response is not None
+    return response.json()
 
 
 def test_the_figures_are_those_of_the_model(visit: Visits, address: str, budget_run: Path) -> None:
@@ -28,19 +39,14 @@ def test_the_figures_are_those_of_the_model(visit: Visits, address: str, budget_
     expect(figures).to_contain_text(f"{report.file_bytes:,} B")
     expect(figures).to_contain_text(f"{report.flops_after:,}")
     expect(figures).to_contain_text(f"{report.error:.2f} %")
-    expect(page.locator("#network .chart")).to_have_attribute("aria-label", lambda_text(report))
+    kept = re.compile(f"^{report.weights_after:,} of {report.weights_before:,} weights stay")
+    expect(page.locator("#network .chart")).to_have_attribute("aria-label", kept)
     page.get_by_text("Layer by layer").click()
     rows = page.locator("#network-table tbody tr")
     expect(rows).to_have_count(len(report.bits))
     for row, (name, bits) in enumerate(zip(report.layers, report.bits, strict=True)):
         expect(rows.nth(row)).to_contain_text(name)
         expect(rows.nth(row).locator("td").last).to_have_text(str(bits))
-
-
-def lambda_text(report: bhc.Report) -> "object":
-    import re
-
-    return re.compile(f"^{report.weights_after:,} of {report.weights_before:,} weights stay")
 
 
 def test_classes_are_chosen_by_their_pictures(visit: Visits, address: str) -> None:
@@ -59,10 +65,9 @@ def test_classes_are_chosen_by_their_pictures(visit: Visits, address: str) -> No
 
 def test_the_pictures_of_the_classes_are_painted(visit: Visits, address: str) -> None:
     page = visit(address).page
-    brightest = "canvas => Math.max(...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.filter((_, at) => at % 4 < 3))"
     canvas = page.locator(".class canvas").nth(8)
     page.wait_for_function("document.querySelectorAll('.class canvas')[8].width > 1")
-    assert canvas.evaluate(brightest) > 200
+    assert canvas.evaluate(BRIGHTEST) > 200
 
 
 def test_the_budget_slides(visit: Visits, address: str) -> None:
@@ -78,9 +83,9 @@ def test_the_budget_slides(visit: Visits, address: str) -> None:
 @pytest.mark.parametrize(
     ("name", "label", "given", "field"),
     [
-        ("File at most", "Largest file in bytes", 3000, "max_bytes"),
-        ("FLOPs at most", "Largest FLOPs in FLOPs", 30000, "max_flops"),
-        ("Validation error at most", "Largest validation error in percent", 50, "max_error"),
+        ("File at most", "Most bytes of the file", 3000, "max_bytes"),
+        ("FLOPs at most", "Most FLOPs", 30000, "max_flops"),
+        ("Validation error at most", "Highest validation error in percent", 50, "max_error"),
     ],
 )
 def test_limits_are_asked_for_and_kept(
@@ -94,7 +99,7 @@ def test_limits_are_asked_for_and_kept(
     number.fill(str(given))
     number.press("Enter")
     assert last_asked(visitor)[field] == given
-    kept = visitor.asked("/v1/previews")[-1].response().json()["report"]  # type: ignore[union-attr]
+    kept = answer_to(visitor.asked("/v1/previews")[-1])["report"]
     measured = {"max_bytes": kept["file_bytes"], "max_flops": kept["flops_after"], "max_error": kept["error"]}
     assert measured[field] <= given
     page.get_by_role("slider", name=f"{label}, slider").press("ArrowLeft")
@@ -151,7 +156,7 @@ def test_a_limit_lets_go_of_a_threshold_and_the_other_way_round(visit: Visits, a
 
 def test_the_curve_is_clicked(visit: Visits, address: str) -> None:
     visitor = visit(address)
-    thresholds = [point["threshold"] for point in visitor.asked("/v1/previews")[0].response().json()["curve"]]  # type: ignore[union-attr]
+    thresholds = [point["threshold"] for point in answer_to(visitor.asked("/v1/previews")[0])["curve"]]
     chart = visitor.page.locator("#curve .chart")
     expect(chart).to_contain_text("you are here")
     box = chart.bounding_box()
@@ -199,7 +204,7 @@ def test_what_cannot_be_met_is_said_and_the_state_stays(visit: Visits, address: 
     visitor = visit(address, fragment="#classes=3.4")
     page = visitor.page
     page.get_by_role("checkbox", name="File at most").check()
-    number = page.get_by_role("spinbutton", name="Largest file in bytes")
+    number = page.get_by_role("spinbutton", name="Most bytes of the file")
     number.fill("7")
     number.press("Enter")
     expect(page.locator("#problem")).to_contain_text("7")
@@ -222,13 +227,13 @@ def test_no_class_at_all_is_refused(visit: Visits, address: str) -> None:
 def test_only_the_newest_answer_is_shown(visit: Visits, address: str) -> None:
     visitor = visit(address, fragment="#classes=3.4")
     page = visitor.page
-    held: list[object] = []
+    held: list[Route] = []
 
-    def slow(route: "object") -> None:
+    def slow(route: Route) -> None:
         if not held:
             held.append(route)  # the first one never comes back in time
         else:
-            route.continue_()  # type: ignore[attr-defined]
+            route.continue_()
 
     page.route("**/v1/previews", slow)
     page.get_by_role("button", name="Class 7", exact=True).click()

@@ -27,17 +27,16 @@ export function mountBudget(model, asked) {
 /** A switch, a number and a slider for each limit; `suggest` gives the figure of the network shown. */
 export function mountLimits(model, asked, suggest) {
   const kinds = {
-    max_bytes: { title: "File", unit: "bytes", ends: [LEAST, model.bytes_before], say: bytes },
-    max_flops: { title: "FLOPs", unit: "FLOPs", ends: [LEAST, model.flops_before], say: short },
-    max_error: { title: "Validation error", unit: "percent", ends: [0.05, 20], say: percent },
+    max_bytes: { title: "File", label: "Most bytes of the file", ends: [LEAST, model.bytes_before], say: bytes },
+    max_flops: { title: "FLOPs", label: "Most FLOPs", ends: [LEAST, model.flops_before], say: short },
+    max_error: { title: "Validation error", label: "Highest validation error in percent", ends: [0.05, 20], say: percent },
   };
   byId("limits").append(...LIMITS.map((name) => limit(name, kinds[name], asked, suggest)));
 }
 
-function limit(name, { title, unit, ends, say }, asked, suggest) {
+function limit(name, { title, label, ends, say }, asked, suggest) {
   const scale = geometric(ends);
   const box = h("input", { type: "checkbox", id: name });
-  const label = `Largest ${title === "FLOPs" ? title : title.toLowerCase()} in ${unit}`;
   const number = h("input", { type: "number", "aria-label": label, min: 0, step: "any" });
   const range = h("input", { type: "range", min: 0, max: FINENESS, "aria-label": `${label}, slider` });
   const slider = h("div", { class: "slider" }, range, h("span", { class: "ends" }, ...ends.map((end) => h("span", {}, say(end)))));
