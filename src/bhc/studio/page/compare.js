@@ -25,17 +25,19 @@ export function mountCompare(model, asked, pins) {
   }
 }
 
-/** Asks for what pins of a link were. */
-export async function restorePins(requests, model, pins) {
-  pins.change({ list: requests.map((request) => ({ request, preview: null })) });
-  for (const request of requests) {
-    let outcome;
-    try {
-      outcome = { preview: await service.preview(body(request, model)) };
-    } catch (fault) {
-      outcome = { preview: null, problem: fault.message };
-    }
-    pins.change({ list: pins.value.list.map((pin) => (pin.request === request ? { request, ...outcome } : pin)) });
+/** A pin of which only the request is known yet. */
+export function unfilled(request) {
+  return { request, preview: null, problem: null };
+}
+
+/** Asks for the networks of pins that came with a link. */
+export async function fillPins(model, pins) {
+  for (const pin of pins.value.list.filter(({ preview, problem }) => !preview && !problem)) {
+    const outcome = await service.preview(body(pin.request, model)).then(
+      (preview) => ({ preview }),
+      (fault) => ({ problem: fault.message }),
+    );
+    pins.change({ list: pins.value.list.map((one) => (one === pin ? { ...pin, ...outcome } : one)) });
   }
 }
 

@@ -75,6 +75,7 @@ function paintMask(canvas, there, { rows, columns }) {
   const brush = canvas.getContext("2d");
   brush.clearRect(0, 0, columns, rows);
   brush.fillStyle = getComputedStyle(canvas).color;
+  brush.globalAlpha = 0.36;
   there.forEach((is, place) => is && brush.fillRect(place % columns, Math.floor(place / columns), 1, 1));
 }
 

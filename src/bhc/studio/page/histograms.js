@@ -10,8 +10,8 @@ const SIDES = { left: 96, right: 74 };
 const STEP = 0.05;
 const WHICH = { in: "inputs", out: "outputs", weight: "weights" };
 
-/** The chart; `choose` is given the threshold while the handle moves. */
-export function mountHistograms(model, box, choose) {
+/** The chart; `choose` is given the threshold while the handle moves. One that was `asked` by hand stays under it. */
+export function mountHistograms(model, box, choose, asked) {
   const { least, most } = model.thresholds;
   let shown = null;
   let value = model.thresholds.default;
@@ -49,9 +49,9 @@ export function mountHistograms(model, box, choose) {
     move(moves[event.key]);
   });
   return {
-    show(preview, chosen) {
+    show(preview) {
       shown = preview;
-      value = chosen ?? preview.threshold;
+      value = asked.value.threshold ?? preview.threshold;
       redraw();
     },
   };

@@ -2,7 +2,7 @@
 
 import { mountAnswers } from "./answers.js";
 import { mountClasses } from "./classes.js";
-import { mountCompare, restorePins } from "./compare.js";
+import { fillPins, mountCompare, unfilled } from "./compare.js";
 import { mountCurve } from "./curve.js";
 import { byId, write } from "./dom.js";
 import { mountDomain } from "./domain.js";
@@ -14,7 +14,7 @@ import { mountNetwork } from "./network.js";
 import { hideProblem, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
 import { mountBudget, mountLimits } from "./sliders.js";
-import { LIMITS, MOST_PINS, Store, body, fromFragment, toFragment } from "./state.js";
+import { LIMITS, Store, body, fromFragment, toFragment } from "./state.js";
 import { bytes, context, threshold, whole } from "./words.js";
 
 const NOT_LIMITED = Object.fromEntries(LIMITS.map((name) => [name, null]));
@@ -40,63 +40,74 @@ async function start() {
 function open(model) {
   byId("token-form").hidden = true;
   byId("studio").hidden = false;
-  write(byId("model-line"), `${model.model}: ${whole(model.weights_before)} weights, ${bytes(model.bytes_before)}`);
+  write(byId("model-line"), sizeInWords(model));
 
   const restored = fromFragment(location.hash, model);
   const asked = new Store(restored.request);
-  const pins = new Store({ list: [] });
-  let shown = null;
-
+  const pins = new Store({ list: restored.pins.map(unfilled) });
   const cut = (value) => asked.change({ threshold: value, ...NOT_LIMITED });
-  const figures = mountFigures(byId("figures"), byId("strip"));
-  const network = mountNetwork(model, { box: byId("network"), table: byId("network-table"), lead: byId("network-lead") });
-  const curve = mountCurve(byId("curve"), cut);
-  const histograms = mountHistograms(model, byId("histograms"), cut);
+  const parts = [
+    mountFigures(byId("figures"), byId("strip")),
+    mountNetwork(model, { box: byId("network"), table: byId("network-table"), lead: byId("network-lead") }),
+    mountCurve(byId("curve"), cut),
+    mountHistograms(model, byId("histograms"), cut, asked),
+  ];
+  const shown = follow(model, asked, async (preview) => {
+    parts.forEach((part) => part.show(preview));
+    await fillPins(model, pins); // what is asked for comes first
+  });
   mountClasses(model, asked);
   mountFeatures(model, asked);
   mountDomain(model, asked);
   mountBudget(model, asked);
-  mountLimits(model, asked, (name) => figureOf(shown, name));
+  mountLimits(model, asked, (name) => figureOf(shown.preview, name));
   mountDownloads(model, asked, byId("problem"), () => stem(asked.value, model));
   mountCompare(model, asked, pins);
   mountAnswers(model, asked);
+  remember(model, asked, pins);
 
+  byId("threshold-reset").addEventListener("click", () => asked.change({ threshold: null }));
+  byId("pin").addEventListener("click", () => shown.preview && pins.change({ list: [...pins.value.list, { ...shown }] }));
+  byId("share").addEventListener("click", share);
+}
+
+/** Asks anew at every change; what is returned always holds the last answer and what it was asked for. */
+function follow(model, asked, show) {
+  const shown = { request: null, preview: null };
   const busy = (is) => byId("working").classList.toggle("on", is);
   const ask = latest((request, signal) => service.preview(body(request, model), signal), { busy });
   asked.listen(async (request) => {
-    history.replaceState(null, "", `#${toFragment(request, pins.value.list.map((pin) => pin.request))}`);
     write(byId("context-title"), context(request, model));
     byId("threshold-reset").disabled = request.threshold === null;
     write(byId("threshold-note"), howCut(request));
     try {
-      shown = await ask(request);
+      Object.assign(shown, { preview: await ask(request), request });
     } catch (fault) {
       byId("answer").classList.add("old");
-      return showProblem(byId("problem"), fault);
+      showProblem(byId("problem"), fault);
+      return;
     }
     hideProblem(byId("problem"));
-    byId("answer").classList.remove("old");
-    for (const part of [figures, network, curve]) part.show(shown);
-    histograms.show(shown, asked.value.threshold);
-    byId("notes").hidden = shown.report.notes.length === 0;
-    return write(byId("notes"), shown.report.notes.map((note) => `${note}.`).join(" "));
+    byId("answer").classList.remove("old", "waiting");
+    const { notes } = shown.preview.report;
+    byId("notes").hidden = notes.length === 0;
+    write(byId("notes"), notes.map((note) => `${note}.`).join(" "));
+    await show(shown.preview);
   });
+  return shown;
+}
 
-  pins.listen(({ list }) => {
-    history.replaceState(null, "", `#${toFragment(asked.value, list.map((pin) => pin.request))}`);
-  });
-  restorePins(restored.pins, model, pins);
-  byId("threshold-reset").addEventListener("click", () => asked.change({ threshold: null }));
-  byId("pin").addEventListener("click", () => {
-    if (shown !== null && pins.value.list.length < MOST_PINS) {
-      pins.change({ list: [...pins.value.list, { request: asked.value, preview: shown }] });
-    }
-  });
-  byId("share").addEventListener("click", share);
+/** Keeps the address in step with what is asked, and what is asked with the address. */
+function remember(model, asked, pins) {
+  const note = () => {
+    history.replaceState(null, "", `#${toFragment(asked.value, pins.value.list.map((pin) => pin.request))}`);
+  };
+  asked.listen(note);
+  pins.listen(note);
   addEventListener("hashchange", () => {
     const wanted = fromFragment(location.hash, model);
+    pins.change({ list: wanted.pins.map(unfilled) });
     asked.change(wanted.request);
-    restorePins(wanted.pins, model, pins);
   });
 }
 
@@ -109,6 +120,10 @@ async function share() {
     write(said, "The address of this page is the link.");
   }
   setTimeout(() => write(said, ""), SAID_FOR);
+}
+
+function sizeInWords({ model, layers, weights_before: weights, bytes_before: size }) {
+  return `${model}: ${layers.length} layers, ${whole(weights)} weights, ${bytes(size)}`;
 }
 
 /** The figure of the network shown that a limit is about. */
