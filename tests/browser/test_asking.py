@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from playwright.sync_api import Request, Route, expect
 
 import bhc
 from bhc.data import DataSet
+from bhc.studio.tokens import from_token
 
 from .conftest import Visitor, Visits
 
@@ -183,10 +185,27 @@ def test_a_domain_is_uploaded(visit: Visits, inputs_address: str, digits: DataSe
     page = visitor.page
     np.save(tmp_path / "zeros.npy", digits.train.restricted_to([0]).images[:40].numpy())
     page.get_by_label("Samples of the domain").set_input_files(tmp_path / "zeros.npy")
-    expect(page.get_by_role("heading", name="the domain of zeros.npy")).to_be_visible()
+    expect(page.get_by_role("heading", name="inputs like zeros.npy")).to_be_visible()
     assert str(last_asked(visitor)["domain"]).startswith("domain-")
     page.get_by_role("button", name="Forget it").click()
     assert "domain" not in last_asked(visitor)
+
+
+def test_a_domain_is_told_by_pictures(visit: Visits, inputs_address: str, inputs_run: Path) -> None:
+    visitor = visit(inputs_address)
+    page = visitor.page
+    one = page.get_by_role("button", name="Pictures of 1")
+    one.click()
+    expect(page.locator("#domain").get_by_role("alert")).to_contain_text("says too little")  # nine of one class
+    page.get_by_role("button", name="Pictures of 7").click()
+    expect(page.get_by_role("heading", name="inputs like pictures of 1 and 7")).to_be_visible()
+    sample = bhc.load(inputs_run).model.validation
+    assert sample is not None
+    expected = torch.cat([sample.images[sample.labels == label][:9] for label in (1, 7)]).float().mean(0)
+    token = last_asked(visitor)["domain"]
+    assert torch.allclose(from_token(token, tuple(expected.shape)).mean, expected)
+    page.get_by_role("button", name="Forget it").click()
+    expect(one).to_have_attribute("aria-pressed", "false")
 
 
 def test_a_domain_that_says_too_little_is_refused_beside_the_upload(

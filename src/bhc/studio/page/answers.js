@@ -5,7 +5,7 @@ import { drawingPad } from "./drawing.js";
 import { fullScale, paint, picture } from "./pictures.js";
 import { hideProblem, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
-import { body } from "./state.js";
+import { body, lacksDomain } from "./state.js";
 import { bytes, list, whole } from "./words.js";
 
 const EXAMPLES = 8;
@@ -18,7 +18,7 @@ export function mountAnswers(model, asked) {
   const replies = mountReplies(model);
   const ask = latest((request, image, signal) => service.answers({ ...body(request, model), image }, signal), { delay: 90 });
   const update = () => {
-    if (chosen.image === null) return replies.clear();
+    if (chosen.image === null || lacksDomain(asked.value, model)) return replies.clear();
     return ask(asked.value, chosen.image).then((answers) => replies.show(answers, chosen.truth), replies.refuse);
   };
   const choose = (image, truth) => {

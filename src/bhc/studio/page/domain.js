@@ -1,43 +1,89 @@
-// The kind of inputs: a file of samples, of which the service keeps the mean.
+// The kind of inputs, told by samples of which the service keeps the mean: a file, or pictures of some classes.
 
-import { byId, h, write } from "./dom.js";
-import { service } from "./service.js";
+import { byId, h, set, write } from "./dom.js";
+import { npyOf } from "./npy.js";
+import { picture } from "./pictures.js";
 import { hideProblem, showProblem } from "./problems.js";
+import { service } from "./service.js";
+import { lacksDomain } from "./state.js";
+import { list } from "./words.js";
 
 /** The upload of a model that knows of domains. */
 export function mountDomain(model, asked) {
   if (!model.domain) return;
   byId("domain-field").hidden = false;
-  const input = h("input", { type: "file", accept: ".npy", "aria-label": "Samples of the domain (.npy)" });
-  const text = h("span");
-  const drop = h("label", { class: "drop" }, input, text);
   const problem = h("div", { class: "problem", role: "alert", hidden: true });
-  const remove = h("button", { class: "quiet", type: "button", onclick: () => asked.change({ domain: null }) }, "Forget it");
+  const forget = h("button", { class: "quiet", type: "button", onclick: () => asked.change({ domain: null }) }, "Forget it");
   const shape = model.domain.shape.join(" × ");
   const help = `16 or more unlabelled inputs, an array (n × ${shape}) up to ${model.domain.full_scale}.`;
-  byId("domain").append(drop, problem, h("div", { class: "row" }, h("span", { class: "note" }, help), remove));
 
-  const take = async (file) => {
-    if (!file) return;
+  const take = async (samples, name) => {
     hideProblem(problem);
     try {
-      const { domain } = await service.domain(file);
-      asked.change({ domain: { token: domain, name: file.name } });
+      const { domain } = await service.domain(await samples);
+      asked.change({ domain: { token: domain, name } });
     } catch (fault) {
       showProblem(problem, fault);
     }
-    input.value = "";
   };
-  input.addEventListener("change", () => take(input.files[0]));
+  const upload = fileDrop((file) => take(file, file.name));
+  const pictures = pictureChips(model, (labels) => {
+    take(samplesOf(model, labels), `pictures of ${list(labels.map((label) => model.classes[label]))}`);
+  });
+  const row = h("div", { class: "row" }, h("span", { class: "note" }, help), forget);
+  byId("domain").append(upload.box, problem, row, ...(pictures ? [pictures.box] : []));
+
+  asked.listen(({ domain }) => {
+    upload.say(domain === null || domain.name.startsWith("pictures of") ? "Choose a .npy file, or drop it here" : domain.name);
+    forget.hidden = domain === null;
+    if (domain === null || !domain.name.startsWith("pictures of")) pictures?.release();
+  });
+  if (lacksDomain(asked.value, model)) pictures?.choose([0, 1]);
+}
+
+function fileDrop(take) {
+  const input = h("input", { type: "file", accept: ".npy", "aria-label": "Samples of the domain (.npy)" });
+  const text = h("span");
+  const box = h("label", { class: "drop" }, input, text);
+  input.addEventListener("change", () => {
+    if (input.files[0]) take(input.files[0]);
+    input.value = "";
+  });
   for (const [event, over] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
-    drop.addEventListener(event, (happened) => {
+    box.addEventListener(event, (happened) => {
       happened.preventDefault();
-      drop.classList.toggle("over", over);
-      if (event === "drop") take(happened.dataTransfer.files[0]);
+      box.classList.toggle("over", over);
+      if (event === "drop" && happened.dataTransfer.files[0]) take(happened.dataTransfer.files[0]);
     });
   }
-  asked.listen(({ domain }) => {
-    write(text, domain === null ? "Choose a .npy file, or drop it here" : domain.name);
-    remove.hidden = domain === null;
+  return { box, say: (words) => write(text, words) };
+}
+
+/** Classes whose pictures may stand for a domain; null where there are none. */
+function pictureChips(model, chosen) {
+  if (model.pictures === 0) return null;
+  const pressed = new Set();
+  const press = () => chips.forEach((chip, label) => set(chip, { "aria-pressed": String(pressed.has(label)) }));
+  const chips = model.classes.map((name, label) => {
+    const toggle = () => {
+      if (!pressed.delete(label)) pressed.add(label);
+      press();
+      if (pressed.size > 0) chosen([...pressed].sort((a, b) => a - b));
+    };
+    return h("button", { class: "chip", type: "button", "aria-pressed": "false", "aria-label": `Pictures of ${name}`, onclick: toggle }, name);
   });
+  const choose = (labels) => {
+    pressed.clear();
+    labels.filter((label) => label < chips.length).forEach((label) => pressed.add(label));
+    press();
+    if (labels.length > 0) chosen(labels);
+  };
+  const box = h("div", {}, h("p", { class: "note" }, "Or as in pictures of"), h("div", { class: "chips", role: "group" }, ...chips));
+  return { box, choose, release: () => choose([]) };
+}
+
+async function samplesOf(model, labels) {
+  const numbers = Array.from({ length: model.pictures }, (_, number) => number);
+  const images = await Promise.all(labels.flatMap((label) => numbers.map((number) => picture(model, label, number))));
+  return npyOf(images, model.image_shape);
 }

@@ -14,7 +14,7 @@ import { mountNetwork } from "./network.js";
 import { hideProblem, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
 import { mountBudget, mountLimits } from "./sliders.js";
-import { LIMITS, Store, body, fromFragment, toFragment } from "./state.js";
+import { LIMITS, Store, body, fromFragment, lacksDomain, toFragment } from "./state.js";
 import { bytes, context, threshold, whole } from "./words.js";
 
 const NOT_LIMITED = Object.fromEntries(LIMITS.map((name) => [name, null]));
@@ -80,6 +80,7 @@ function follow(model, asked, show) {
     write(byId("context-title"), context(request, model));
     byId("threshold-reset").disabled = request.threshold === null;
     write(byId("threshold-note"), howCut(request));
+    if (lacksDomain(request, model)) return;
     try {
       Object.assign(shown, { preview: await ask(request), request });
     } catch (fault) {

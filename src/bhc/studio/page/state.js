@@ -17,10 +17,20 @@ export function body(request, model) {
   const asked = {};
   if (has("classes")) asked.classes = request.classes;
   if (has("budget")) asked.budget = request.budget;
-  if (has("features") && request.features !== null) asked.features = request.features;
+  if (has("features") && (request.features !== null || !model.optional)) asked.features = request.features ?? every(model);
   if (has("domain") && request.domain !== null) asked.domain = request.domain.token;
   for (const name of ["threshold", ...LIMITS]) if (request[name] !== null) asked[name] = request[name];
   return asked;
+}
+
+/** Whether something must be said that is not said yet: a model for domains alone needs one. */
+export function lacksDomain(request, model) {
+  return "domain" in model.conditions && !model.optional && request.domain === null;
+}
+
+/** The places of all features. */
+function every(model) {
+  return Array.from({ length: model.features.shape.reduce((product, side) => product * side, 1) }, (_, place) => place);
 }
 
 /** A value that tells its listeners when it changes. */
@@ -105,7 +115,7 @@ function packPlaces(places) {
 
 function unpackPlaces(text, model) {
   const places = [];
-  const size = model.features.shape.reduce((product, side) => product * side, 1);
+  const size = every(model).length;
   let place = 0;
   text.split(".").forEach((run, turn) => {
     for (let left = Number.parseInt(run, 36) || 0; left > 0 && place < size; left -= 1, place += 1) {

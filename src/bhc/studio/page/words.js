@@ -61,7 +61,7 @@ export function context(request, model) {
     else parts.push(`${classes.length === 1 ? "class" : "classes"} ${list(classes.map((one) => model.classes[one]))}`);
   }
   if (request.features !== null) parts.push(`${whole(request.features.length)} inputs`);
-  if (request.domain !== null) parts.push(`the domain of ${request.domain.name}`);
+  if (request.domain !== null) parts.push(`inputs like ${request.domain.name}`);
   if ("budget" in model.conditions) parts.push(`budget ${request.budget.toFixed(2)}`);
-  return parts.join(", ") || "every input";
+  return parts.join(", ") || "inputs of every kind";
 }
