@@ -1,7 +1,7 @@
 """An emitted network in the user's hands."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Compressed:
 
     network: QuantisedNetwork
     report: Report
+    packed: bytes | None = field(default=None, repr=False, compare=False)  # the file, where it was made already
 
     @cached_property
     def module(self) -> nn.Module:
@@ -100,7 +101,7 @@ class Compressed:
 
     def to_bytes(self) -> bytes:
         """The content of the ``.bhc`` file."""
-        return pack(self.network)
+        return pack(self.network) if self.packed is None else self.packed
 
     def parts(self) -> tuple[Part, ...]:
         """What the bytes of the ``.bhc`` file are for."""

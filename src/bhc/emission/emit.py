@@ -53,4 +53,4 @@ def emit(
     for note, kind in ((report.threshold_note, ThresholdWarning), (report.domain_note, DomainWarning)):
         if note is not None:
             warnings.warn(note, kind, stacklevel=3)
-    return Compressed(trial.finished, report)
+    return Compressed(trial.finished, report, trial.content)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from bhc.contexts import Context
 from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
-from bhc.graph import Graph
+from bhc.graph import INPUT, Graph
+from bhc.graph.graph import Apply
+from bhc.models import Normalise
 from bhc.training import TrainedModel
 
 HARD_IMAGES = 128
@@ -48,7 +50,7 @@ class Judge:
         if model.validation is None or context.domain is not None:
             return None
         classes = context.classes or tuple(range(model.network.num_classes))
-        if not set(classes) <= set(model.validation.labels.unique().tolist()):
+        if not set(classes) <= set(model.validation.present):
             return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
@@ -64,10 +66,14 @@ class Judge:
 
     def judge(self, graph: Graph) -> Verdict:
         """Run the network on all examples."""
-        logits = logits_of(graph, self.images)
+        logits = logits_of(graph, self._images)
         weight = None if self.weights is None else self.weights.to(logits.dtype)
         loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
         return Verdict(self._wrong(logits), float(loss), logits)
+
+    @cached_property
+    def _images(self) -> "Inputs":
+        return Inputs(self.images)
 
     def _wrong(self, logits: Tensor) -> float:
         """Wrong answers, each with the weight of its class; the sum is rounded as files store it."""
@@ -86,7 +92,7 @@ class Judge:
             return None
         if not self.as_stored:
             return logits_of(self.model.network.base_model, self.images)[:, list(self.classes)]
-        return answers[torch.isin(validation.labels, torch.tensor(self.classes))][:, list(self.classes)]
+        return answers[validation.places_of(self.classes)][:, list(self.classes)]
 
     @property
     def wrong_before(self) -> float | None:
@@ -121,11 +127,45 @@ class Judge:
         return expected_calibration_error(torch.softmax(logits, dim=1), self.labels, self.weights)
 
 
+class Inputs:
+    """Images for many networks that begin alike: what their first step makes of them is worked out once."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.parts = images.split(CHUNK)
+        self._begun: tuple[nn.Module, list[Tensor]] | None = None
+
+    def begun(self, first: nn.Module) -> list[Tensor]:
+        """The images after a first step without weights."""
+        if self._begun is None or not _same(self._begun[0], first):
+            self._begun = first, [first(part) for part in self.parts]
+        return self._begun[1]
+
+
 @torch.no_grad()
-def logits_of(graph: Graph, images: Tensor) -> Tensor:
+def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
     """What a network answers to images."""
     fast = unrolled(graph)
-    return torch.cat([fast(part) for part in images.split(CHUNK)])
+    inputs = images if isinstance(images, Inputs) else Inputs(images)
+    first = fast.steps[0]
+    if not isinstance(first.module, Normalise) or len(fast.readers[INPUT]) > 1:
+        return torch.cat([fast(part) for part in inputs.parts])
+    begun = inputs.begun(first.module)
+    return torch.cat([fast.run(part, _beginning_with(first.name)) for part in begun])
+
+
+def _beginning_with(name: str) -> Apply:
+    """Go through a graph whose step of that name was done before."""
+    return lambda step, *values: values[0] if step.name == name else step.module(*values)
+
+
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two steps normalise alike."""
+    return one is other or (
+        isinstance(one, Normalise)
+        and isinstance(other, Normalise)
+        and torch.equal(one.mean, other.mean)
+        and torch.equal(one.std, other.std)
+    )
 
 
 def _weights(labels: Tensor, frequencies: tuple[float, ...] | None) -> Tensor | None:  # (classes,)

@@ -5,6 +5,7 @@ The page is plain HTML, made here: it loads nothing from anywhere.
 
 import json
 from html import escape
+from math import prod
 from typing import Any
 
 from fastapi import FastAPI

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bhc.compressor import Compressor
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
@@ -216,8 +214,7 @@ class Service:
         sample = self.model.model.validation
         if sample is None or not 0 <= number < self._pictures() or not 0 <= label < self.model.network.num_classes:
             return None
-        image = sample.images[(sample.labels == label).nonzero().flatten()[number]]
-        return png((image.float() * (255 / self._full_scale())).round().clamp(0, 255).to(torch.uint8))
+        return png(sample.images[(sample.labels == label).nonzero().flatten()[number]])
 
     def _full_scale(self) -> float:
         """The largest value of an input."""
