@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from .conftest import Visitor, Visits, served
 
 FRAGMENT = "#classes=3.4&pin=classes%3D3.4&pin=classes%3D0.1&pin=classes%3D3.5.8"
-HEIGHTS = {1440: 1240, 375: 812}
+HEIGHTS = {1440: 1420, 375: 812}
 WIDER_THAN_THE_PAGE = """() => [...document.querySelectorAll("body *")]
     .filter((one) => !one.closest(".wide, .scroll, svg, .skip, .working, .classes canvas"))
     .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && one.getClientRects().length > 0)

@@ -1,6 +1,6 @@
 // One image, two answers: of the small network and of the one it was cut from.
 
-import { byId, h, keep, set, write } from "./dom.js";
+import { byId, h, keep, set, wordButton, write } from "./dom.js";
 import { drawingPad } from "./drawing.js";
 import { fullScale, paint, picture } from "./pictures.js";
 import { hideProblem, showProblem } from "./problems.js";
@@ -16,7 +16,10 @@ export function mountAnswers(model, asked) {
   byId("try").hidden = false;
   const chosen = { image: null, truth: null };
   const replies = mountReplies(model);
-  const ask = latest((request, image, signal) => service.answers({ ...body(request, model), image }, signal), { delay: 90 });
+  const ask = latest(
+    (request, image, signal) => service.answers({ ...body(request, model), image }, signal),
+    { delay: 90 },
+  );
   const update = () => {
     if (chosen.image === null || lacksDomain(asked.value, model)) return replies.clear();
     return ask(asked.value, chosen.image).then((answers) => replies.show(answers, chosen.truth), replies.refuse);
@@ -45,7 +48,7 @@ function drawable(model) {
 
 function mountPad(model, drawn) {
   const canvas = h("canvas", { class: "paper", role: "img", "aria-label": "Draw a digit here" });
-  const seen = h("canvas", { class: "seen", width: 28, height: 28, role: "img", "aria-label": "What the networks see" });
+  const seen = h("canvas", { class: "seen", role: "img", "aria-label": "What the networks see" });
   const empty = h("span", { class: "hint", "aria-hidden": "true" }, "Draw here");
   let waiting = false;
   const drawing = drawingPad(canvas, () => {
@@ -66,9 +69,12 @@ function mountPad(model, drawn) {
     empty.hidden = false;
     see(new Array(model.image_shape.reduce((product, side) => product * side, 1)).fill(0));
   };
-  const button = h("button", { class: "quiet", type: "button", onclick: () => { clear(); drawn(null); } }, "Clear");
-  byId("pad").append(h("div", { class: "sheet" }, canvas, empty),
-    h("div", { class: "row" }, h("span", { class: "view" }, seen, h("span", { class: "note" }, "as the networks see it")), button));
+  const button = wordButton("Clear", () => {
+    clear();
+    drawn(null);
+  });
+  const view = h("span", { class: "view" }, seen, h("span", { class: "note" }, "as the networks see it"));
+  byId("pad").append(h("div", { class: "sheet" }, canvas, empty), h("div", { class: "row" }, view, button));
   clear();
   return { clear, see };
 }
@@ -77,7 +83,7 @@ function mountPad(model, drawn) {
 function mountExamples(model, asked, chosen) {
   const box = h("div", { class: "thumbs", role: "group", "aria-label": "Example pictures" });
   byId("pad").append(box);
-  const release = () => box.querySelectorAll("[aria-pressed=true]").forEach((one) => set(one, { "aria-pressed": "false" }));
+  const release = () => [...box.children].forEach((one) => set(one, { "aria-pressed": "false" }));
   let shown = "";
   asked.listen(({ classes }) => {
     const wanted = classes.length ? exampleList(classes, model.pictures) : [];
@@ -94,7 +100,8 @@ function mountExamples(model, asked, chosen) {
         chosen(await image, label);
       };
       const name = `Picture ${number} of class ${model.classes[label]}`;
-      return h("button", { class: "thumb", type: "button", "aria-pressed": "false", "aria-label": name, onclick: press }, canvas);
+      const attributes = { class: "thumb", type: "button", "aria-pressed": "false", "aria-label": name };
+      return h("button", { ...attributes, onclick: press }, canvas);
     }));
   });
   return { release };
@@ -128,6 +135,7 @@ function mountReplies(model) {
       hideProblem(problem);
       columns.tailored.show(answers.tailored, model);
       columns.full.show(answers.full, model);
+      columns.full.box.hidden = answers.full === null; // the model began untrained
       write(verdict, inWords(answers, truth, model));
     },
   };
@@ -140,16 +148,20 @@ function reply(title) {
   const show = (answer, model) => {
     write(label, answer?.name ?? "–");
     const entries = answer === null || answer === undefined ? [] : strongest(answer);
-    keep(bars, entries, () => h("li", {}, h("span"), h("i", { "aria-hidden": "true" }, h("b")), h("span")), (row, one) => {
+    const make = () => h("li", {}, h("span"), h("i", { "aria-hidden": "true" }, h("b")), h("span"));
+    keep(bars, entries, make, (row, one) => {
       write(row.children[0], model.classes[one.label]);
       row.children[1].firstChild.style.width = `${(100 * one.probability).toFixed(1)}%`;
       write(row.children[2], `${(100 * one.probability).toFixed(1)} %`);
       row.classList.toggle("best", one.label === answer.label);
     });
-    const costs = answer ? [bytes(answer.bytes), `${whole(answer.weights)} weights`, `${whole(answer.flops)} FLOPs`] : [];
-    keep(cost, costs, () => h("li"), write);
+    keep(cost, answer ? costs(answer) : [], () => h("li"), write);
   };
   return { box: h("div", { class: "reply" }, h("h3", { class: "eyebrow" }, title), label, cost, bars), show };
+}
+
+function costs({ bytes: size, weights, flops }) {
+  return [bytes(size), `${whole(weights)} weights`, `${whole(flops)} FLOPs`];
 }
 
 function strongest({ classes, probabilities }) {
@@ -164,7 +176,10 @@ function inWords({ tailored, full }, truth, model) {
     const known = tailored.classes.map((label) => model.classes[label]);
     const foreign = !tailored.classes.includes(full.label);
     said.push(foreign ? `They differ: the tailored network knows only ${list(known)}.` : "They differ.");
-  } else if (full) said.push(`Both agree, with ${whole(full.flops / tailored.flops)} times fewer operations in the tailored one.`);
+  } else if (full) {
+    const times = whole(full.flops / tailored.flops);
+    said.push(`Both agree, with ${times} times fewer operations in the tailored one.`);
+  }
   if (truth !== null) said.push(`The picture is of class ${model.classes[truth]}.`);
   return said.join(" ");
 }

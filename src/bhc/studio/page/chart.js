@@ -35,7 +35,9 @@ export function root([low, high], range) {
     const powers = [-2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((multiple) => multiple * 10 ** power));
     const apart = Math.abs(range[1] - range[0]) / (2 * count);
     const clear = (kept, value) => Math.abs(scale(value) - scale(kept.at(-1))) >= apart;
-    return powers.filter((value) => value <= high).reduce((kept, value) => (clear(kept, value) ? [...kept, value] : kept), [low]);
+    return powers
+      .filter((value) => value <= high)
+      .reduce((kept, value) => (clear(kept, value) ? [...kept, value] : kept), [low]);
   };
   return scale;
 }

@@ -1,7 +1,8 @@
 // Up to four networks side by side.
 
-import { byId, h, write } from "./dom.js";
+import { byId, h, wordButton, write } from "./dom.js";
 import { silhouette } from "./network.js";
+import { sentence } from "./problems.js";
 import { service } from "./service.js";
 import { MOST_PINS, body } from "./state.js";
 import { bytes, context, percent, ratio, short, threshold } from "./words.js";
@@ -18,10 +19,10 @@ export function mountCompare(model, asked, pins) {
   function card({ request, preview, problem }, place) {
     const name = context(request, model);
     const remove = () => pins.change({ list: pins.value.list.filter((_, other) => other !== place) });
-    const back = h("button", { class: "quiet", type: "button", "aria-label": `Show ${name}`, onclick: () => asked.change(request) }, "Show");
-    const drop = h("button", { class: "quiet", type: "button", "aria-label": `Remove ${name}`, onclick: remove }, "Remove");
+    const back = wordButton("Show", () => asked.change(request), `Show ${name}`);
+    const drop = wordButton("Remove", remove, `Remove ${name}`);
     const inside = preview ? numbers(preview) : [h("p", { class: "note" }, problem ?? "…")];
-    return h("li", { class: "card" }, h("h3", {}, capital(name)), ...inside, h("div", { class: "row" }, back, drop));
+    return h("li", { class: "card" }, h("h3", {}, sentence(name)), ...inside, h("div", { class: "row" }, back, drop));
   }
 }
 
@@ -53,8 +54,4 @@ function numbers({ report, layers }) {
     h("p", { class: "times" }, ratio(report.pruning_ratio), h("small", {}, "×")),
     h("dl", {}, ...rows.flatMap(([term, value]) => [h("dt", {}, term), h("dd", {}, value)])),
   ];
-}
-
-function capital(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }

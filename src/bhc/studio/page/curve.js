@@ -19,7 +19,9 @@ export function mountCurve(box, choose) {
     s("g"), s("g"), s("line", { class: "reference" }), s("text", { class: "tick", "text-anchor": "end" }),
     s("path", { class: "curve" }), s("g", { class: "dots" }),
     s("g", { class: "here" }, s("circle", { r: 11, class: "halo" }), s("circle", { r: 5.5 }), s("text")),
-    s("text", { class: "axis", "text-anchor": "end" }, "times fewer weights →"), s("text", { class: "axis" }, "error, %, root scale"),
+    s("text", { class: "axis", "text-anchor": "end" }, "times fewer weights →"),
+    s("text", { class: "axis" }, "error, %, root scale"),
+    s("text", { class: "missing", y: 24 }, "No error is known: the run has no labelled images of this kind."),
   );
   svg.addEventListener("click", (event) => {
     const x = event.clientX - svg.getBoundingClientRect().left;
@@ -30,7 +32,9 @@ export function mountCurve(box, choose) {
     show(preview) {
       shown = preview;
       const { here } = preview;
-      set(svg, { "aria-label": `You are here: ${ratio(here.ratio)} times fewer weights, ${percent(here.error)} error` });
+      const known = here.error !== null || preview.curve.some((point) => point.error !== null);
+      const place = `You are here: ${ratio(here.ratio)} times fewer weights, ${percent(here.error)} error`;
+      set(svg, { "aria-label": known ? place : "No error is known", class: known ? "chart" : "chart unknown" });
       redraw();
     },
   };
@@ -52,15 +56,17 @@ function draw(svg, width, preview) {
 
   const ticks = x.ticks();
   const room = Math.ceil(ticks.length / Math.max(2, Math.floor((right - left) / 52)));
-  axisBelow(below, ticks.filter((_, place) => place % room === 0), x, { floor, format: (value) => `${Number(value.toPrecision(3))}×` });
+  const shown = ticks.filter((_, place) => place % room === 0);
+  axisBelow(below, shown, x, { floor, format: (value) => `${Number(value.toPrecision(3))}×` });
   axisLeft(beside, y.ticks(4), y, { left, right, format: (value) => String(Number(value.toFixed(2))) });
   set(across, { x: right, y: HEIGHT - 4 });
   set(up, { x: 0, y: 14 });
 
   const full = report.error_before;
   const before = full === null ? floor : y(full);
-  set(reference, { x1: left, x2: right, y1: before, y2: before, visibility: full === null ? "hidden" : null });
-  set(pretrained, { x: right, y: floor - before > 20 ? before + 15 : before - 6, visibility: full === null ? "hidden" : null });
+  const visibility = full === null ? "hidden" : null;
+  set(reference, { x1: left, x2: right, y1: before, y2: before, visibility });
+  set(pretrained, { x: right, y: floor - before > 20 ? before + 15 : before - 6, visibility });
   write(pretrained, `full network ${percent(full)}`);
 
   const place = (point) => [x(point.ratio), y(point.error)];

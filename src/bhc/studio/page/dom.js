@@ -12,6 +12,11 @@ export function s(name, attributes = {}, ...children) {
   return furnish(document.createElementNS(SVG, name), attributes, children);
 }
 
+/** A button of plain words; `label` is its name where the words alone would not do. */
+export function wordButton(words, onclick, label = null) {
+  return h("button", { class: "quiet", type: "button", "aria-label": label, onclick }, words);
+}
+
 /** The element with this id; that there is none is a fault of the page. */
 export function byId(id) {
   const found = document.getElementById(id);

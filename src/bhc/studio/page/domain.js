@@ -1,6 +1,6 @@
 // The kind of inputs, told by samples of which the service keeps the mean: a file, or pictures of some classes.
 
-import { byId, h, set, write } from "./dom.js";
+import { byId, h, set, wordButton, write } from "./dom.js";
 import { npyOf } from "./npy.js";
 import { picture } from "./pictures.js";
 import { hideProblem, showProblem } from "./problems.js";
@@ -8,12 +8,14 @@ import { service } from "./service.js";
 import { lacksDomain } from "./state.js";
 import { list } from "./words.js";
 
+const PICTURES = "pictures of";
+
 /** The upload of a model that knows of domains. */
 export function mountDomain(model, asked) {
   if (!model.domain) return;
   byId("domain-field").hidden = false;
   const problem = h("div", { class: "problem", role: "alert", hidden: true });
-  const forget = h("button", { class: "quiet", type: "button", onclick: () => asked.change({ domain: null }) }, "Forget it");
+  const forget = wordButton("Forget it", () => asked.change({ domain: null }));
   const shape = model.domain.shape.join(" × ");
   const help = `16 or more unlabelled inputs, an array (n × ${shape}) up to ${model.domain.full_scale}.`;
 
@@ -28,15 +30,16 @@ export function mountDomain(model, asked) {
   };
   const upload = fileDrop((file) => take(file, file.name));
   const pictures = pictureChips(model, (labels) => {
-    take(samplesOf(model, labels), `pictures of ${list(labels.map((label) => model.classes[label]))}`);
+    take(samplesOf(model, labels), `${PICTURES} ${list(labels.map((label) => model.classes[label]))}`);
   });
   const row = h("div", { class: "row" }, h("span", { class: "note" }, help), forget);
   byId("domain").append(upload.box, problem, row, ...(pictures ? [pictures.box] : []));
 
   asked.listen(({ domain }) => {
-    upload.say(domain === null || domain.name.startsWith("pictures of") ? "Choose a .npy file, or drop it here" : domain.name);
+    const byFile = domain !== null && !domain.name.startsWith(PICTURES);
+    upload.say(byFile ? domain.name : "Choose a .npy file, or drop it here");
     forget.hidden = domain === null;
-    if (domain === null || !domain.name.startsWith("pictures of")) pictures?.release();
+    if (byFile || domain === null) pictures?.release();
   });
   if (lacksDomain(asked.value, model)) pictures?.choose([0, 1]);
 }
@@ -70,7 +73,8 @@ function pictureChips(model, chosen) {
       press();
       if (pressed.size > 0) chosen([...pressed].sort((a, b) => a - b));
     };
-    return h("button", { class: "chip", type: "button", "aria-pressed": "false", "aria-label": `Pictures of ${name}`, onclick: toggle }, name);
+    const attributes = { class: "chip", type: "button", "aria-pressed": "false", "aria-label": `Pictures of ${name}` };
+    return h("button", { ...attributes, onclick: toggle }, name);
   });
   const choose = (labels) => {
     pressed.clear();
@@ -78,7 +82,8 @@ function pictureChips(model, chosen) {
     press();
     if (labels.length > 0) chosen(labels);
   };
-  const box = h("div", {}, h("p", { class: "note" }, "Or as in pictures of"), h("div", { class: "chips", role: "group" }, ...chips));
+  const row = h("div", { class: "chips", role: "group", "aria-label": "Inputs as in pictures of" }, ...chips);
+  const box = h("div", {}, h("p", { class: "note" }, "Or as in pictures of"), row);
   return { box, choose, release: () => choose([]) };
 }
 

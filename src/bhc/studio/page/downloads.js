@@ -11,8 +11,10 @@ const NAMES = { bhc: ".bhc", onnx: "ONNX", c: "C" };
 export function mountDownloads(model, asked, problem, named) {
   const forms = Object.keys(NAMES).filter((form) => model.formats.includes(form));
   byId("downloads").append(...forms.map((format) => {
-    const button = h("button", { class: format === "bhc" ? "button first" : "button", type: "button", "aria-label": `Download ${NAMES[format]}` });
-    button.append(format === "bhc" ? "Download .bhc" : NAMES[format]);
+    const own = format === "bhc"; // the form that stands first
+    const look = own ? "button first" : "button";
+    const attributes = { class: look, type: "button", "aria-label": `Download ${NAMES[format]}` };
+    const button = h("button", attributes, own ? "Download .bhc" : NAMES[format]);
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {

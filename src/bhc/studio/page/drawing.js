@@ -4,7 +4,7 @@ const PAD = 280; // pixels of the canvas, along both sides
 const STROKE = 20;
 const BOX = 20 / 28; // of a side: MNIST's digits fill a box of 20, centred by their mass
 
-/** Makes a canvas to draw on; `done` is called with nothing whenever the drawing changed. */
+/** Makes a canvas to draw on; `changed` is called whenever the drawing changed. */
 export function drawingPad(canvas, changed) {
   canvas.width = canvas.height = PAD;
   const brush = canvas.getContext("2d", { willReadFrequently: true });
@@ -41,7 +41,7 @@ export function drawingPad(canvas, changed) {
   };
 }
 
-/** The drawing scaled into its box and centred by its mass, as (1, rows, columns) values; null where nothing is drawn. */
+/** The drawing scaled into its box and centred by its mass, row by row; null where nothing is drawn. */
 function normalised(brush, [, rows, columns], fullScale) {
   const { data } = brush.getImageData(0, 0, PAD, PAD);
   const ink = measure(data);

@@ -10,10 +10,8 @@ export function mountFigures(box, strip) {
     const [value, note] = [h("dd"), h("dd", { class: "note" })];
     return { value, note, box: h("div", {}, h("dt", {}, name), value, note) };
   });
-  box.append(
-    h("p", { class: "large" }, large, h("span", { class: "times" }, "×"), h("span", { class: "note" }, "fewer weights")),
-    h("dl", {}, ...cells.map((cell) => cell.box)),
-  );
+  const unit = [h("span", { class: "times" }, "×"), h("span", { class: "note" }, "fewer weights")];
+  box.append(h("p", { class: "large" }, large, ...unit), h("dl", {}, ...cells.map((cell) => cell.box)));
   return {
     show({ report, emit_ms: spent }) {
       const rows = [

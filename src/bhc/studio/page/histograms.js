@@ -25,7 +25,11 @@ export function mountHistograms(model, box, choose, asked) {
   const handle = s("g", {
     class: "handle", role: "slider", tabindex: 0, "aria-label": "Threshold",
     "aria-valuemin": least, "aria-valuemax": most, "aria-orientation": "horizontal",
-  }, s("rect", { class: "grip", width: 56, height: 24, x: -28, y: 0, rx: 12 }), s("text", { y: 16.5, "text-anchor": "middle" }));
+  });
+  handle.append(
+    s("rect", { class: "grip", width: 56, height: 24, x: -28, y: 0, rx: 12 }),
+    s("text", { y: 16.5, "text-anchor": "middle" }),
+  );
   svg.append(
     s("defs", {}, s("clipPath", { id: "stays" }, s("rect")), s("clipPath", { id: "goes" }, s("rect"))),
     s("g"), s("g", { class: "rows" }), s("line", { class: "cut" }), handle,
@@ -39,10 +43,10 @@ export function mountHistograms(model, box, choose, asked) {
   };
   drags(svg, (x) => scale && move(scale.invert(x)));
   handle.addEventListener("keydown", (event) => {
-    const far = event.shiftKey ? 5 : 1;
+    const [near, far] = [STEP, 10 * STEP];
     const moves = {
-      ArrowLeft: value - STEP * far, ArrowDown: value - STEP * far, ArrowRight: value + STEP * far, ArrowUp: value + STEP * far,
-      PageDown: value - 10 * STEP, PageUp: value + 10 * STEP, Home: least, End: most,
+      ArrowLeft: value - near, ArrowDown: value - near, ArrowRight: value + near, ArrowUp: value + near,
+      PageDown: value - far, PageUp: value + far, Home: least, End: most,
     };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -84,9 +88,11 @@ function draw(svg, width, preview, value) {
   const make = () => s("g", {},
     s("path", { class: "stays", "clip-path": "url(#stays)" }), s("path", { class: "goes", "clip-path": "url(#goes)" }),
     s("line", { class: "floor" }), s("text", { class: "name" }), s("text", { class: "count", "text-anchor": "end" }));
-  keep(rows, histograms, make, (g, one, place) => drawRow(g, one, x, { base: HEAD + tall * (place + 1), tall, left, right, width }));
+  const frame = { tall, left, right, width };
+  keep(rows, histograms, make, (g, one, place) => drawRow(g, one, x, { base: HEAD + tall * (place + 1), ...frame }));
   set(knife, { x1: cut, x2: cut, y1: 24, y2: floor + 4 });
-  set(handle, { transform: `translate(${cut.toFixed(1)} 0)`, "aria-valuenow": value, "aria-valuetext": inWords(value) });
+  set(handle, { transform: `translate(${cut.toFixed(1)} 0)` });
+  set(handle, { "aria-valuenow": value, "aria-valuetext": inWords(value) });
   write(handle.querySelector("text"), inWords(value));
   return [floor + FOOT, x];
 }

@@ -11,7 +11,7 @@ import { mountFeatures } from "./features.js";
 import { mountFigures } from "./figures.js";
 import { mountHistograms } from "./histograms.js";
 import { mountNetwork } from "./network.js";
-import { hideProblem, showProblem } from "./problems.js";
+import { hideProblem, sentence, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
 import { mountBudget, mountLimits } from "./sliders.js";
 import { LIMITS, Store, body, fromFragment, lacksDomain, toFragment } from "./state.js";
@@ -67,7 +67,9 @@ function open(model) {
   remember(model, asked, pins);
 
   byId("threshold-reset").addEventListener("click", () => asked.change({ threshold: null }));
-  byId("pin").addEventListener("click", () => shown.preview && pins.change({ list: [...pins.value.list, { ...shown }] }));
+  byId("pin").addEventListener("click", () => {
+    if (shown.preview !== null) pins.change({ list: [...pins.value.list, { ...shown }] });
+  });
   byId("share").addEventListener("click", share);
 }
 
@@ -92,7 +94,7 @@ function follow(model, asked, show) {
     byId("answer").classList.remove("old", "waiting");
     const { notes } = shown.preview.report;
     byId("notes").hidden = notes.length === 0;
-    write(byId("notes"), notes.map((note) => `${note}.`).join(" "));
+    write(byId("notes"), notes.map((note) => `${sentence(note)}.`).join(" "));
     await show(shown.preview);
   });
   return shown;
@@ -135,7 +137,8 @@ function figureOf(preview, name) {
 
 function howCut(request) {
   if (request.threshold !== null) return `Cut at ${threshold(request.threshold)}, by hand.`;
-  return LIMITS.some((name) => request[name] !== null) ? "Cut where the limits are kept." : "Cut where training suggests.";
+  const limited = LIMITS.some((name) => request[name] !== null);
+  return limited ? "Cut where the limits are kept." : "Cut where training suggests.";
 }
 
 /** The name of a file: lenet-300-100-3-4. */

@@ -5,11 +5,13 @@ import { h, keep, s, set, write } from "./dom.js";
 import { whole } from "./words.js";
 
 const CLOSEST = 52; // pixels between two rows of units, before the picture scrolls
+const BAR = 7;
 
 /** The picture of the network; give its `show` an answer of the service. */
 export function mountNetwork(model, { box, table, lead }) {
   let shown = null;
-  const { svg, redraw } = figure(box, "The network, layer by layer", (chart, width) => draw(chart, width, model, shown));
+  const title = "The network, layer by layer";
+  const { svg, redraw } = figure(box, title, (chart, width) => draw(chart, width, model, shown));
   const parts = ["outline", "kept", "pixels", "bars", "labels", "names"];
   svg.append(...parts.map((name) => s("g", { class: name })));
   return {
@@ -17,7 +19,8 @@ export function mountNetwork(model, { box, table, lead }) {
       shown = preview;
       const { weights_after, weights_before } = preview.report;
       const kept = `${whole(weights_after)} of ${whole(weights_before)} weights stay.`;
-      write(lead, `${kept} Outlined is the original, filled what is kept; heights grow with the square root of the units.`);
+      const scale = "heights grow with the square root of the units";
+      write(lead, `${kept} Outlined is the original, filled what is kept; ${scale}.`);
       set(svg, { "aria-label": `${kept} ${preview.layers.map(inWords).join(" ")}` });
       redraw();
       table.replaceChildren(asTable(preview.layers));
@@ -64,17 +67,21 @@ function draw(svg, room, model, preview) {
     return `${line([[x0, middle - y0], [x1, middle - y1], [x1, middle + y1], [x0, middle + y0]])}Z`;
   };
   keep(outline, bands, () => s("path"), (path, one) => set(path, { d: band("before")(one) }));
-  keep(kept, bands, () => s("path"), (path, one) => set(path, { d: band("after")(one), class: one.to.joint ? "joint" : null }));
+  keep(kept, bands, () => s("path"), (path, one) => {
+    set(path, { d: band("after")(one), class: one.to.joint ? "joint" : null });
+  });
   drawPixels(pixels, picture, side, top);
   keep(bars, columns, () => s("g", {}, s("rect", { class: "was" }), s("rect", { class: "is" })), (g, column, place) => {
     g.toggleAttribute("hidden", side > 0 && place === 0);
-    [["before", 7], ["after", 7]].forEach(([pick, thick], which) => {
+    ["before", "after"].forEach((pick, which) => {
       const tall = size(column[pick]);
-      set(g.children[which], { x: at(place) - thick / 2, y: middle - tall / 2, width: thick, height: tall, rx: Math.min(2, tall / 2) });
+      const corner = Math.min(2, tall / 2);
+      set(g.children[which], { x: at(place) - BAR / 2, y: middle - tall / 2, width: BAR, height: tall, rx: corner });
     });
   });
   const close = (width - right - first) / (columns.length - 1) < 78;
-  keep(labels, columns, () => s("g", {}, s("text", { class: "count" }), s("text", { class: "of" })), (g, column, place) => {
+  const label = () => s("g", {}, s("text", { class: "count" }), s("text", { class: "of" }));
+  keep(labels, columns, label, (g, column, place) => {
     const x = side > 0 && place === 0 ? side / 2 : at(place);
     g.children[0].textContent = whole(column.after);
     g.children[1].textContent = `of ${whole(column.before)}`;
@@ -123,7 +130,8 @@ function drawPixels(group, picture, side, top) {
 /** Pixels that a first layer still reads; null where it reads no single pixels. */
 function pixelsRead(model, layer) {
   const [channels, rows, columns] = model.image_shape;
-  if (layer.kind !== "linear" || layer.kept_inputs === null || layer.inputs_before !== channels * rows * columns) return null;
+  const single = layer.kind === "linear" && layer.inputs_before === channels * rows * columns;
+  if (!single || layer.kept_inputs === null) return null;
   return { rows, columns, places: new Set(layer.kept_inputs.map((place) => place % (rows * columns))) };
 }
 
@@ -146,7 +154,9 @@ function sizes(columns, height) {
 }
 
 function inWords(layer) {
-  return `${layer.name}: ${layer.inputs_after} of ${layer.inputs_before} inputs, ${layer.outputs_after} of ${layer.outputs_before} outputs, ${layer.bits} bits.`;
+  const inputs = `${layer.inputs_after} of ${layer.inputs_before} inputs`;
+  const outputs = `${layer.outputs_after} of ${layer.outputs_before} outputs`;
+  return `${layer.name}: ${inputs}, ${outputs}, ${layer.bits} bits.`;
 }
 
 function asTable(layers) {

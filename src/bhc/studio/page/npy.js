@@ -10,7 +10,6 @@ export function npyOf(images, shape) {
   const before = MAGIC.length + 2;
   const padding = (ALIGNED - ((before + facts.length + 1) % ALIGNED)) % ALIGNED;
   const header = new TextEncoder().encode(`${facts}${" ".repeat(padding)}\n`);
-  return new Blob([
-    Uint8Array.from([...MAGIC, header.length & 0xff, header.length >> 8]), header, ...images.map((image) => Uint8Array.from(image)),
-  ]);
+  const head = Uint8Array.from([...MAGIC, header.length & 0xff, header.length >> 8]);
+  return new Blob([head, header, ...images.map((image) => Uint8Array.from(image))]);
 }

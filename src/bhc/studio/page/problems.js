@@ -16,6 +16,7 @@ export function hideProblem(box) {
   box.replaceChildren();
 }
 
-function sentence(text) {
+/** The service's words begin small, as a command line's do. */
+export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -6,6 +6,7 @@ import { bytes, percent, short } from "./words.js";
 
 const FINENESS = 200; // places of a slider
 const LEAST = 100; // bytes or FLOPs
+const ERRORS = [0.05, 20]; // percent
 
 /** The slider of a model that weighs size. */
 export function mountBudget(model, asked) {
@@ -16,7 +17,8 @@ export function mountBudget(model, asked) {
   const output = h("output");
   range.addEventListener("input", () => asked.change({ budget: Number(range.value) }));
   const ends = h("span", { class: "ends" }, h("span", {}, "accuracy first"), h("span", {}, "smallest"));
-  byId("budget").append(h("div", { class: "slider" }, h("span", { class: "note" }, "How much size matters"), output, range, ends));
+  const caption = h("span", { class: "note" }, "How much size matters");
+  byId("budget").append(h("div", { class: "slider" }, caption, output, range, ends));
   asked.listen(({ budget }) => {
     range.value = String(budget);
     fill(range, (budget - low) / (high - low));
@@ -29,7 +31,7 @@ export function mountLimits(model, asked, suggest) {
   const kinds = {
     max_bytes: { title: "File", label: "Most bytes of the file", ends: [LEAST, model.bytes_before], say: bytes },
     max_flops: { title: "FLOPs", label: "Most FLOPs", ends: [LEAST, model.flops_before], say: short },
-    max_error: { title: "Validation error", label: "Highest validation error in percent", ends: [0.05, 20], say: percent },
+    max_error: { title: "Validation error", label: "Highest validation error in percent", ends: ERRORS, say: percent },
   };
   byId("limits").append(...LIMITS.map((name) => limit(name, kinds[name], asked, suggest)));
 }
@@ -39,10 +41,12 @@ function limit(name, { title, label, ends, say }, asked, suggest) {
   const box = h("input", { type: "checkbox", id: name });
   const number = h("input", { type: "number", "aria-label": label, min: 0, step: "any" });
   const range = h("input", { type: "range", min: 0, max: FINENESS, "aria-label": `${label}, slider` });
-  const slider = h("div", { class: "slider" }, range, h("span", { class: "ends" }, ...ends.map((end) => h("span", {}, say(end)))));
+  const marks = h("span", { class: "ends" }, ...ends.map((end) => h("span", {}, say(end))));
+  const slider = h("div", { class: "slider" }, range, marks);
   // A limit looks for the threshold by itself, so one that was set by hand goes.
   const choose = (value) => asked.change({ [name]: value, threshold: null });
-  box.addEventListener("change", () => choose(box.checked ? rounded(suggest(name) ?? Math.sqrt(ends[0] * ends[1])) : null));
+  const first = () => rounded(suggest(name) ?? Math.sqrt(ends[0] * ends[1]));
+  box.addEventListener("change", () => choose(box.checked ? first() : null));
   range.addEventListener("input", () => choose(rounded(scale.value(Number(range.value)))));
   number.addEventListener("change", () => choose(number.value === "" ? null : Number(number.value)));
   asked.listen((request) => {

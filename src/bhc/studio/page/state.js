@@ -17,7 +17,8 @@ export function body(request, model) {
   const asked = {};
   if (has("classes")) asked.classes = request.classes;
   if (has("budget")) asked.budget = request.budget;
-  if (has("features") && (request.features !== null || !model.optional)) asked.features = request.features ?? every(model);
+  const missing = request.features !== null;
+  if (has("features") && (missing || !model.optional)) asked.features = request.features ?? every(model);
   if (has("domain") && request.domain !== null) asked.domain = request.domain.token;
   for (const name of ["threshold", ...LIMITS]) if (request[name] !== null) asked[name] = request[name];
   return asked;
