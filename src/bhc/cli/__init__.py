@@ -15,6 +15,7 @@ from bhc.cli.evaluate import evaluate_command
 from bhc.cli.export import export_command
 from bhc.cli.inspect import inspect_command
 from bhc.cli.pretrain import pretrain_command
+from bhc.cli.pull import pull_command
 from bhc.cli.serve import serve_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate_command,
     "inspect": inspect_command,
     "serve": serve_command,
+    "pull": pull_command,
 }
 
 

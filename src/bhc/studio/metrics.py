@@ -3,7 +3,7 @@
 import os
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
@@ -25,8 +25,8 @@ class Metrics:
         self.seconds[route] += seconds
         self.buckets[route][bisect_left(EDGES, seconds)] += 1
 
-    def text(self, gauges: Mapping[str, tuple[str, float]], memory: Mapping[str, int | None]) -> str:
-        """Everything, with ``gauges`` (help and value by name) and the processes of which memory is told."""
+    def text(self, gauges: Mapping[str, tuple[str, float]], processes: Mapping[str, int | None]) -> str:
+        """Everything, with ``gauges`` (help and value by name) and the processes that are measured."""
         lines = [
             *_family("bhc_requests_total", "counter", "Requests by route and status."),
             *(
@@ -42,11 +42,12 @@ class Metrics:
         ]
         for name, (meaning, value) in gauges.items():
             lines += [*_family(name, "counter" if name.endswith("_total") else "gauge", meaning), f"{name} {value:g}"]
-        lines += _family("bhc_resident_bytes", "gauge", "Resident memory by process.")
-        for process, number in memory.items():
-            size = None if number is None else resident_bytes(number)
-            if size is not None:
-                lines.append(f'bhc_resident_bytes{{process="{process}"}} {size}')
+        for name, (kind, meaning, measure) in MEASURES.items():
+            lines += _family(name, kind, meaning)
+            for process, number in processes.items():
+                value = None if number is None else measure(number)
+                if value is not None:
+                    lines.append(f'{name}{{process="{process}"}} {value}')
         return "\n".join(lines) + "\n"
 
     def _histogram(self, route: str) -> list[str]:
@@ -67,6 +68,21 @@ def resident_bytes(process: int) -> int | None:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def cpu_seconds(process: int) -> float | None:
+    """CPU time that a process has used; None where the system does not say."""
+    try:
+        ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
+
+
+MEASURES: dict[str, tuple[str, str, Callable[[int], float | None]]] = {
+    "bhc_resident_bytes": ("gauge", "Resident memory by process.", resident_bytes),
+    "bhc_cpu_seconds_total": ("counter", "CPU time by process.", cpu_seconds),
+}
 
 
 def _family(name: str, kind: str, meaning: str) -> list[str]:
