@@ -25,6 +25,7 @@ from tests.conftest import QUICK
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_SECONDS, SHUTDOWN_SECONDS = 60, 20
+QUIET_MS, STEP_MS = 200, 20
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +112,12 @@ class Visitor:
         self.page = page
         self.complaints: list[str] = []
         self.requests: list[Request] = []
+        self.pending: set[Request] = set()
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("request", lambda request: self.requests.append(request))
+        page.on("request", self._note)
+        page.on("requestfinished", lambda request: self.pending.discard(request))
+        page.on("requestfailed", lambda request: self.pending.discard(request))
 
     def open(self, address: str) -> "Visitor":
         """Goes to the studio and waits for its first network."""
@@ -128,14 +132,20 @@ class Visitor:
         return [request for request in self.requests if urlsplit(request.url).path == path]
 
     def settle(self) -> None:
-        """Waits until nothing is asked any more."""
-        self.page.wait_for_timeout(120)  # longer than the page waits for the next change
-        self.page.wait_for_load_state("networkidle")
+        """Waits until nothing has been asked for longer than the page waits for the next change."""
+        quiet = 0
+        while quiet < QUIET_MS:
+            self.page.wait_for_timeout(STEP_MS)
+            quiet = 0 if self.pending else quiet + STEP_MS
 
     def assert_content(self, home: str) -> None:
         """No error on the console, and no request to anywhere else."""
         assert self.complaints == []
         assert [request.url for request in self.requests if not request.url.startswith((home, "blob:"))] == []
+
+    def _note(self, request: Request) -> None:
+        self.requests.append(request)
+        self.pending.add(request)
 
     def _hear(self, message: ConsoleMessage) -> None:
         refused = "the server responded with a status of 4" in message.text  # the browser's own note of a refusal
