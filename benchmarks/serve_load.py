@@ -3,10 +3,10 @@
     python benchmarks/serve_load.py RUN [--clients 16] [--seconds 60] [--workers 2] [--hostile] [--out FILE]
 
 The cache is off, so every network is made for its request. Printed are networks a second, times from request to answer,
-requests that failed, and how much memory the service's processes gained after the warm-up; and the CPU time of a network,
-which says more where the machine is busy with other things. With ``--hostile`` others send what no good client would at
-the same time (oversized, malformed, slow, of the wrong type, paths that lead elsewhere); then networks are also compared
-with those that the library makes for the same requests.
+requests that failed, how much memory the service's processes gained after the warm-up, and the CPU time of a network,
+which says more where the machine is busy with other things. With ``--hostile`` others send what no good client would
+(oversized, malformed, slow, of the wrong type, paths that lead elsewhere); then networks are also compared with those
+that the library makes for the same requests.
 """
 
 import argparse

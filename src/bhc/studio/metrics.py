@@ -45,9 +45,9 @@ class Metrics:
         for name, (kind, meaning, measure) in MEASURES.items():
             lines += _family(name, kind, meaning)
             for process, number in processes.items():
-                value = None if number is None else measure(number)
-                if value is not None:
-                    lines.append(f'{name}{{process="{process}"}} {value}')
+                measured = None if number is None else measure(number)
+                if measured is not None:
+                    lines.append(f'{name}{{process="{process}"}} {measured}')
         return "\n".join(lines) + "\n"
 
     def _histogram(self, route: str) -> list[str]:
