@@ -2,11 +2,12 @@
 
 import { axisBelow, figure, linear, steppedArea } from "./chart.js";
 import { keep, s, set, write } from "./dom.js";
-import { threshold as inWords, whole } from "./words.js";
+import { fitted, threshold as inWords, whole } from "./words.js";
 
 const HEAD = 34;
 const FOOT = 26;
-const SIDES = { left: 96, right: 74 };
+const SIDES = { left: 96, widest: 168, right: 74 };
+const LETTER = 6.8; // pixels of one in a name
 const STEP = 0.05;
 const WHICH = { in: "inputs", out: "outputs", weight: "weights" };
 
@@ -77,7 +78,9 @@ function draw(svg, width, preview, value) {
   if (preview === null) return [280, null];
   const { histograms } = preview;
   const tall = histograms.length <= 8 ? 44 : 28;
-  const [left, right] = [SIDES.left, width - SIDES.right];
+  const longest = Math.max(...histograms.map((one) => nameOf(one).length)) * LETTER + 8;
+  const widest = Math.min(SIDES.widest, width / 3);
+  const [left, right] = [Math.min(Math.max(SIDES.left, longest), widest), width - SIDES.right];
   const floor = HEAD + tall * histograms.length;
   const x = linear(reach(histograms, value), [left, right]);
   const cut = Math.min(right, Math.max(left, x(value)));
@@ -97,7 +100,8 @@ function draw(svg, width, preview, value) {
   return [floor + FOOT, x];
 }
 
-function drawRow(group, { layer, which, edges, counts, kept }, x, { base, tall, left, right, width }) {
+function drawRow(group, histogram, x, { base, tall, left, right, width }) {
+  const { edges, counts, kept } = histogram;
   const most = Math.sqrt(Math.max(...counts, 1));
   // Heights are roots of counts: the few units between the heaps matter most.
   const y = (count) => base - (Math.sqrt(count) / most) * (tall - 9);
@@ -112,8 +116,12 @@ function drawRow(group, { layer, which, edges, counts, kept }, x, { base, tall, 
   set(floor, { x1: left, x2: right, y1: base, y2: base });
   set(name, { x: 0, y: base - 6 });
   set(count, { x: width, y: base - 6 });
-  write(name, `${layer} ${WHICH[which]}`);
+  write(name, fitted(nameOf(histogram), Math.floor((left - 4) / LETTER)));
   write(count, `${whole(kept)} of ${whole(counts.reduce((sum, one) => sum + one, 0))}`);
+}
+
+function nameOf({ layer, which }) {
+  return `${layer} ${WHICH[which]}`;
 }
 
 /** The bins that hold anything, and the threshold, in whole numbers. */

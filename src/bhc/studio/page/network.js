@@ -2,10 +2,12 @@
 
 import { figure, line } from "./chart.js";
 import { h, keep, s, set, write } from "./dom.js";
-import { whole } from "./words.js";
+import { fitted, whole } from "./words.js";
 
-const CLOSEST = 52; // pixels between two rows of units, before the picture scrolls
+const CLOSEST = 40; // pixels between two rows of units, before the picture scrolls
 const BAR = 7;
+const LETTER = 6.8; // pixels of a small one
+const LEAST_LETTERS = 7; // fewer of a longer name say nothing
 
 /** The picture of the network; give its `show` an answer of the service. */
 export function mountNetwork(model, { box, table, lead }) {
@@ -50,9 +52,10 @@ function draw(svg, room, model, preview) {
   const height = room < 480 ? 124 : 230;
   const side = picture === null ? 0 : height;
   const names = report.classes.map((label) => model.classes[label]);
-  const right = Math.max(...names.map((name) => name.length)) * 7 + 24;
+  const right = Math.max(...names.map((name) => name.length)) * LETTER + 24;
   const width = Math.max(room, side + (columns.length - 1) * CLOSEST + right);
   svg.parentElement.classList.toggle("wide", width > room);
+  set(svg.parentElement, { tabindex: width > room ? 0 : null }); // keys can scroll it then
   const top = 34, middle = top + height / 2, bottom = top + height;
   const size = sizes(columns, height);
   const first = side || 14;
@@ -79,7 +82,7 @@ function draw(svg, room, model, preview) {
       set(g.children[which], { x: at(place) - BAR / 2, y: middle - tall / 2, width: BAR, height: tall, rx: corner });
     });
   });
-  const close = (width - right - first) / (columns.length - 1) < 78;
+  const spacing = (width - right - first) / (columns.length - 1);
   const label = () => s("g", {}, s("text", { class: "count" }), s("text", { class: "of" }));
   keep(labels, columns, label, (g, column, place) => {
     const x = side > 0 && place === 0 ? side / 2 : at(place);
@@ -88,17 +91,19 @@ function draw(svg, room, model, preview) {
     set(g.children[0], { x, y: bottom + 24 });
     set(g.children[1], { x, y: bottom + 40 });
   });
-  drawNames(nameTags, bands, names, { at, middle, top, height, close, end: at(columns.length - 1) + 12 });
+  drawNames(nameTags, bands, names, { at, middle, top, height, spacing, end: at(columns.length - 1) + 12 });
   return bottom + 50;
 }
 
 /** Bits and names over the bands, classes at the end. */
-function drawNames(group, bands, classes, { at, middle, top, height, close, end }) {
+function drawNames(group, bands, classes, { at, middle, top, height, spacing, end }) {
+  const letters = Math.floor((spacing - 4) / LETTER);
   const tags = bands.filter(({ to }) => !to.joint).flatMap(({ to, place }) => {
     const x = (at(place) + at(place + 1)) / 2;
-    const bits = close ? `${to.layer.bits} b` : `${to.layer.bits} ${to.layer.bits === 1 ? "bit" : "bits"}`;
+    const bits = spacing < 78 ? `${to.layer.bits} b` : `${to.layer.bits} ${to.layer.bits === 1 ? "bit" : "bits"}`;
+    const { name } = to.layer;
     return [
-      { text: to.layer.name, x, y: top - 20, kind: "layer" },
+      { text: name.length > letters && letters < LEAST_LETTERS ? "" : fitted(name, letters), x, y: top - 20, kind: "layer" },
       { text: bits, x, y: top - 5, kind: "bits" },
     ];
   });

@@ -46,6 +46,11 @@ export function milliseconds(number) {
   return number < 100 ? `${number.toFixed(1)} ms` : `${WHOLE.format(number)} ms`;
 }
 
+/** A name that fits: the end of a layer's name says more than its beginning. */
+export function fitted(name, letters) {
+  return name.length <= letters ? name : `…${name.slice(name.length - Math.max(1, letters - 1))}`;
+}
+
 /** "3, 4 and 7". */
 export function list(words) {
   if (words.length < 2) return words.join("");
