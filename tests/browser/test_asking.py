@@ -136,6 +136,24 @@ def test_the_threshold_is_dragged_and_moved_by_keys(visit: Visits, address: str)
     assert "threshold" not in last_asked(visitor)
 
 
+def test_networks_come_while_the_handle_still_moves(visit: Visits, address: str) -> None:
+    visitor = visit(address)
+    visitor.settle()
+    before = len(visitor.asked("/v1/previews"))
+    handle = visitor.page.get_by_role("slider", name="Threshold")
+    handle.scroll_into_view_if_needed()
+    box = handle.bounding_box()
+    assert box is not None
+    visitor.page.mouse.move(box["x"] + 28, box["y"] + 12)
+    visitor.page.mouse.down()
+    for step in range(60):
+        visitor.page.mouse.move(box["x"] + 28 - step, box["y"] + 12)
+        visitor.page.wait_for_timeout(20)
+    asked = len(visitor.asked("/v1/previews")) - before
+    visitor.page.mouse.up()
+    assert 2 <= asked < 40, "neither none until it rests nor one for each step"
+
+
 def test_a_touch_drags_the_threshold(visit: Visits, address: str) -> None:
     visitor = visit(address, width=375, has_touch=True, is_mobile=True)
     handle = visitor.page.get_by_role("slider", name="Threshold")

@@ -19,6 +19,7 @@ import { bytes, context, threshold, whole } from "./words.js";
 
 const NOT_LIMITED = Object.fromEntries(LIMITS.map((name) => [name, null]));
 const SAID_FOR = 2500; // milliseconds
+const NOTED_AFTER = 200;
 
 start();
 
@@ -64,13 +65,13 @@ function open(model) {
   mountDownloads(model, asked, byId("problem"), () => stem(asked.value, model));
   mountCompare(model, asked, pins);
   mountAnswers(model, asked);
-  remember(model, asked, pins);
+  const address = remember(model, asked, pins);
 
   byId("threshold-reset").addEventListener("click", () => asked.change({ threshold: null }));
   byId("pin").addEventListener("click", () => {
     if (shown.preview !== null) pins.change({ list: [...pins.value.list, { ...shown }] });
   });
-  byId("share").addEventListener("click", share);
+  byId("share").addEventListener("click", () => share(address()));
 }
 
 /** Asks anew at every change; what is returned always holds the last answer and what it was asked for. */
@@ -100,24 +101,33 @@ function follow(model, asked, show) {
   return shown;
 }
 
-/** Keeps the address in step with what is asked, and what is asked with the address. */
+/** Keeps the address in step with what is asked, and what is asked with the address; gives the way to the address. */
 function remember(model, asked, pins) {
+  let timer;
   const note = () => {
+    clearTimeout(timer);
     history.replaceState(null, "", `#${toFragment(asked.value, pins.value.list.map((pin) => pin.request))}`);
+    return location.href;
   };
-  asked.listen(note);
-  pins.listen(note);
+  // Browsers refuse to write the address as often as a handle moves.
+  const soon = () => {
+    clearTimeout(timer);
+    timer = setTimeout(note, NOTED_AFTER);
+  };
+  asked.listen(soon);
+  pins.listen(soon);
   addEventListener("hashchange", () => {
     const wanted = fromFragment(location.hash, model);
     pins.change({ list: wanted.pins.map(unfilled) });
     asked.change(wanted.request);
   });
+  return note;
 }
 
-async function share() {
+async function share(link) {
   const said = byId("said");
   try {
-    await navigator.clipboard.writeText(location.href);
+    await navigator.clipboard.writeText(link);
     write(said, "Copied.");
   } catch {
     write(said, "The address of this page is the link.");

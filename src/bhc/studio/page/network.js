@@ -102,8 +102,9 @@ function drawNames(group, bands, classes, { at, middle, top, height, spacing, en
     const x = (at(place) + at(place + 1)) / 2;
     const bits = spacing < 78 ? `${to.layer.bits} b` : `${to.layer.bits} ${to.layer.bits === 1 ? "bit" : "bits"}`;
     const { name } = to.layer;
+    const readable = name.length <= letters || letters >= LEAST_LETTERS;
     return [
-      { text: name.length > letters && letters < LEAST_LETTERS ? "" : fitted(name, letters), x, y: top - 20, kind: "layer" },
+      { text: readable ? fitted(name, letters) : "", x, y: top - 20, kind: "layer" },
       { text: bits, x, y: top - 5, kind: "bits" },
     ];
   });

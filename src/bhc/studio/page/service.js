@@ -72,32 +72,44 @@ async function refusal(response) {
 }
 
 /**
- * Asks for the newest only: waits until nothing was wanted for `delay` ms, gives up what is under way when something
- * newer is wanted, and drops answers that come too late. `busy` is told when an answer is worth waiting for, after
- * `patience` ms, so that quick ones show nothing.
+ * Asks for the newest only. One question is under way at a time: the next begins when it is answered, or takes its
+ * place after `grace` ms. What comes in between is not asked at all, and no answer is shown after a newer one. `busy` is
+ * told of what takes longer than `patience` ms, so that quick answers show nothing.
  */
-export function latest(work, { delay = 60, patience = 180, busy = () => {} } = {}) {
-  let timer, slow, running;
-  return function want(...given) {
+export function latest(work, { delay = 40, grace = 250, patience = 180, busy = () => {} } = {}) {
+  let wanted = null;
+  let running = null;
+  let timer, slow;
+
+  async function next() {
     clearTimeout(timer);
-    return new Promise((answer, refuse) => {
-      timer = setTimeout(async () => {
-        running?.abort();
-        clearTimeout(slow);
-        const mine = (running = new AbortController());
-        slow = setTimeout(() => busy(true), patience);
-        try {
-          const result = await work(...given, mine.signal);
-          if (mine === running) answer(result);
-        } catch (fault) {
-          if (mine === running && fault.name !== "AbortError") refuse(fault);
-        } finally {
-          if (mine === running) {
-            clearTimeout(slow);
-            busy(false);
-          }
-        }
-      }, delay);
-    });
-  };
+    timer = undefined;
+    if (wanted === null) return;
+    const left = running === null ? 0 : running.since + grace - performance.now();
+    if (left > 0) {
+      timer = setTimeout(next, left);
+      return;
+    }
+    running?.abort.abort();
+    const mine = { ...wanted, since: performance.now(), abort: new AbortController() };
+    [running, wanted] = [mine, null];
+    clearTimeout(slow);
+    slow = setTimeout(() => busy(true), patience);
+    try {
+      const result = await work(...mine.given, mine.abort.signal);
+      if (mine === running) mine.answer(result);
+    } catch (fault) {
+      if (mine === running) mine.refuse(fault);
+    }
+    if (mine !== running) return;
+    running = null;
+    clearTimeout(slow);
+    busy(false);
+    next();
+  }
+
+  return (...given) => new Promise((answer, refuse) => {
+    wanted = { given, answer, refuse };
+    timer ??= setTimeout(next, delay);
+  });
 }
