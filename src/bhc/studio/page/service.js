@@ -73,8 +73,8 @@ async function refusal(response) {
 
 /**
  * Asks for the newest only. One question is under way at a time: the next begins when it is answered, or takes its
- * place after `grace` ms. What comes in between is not asked at all, and no answer is shown after a newer one. `busy` is
- * told of what takes longer than `patience` ms, so that quick answers show nothing.
+ * place after `grace` ms. What comes in between is not asked at all, and no answer is shown after a newer one. What
+ * takes longer than `patience` ms is told to `busy`, so that quick answers show nothing.
  */
 export function latest(work, { delay = 40, grace = 250, patience = 180, busy = () => {} } = {}) {
   let wanted = null;
