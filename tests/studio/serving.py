@@ -42,11 +42,13 @@ class Serving:
         self.process, self.port = process, port
         self.url = f"http://127.0.0.1:{port}"
         self.said: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
-        self.said.extend(iter(self.process.stderr.readline, ""))
+        for line in self.process.stderr:
+            self.said.append(line)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -108,17 +110,17 @@ def serving(run: Path, *options: str) -> Iterator[Serving]:
     """A service on a free port, ended however the test ends."""
     words = command("serve", str(run), "--port", "0", *options)
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stderr is not None
     try:
-        assert process.stderr is not None
         first = process.stderr.readline()
         found = ADDRESS.search(first)
         assert found is not None, first + process.stderr.read()
-        yield Serving(process, int(found[1]))
+        started = Serving(process, int(found[1]))
+        yield started
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE)
+        started.listener.join(PATIENCE)
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+        process.kill()
+        process.wait()
+        process.stderr.close()

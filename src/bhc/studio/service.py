@@ -72,6 +72,8 @@ class Service:
     def request(self, given: Mapping[str, Any]) -> Request:
         """A request as JSON has it, checked."""
         said = dict(given)
+        if "precision" in said:  # an object in Python, nothing that JSON could say
+            self.model.space.resolve({"precision": said["precision"]})
         float32 = bool(said.pop("float32", False))
         if isinstance(said.get("domain"), str) and "domain" in self.model.space.conditions:
             said["domain"] = from_token(said["domain"], self.model.network.input_shape)
