@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import time
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,11 +71,13 @@ class Client:
         connection = self.kind(self.host, self.port, timeout=self.timeout)
         try:
             connection.request("POST", self.path + path, body, self.headers | {"Content-Type": kind})
-            answer = connection.getresponse()
-            content = answer.read(LARGEST_ANSWER + 1)
-            if len(content) > LARGEST_ANSWER:
-                raise BhcError(f"{self.url} sent more than {LARGEST_ANSWER:,} bytes")
-            return content, answer
+            with connection.getresponse() as answer:
+                content = answer.read(LARGEST_ANSWER + 1)
+                if len(content) > LARGEST_ANSWER:
+                    raise BhcError(f"{self.url} sent more than {LARGEST_ANSWER:,} bytes")
+                if answer.length:  # what was promised and did not come
+                    raise IncompleteRead(content, answer.length)
+                return content, answer
         finally:
             connection.close()
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bhc.compressor import Compressor
-from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains
+from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, SampleMean
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.studio.answers import answer, as_input
@@ -235,8 +237,10 @@ class Service:
                     asked["budget"] = 1
                 case FeatureSubsets() if not space.optional:
                     asked["features"] = list(range(part.num_features))
-                case InputDomains() if not space.optional and sample is not None:
-                    asked["domain"] = to_token(part.mean_of(sample.images[:LARGEST_EXAMPLE]))
+                case InputDomains() if not space.optional:
+                    grey = SampleMean(torch.full(part.image_shape, part.full_scale / 2), LARGEST_EXAMPLE)
+                    seen = None if sample is None else part.mean_of(sample.images[:LARGEST_EXAMPLE])
+                    asked["domain"] = to_token(seen or grey)
         return asked
 
 

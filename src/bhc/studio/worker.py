@@ -6,6 +6,7 @@ may be stopped at any moment and its request be given to the next.
 
 import signal
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,22 +54,26 @@ def work(connection: Connection, run: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)  # workers share the cores
     torch.set_flush_denormal(True)
-    try:
-        service = Service(load(run), named(run)).warmed()
-        known = {"facts": service.facts(), "example": service.example()}
-    except BhcError as error:
-        connection.send(Refused(error.problem, error.hint))
-        return
-    except Exception:
-        connection.send(Fault(traceback.format_exc()))
-        return
-    connection.send(Done(known))
-    while True:
-        try:
+    with suppress(EOFError, ConnectionError):
+        service = _loaded(connection, run)
+        while service is not None:
             task, arguments = connection.recv()
             connection.send(_outcome(service, task, arguments))
-        except (EOFError, ConnectionError):
-            return
+
+
+def _loaded(connection: Connection, run: Path) -> Service | None:
+    """The service on a run; what there is to know of it, or why there is none, is told."""
+    try:
+        service = Service(load(run), named(run)).warmed()
+        known = Done({"facts": service.facts(), "example": service.example()})
+    except BhcError as error:
+        connection.send(Refused(error.problem, error.hint))
+        return None
+    except Exception:
+        connection.send(Fault(traceback.format_exc()))
+        return None
+    connection.send(known)
+    return service
 
 
 def _outcome(service: Service, task: str, arguments: tuple[Any, ...]) -> Outcome:
