@@ -30,14 +30,14 @@ def best_temperature(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     The cross-entropy has one valley, since it is convex in one over the temperature.
     """
     counts = None if weights is None else weights.to(logits.dtype)[labels]
-    by_class = logits.T.contiguous()[:, None]  # (C, 1, N): sums over few classes are slow along the last axis
-    own = logits.gather(1, labels[:, None])[:, 0]
+    below = (logits - logits.amax(1, keepdim=True)).T.contiguous()  # (C, N): sums along a short last axis are slow
+    own = below.gather(0, labels[None])
     low, high = COLDEST, HOTTEST
     best = 1.0
     for _ in range(LOOKS):
         powers = torch.linspace(low, high, CANDIDATES)
         temperatures = (10**powers).half().float()
-        surprise = torch.logsumexp(by_class / temperatures[:, None], dim=0) - own / temperatures[:, None]
+        surprise = (below[:, None] / temperatures[:, None]).exp().sum(0).log() - own / temperatures[:, None]
         losses = surprise.mean(1) if counts is None else surprise @ counts
         place = int(losses.argmin())
         best = float(temperatures[place])

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import is_not
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,7 @@ from torch import Tensor, nn
 from bhc.contexts import Context
 from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
-from bhc.graph import INPUT, Graph
-from bhc.graph.graph import Apply
+from bhc.graph import Graph
 from bhc.models import Normalise
 from bhc.training import TrainedModel
 
@@ -128,16 +128,23 @@ class Judge:
 
 
 class Inputs:
-    """Images for many networks that begin alike: what their first step makes of them is worked out once."""
+    """Images for many networks that begin alike: what their first steps make of them is worked out once."""
 
     def __init__(self, images: Tensor) -> None:
         self.parts = images.split(CHUNK)
-        self._begun: tuple[nn.Module, list[Tensor]] | None = None
+        self._normalised: tuple[nn.Module, list[Tensor]] | None = None
+        self._begun: tuple[list[nn.Module], list[Tensor]] | None = None
 
-    def begun(self, first: nn.Module) -> list[Tensor]:
-        """The images after a first step without weights."""
-        if self._begun is None or not _same(self._begun[0], first):
-            self._begun = first, [first(part) for part in self.parts]
+    def normalised(self, first: nn.Module) -> list[Tensor]:
+        """The images after a first step that normalises them."""
+        if self._normalised is None or not _same(self._normalised[0], first):
+            self._normalised = first, [first(part) for part in self.parts]
+        return self._normalised[1]
+
+    def begun(self, steps: list[nn.Module]) -> list[Tensor]:
+        """The images after the first steps of a chain; roundings of one cut have these in common."""
+        if self._begun is None or len(self._begun[0]) != len(steps) or any(map(is_not, self._begun[0], steps)):
+            self._begun = steps, [_through(steps[1:], part) for part in self.normalised(steps[0])]
         return self._begun[1]
 
 
@@ -146,16 +153,17 @@ def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
     """What a network answers to images."""
     fast = unrolled(graph)
     inputs = images if isinstance(images, Inputs) else Inputs(images)
-    first = fast.steps[0]
-    if not isinstance(first.module, Normalise) or len(fast.readers[INPUT]) > 1:
+    modules = [step.module for step in fast.steps]
+    if not isinstance(modules[0], Normalise) or not fast.is_chain:
         return torch.cat([fast(part) for part in inputs.parts])
-    begun = inputs.begun(first.module)
-    return torch.cat([fast.run(part, _beginning_with(first.name)) for part in begun])
+    first = next((place for place, module in enumerate(modules) if module._parameters), len(modules))
+    return torch.cat([_through(modules[first:], part) for part in inputs.begun(modules[:first])])
 
 
-def _beginning_with(name: str) -> Apply:
-    """Go through a graph whose step of that name was done before."""
-    return lambda step, *values: values[0] if step.name == name else step.module(*values)
+def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
+    for module in modules:
+        x = module(x)
+    return x
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:

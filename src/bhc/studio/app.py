@@ -17,7 +17,7 @@ from bhc.studio.cache import Cache
 from bhc.studio.description import FILES, PROBLEMS, SAMPLES, describe, page_of
 from bhc.studio.gate import Bounds, Gate, Refusal
 from bhc.studio.metrics import Metrics
-from bhc.studio.service import Parcel, key_of
+from bhc.studio.service import Parcel, context_of, key_of
 from bhc.studio.troubles import answer_troubles
 from bhc.studio.workers import Workers
 
@@ -54,6 +54,10 @@ class Desk:
         if "max_latency_ms" not in given:  # times are measured anew
             self.cache.put(key, parcel, len(parcel.content))
         return parcel
+
+    async def ask(self, task: str, given: Mapping[str, Any]) -> Any:
+        """What the page wants to know of a context; it will ask again."""
+        return await self.workers.ask(task, given, about=key_of(context_of(given)))
 
     def status(self) -> str:
         """The counters."""
@@ -136,12 +140,12 @@ def _add_page(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/previews", summary="A network as the studio draws it")
     async def preview(asked: Asked) -> Response:
         """Layers, trade-off curve, and histograms of log dropout rates."""
-        return JSONResponse(await desk.workers.ask("preview", asked.given()))
+        return JSONResponse(await desk.ask("preview", asked.given()))
 
     @app.post("/v1/answers", summary="What a network and the one it was cut from say to an input")
     async def answer(asked: AnswerAsked) -> Response:
         """Labels, probabilities and what each costs."""
-        return JSONResponse(await desk.workers.ask("answer", asked.given()))
+        return JSONResponse(await desk.ask("answer", asked.given()))
 
     @app.get("/v1/pictures/{label}/{number}.png", response_class=Response, summary="An example of a class")
     async def picture(label: int, number: int) -> Response:

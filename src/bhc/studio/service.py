@@ -126,7 +126,7 @@ class Service:
 
     def _preview(self, given: Mapping[str, Any]) -> Preview:
         """What is the same for all networks of a context: what the hypernetwork says of it, and its curve."""
-        key = key_of({name: given[name] for name in CONDITIONS if name in given})
+        key = key_of(context_of(given))
         known = self._previews.get(key)
         if known is None:
             context = self.request(given).context
@@ -244,6 +244,11 @@ class Service:
         return asked
 
 
+def context_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The conditions of a request, without its limits."""
+    return {name: given[name] for name in CONDITIONS if name in given}
+
+
 def key_of(given: Mapping[str, Any]) -> str:
     """One text for one request, however its names were ordered."""
     return json.dumps(given, sort_keys=True, default=str)
@@ -254,4 +259,4 @@ def named(run: Path) -> str:
     return run.resolve().name
 
 
-__all__ = ["Parcel", "Service", "key_of", "named"]
+__all__ = ["Parcel", "Service", "context_of", "key_of", "named"]

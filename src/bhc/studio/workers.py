@@ -3,11 +3,13 @@
 import asyncio
 import multiprocessing
 import os
+from collections import deque
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from bhc.errors import BhcError
 from bhc.studio.worker import Done, Fault, Outcome, Refused, work
@@ -172,7 +174,8 @@ class Workers:
         self.manner = manner
         self.workers = [Worker(run, context) for _ in range(manner.workers)]
         self.pending = 0  # requests that wait or are worked on
-        self._free: asyncio.Queue[Worker] = asyncio.Queue()
+        self._free: list[Worker] = []
+        self._waiting: deque[asyncio.Future[Worker]] = deque()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -200,29 +203,54 @@ class Workers:
     async def start(self) -> None:
         """Start all; BhcError if the run cannot be loaded."""
         await asyncio.gather(*(worker.ready() for worker in self.workers))
-        for worker in self.workers:
-            self._free.put_nowait(worker)
+        self._free = list(self.workers)
 
-    async def ask(self, task: str, *arguments: Any) -> Any:
-        """A method of ``Service``, in a worker. A request whose worker dies goes to the next."""
+    async def ask(self, task: str, *arguments: Any, about: str = "") -> Any:
+        """A method of ``Service``, in a worker. A request whose worker dies goes to the next.
+
+        Requests ``about`` the same go to the same worker where it is free: it may remember.
+        """
         if self.pending >= self.manner.queue:
             raise Busy
         self.pending += 1
         try:
             async with asyncio.timeout(self.manner.time_limit):
                 for _ in range(TRIES):
-                    worker = await self._free.get()
+                    worker = await self._take(about)
                     try:
                         return await worker.ask(task, arguments)
                     except WorkerDied:
                         continue
                     finally:
-                        self._free.put_nowait(worker)
+                        self._give(worker)
                 raise WorkerFault(f"{task} ended {TRIES} workers")
         except TimeoutError:
             raise TookTooLong from None
         finally:
             self.pending -= 1
+
+    async def _take(self, about: str) -> Worker:
+        """A worker that is free, or the next that will be."""
+        if self._free:
+            usual = self.workers[crc32(about.encode()) % len(self.workers)]
+            return self._free.pop(self._free.index(usual) if usual in self._free else 0)
+        turn: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give(turn.result())
+            raise
+
+    def _give(self, worker: Worker) -> None:
+        """Hand a worker to whoever has waited longest."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(worker)
+                return
+        self._free.append(worker)
 
     async def close(self) -> None:
         """Let all end."""

@@ -204,7 +204,7 @@ def _candidates(lowest: int, counts: np.ndarray) -> Iterator[StatedPrior]:
         average = int((counts * np.arange(count)).sum() // counts.sum())
         for centre in sorted({average, min(max(-lowest, 0), count - 1)}):
             yield _best_bell(lowest, counts, centre)
-    rarity = log2(np.maximum(counts, 1))
+    rarity = 16 * BIT - _bits_of(np.maximum(counts, 1)) if counts.max() <= TOTAL else log2(np.maximum(counts, 1))
     rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
     for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
         levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)
