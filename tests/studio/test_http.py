@@ -185,6 +185,7 @@ HOSTILE = [
     ),
     (b"POST /v1/networks HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", b" 400 "),
     (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 20) + b"\r\n\r\n", b" 400 "),
+    (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (66 << 10) + b"\r\n\r\n", b" 4"),
     (b"GET /../../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", b" 404 "),
     (b"DELETE /v1/networks HTTP/1.1\r\nHost: x\r\n\r\n", b" 405 "),
 ]

@@ -75,6 +75,11 @@ class Judge:
     def _images(self) -> "Inputs":
         return Inputs(self.images)
 
+    def let_go(self) -> None:
+        """Forget what was worked out of the images; it is larger than they are."""
+        for judge in (self, vars(self).get("hard", self)):
+            vars(judge).pop("_images", None)
+
     def _wrong(self, logits: Tensor) -> float:
         """Wrong answers, each with the weight of its class; the sum is rounded as files store it."""
         missed = logits.argmax(1) != self.labels

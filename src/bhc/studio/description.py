@@ -22,6 +22,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         408: "The request took too long to arrive",
         413: "The request is too large",
         422: "The request is wrong, in the words of the command line",
+        431: "The head of the request is too large",
         429: "The queue is full: try again after Retry-After seconds",
         500: "A fault of the service, with its id",
         504: "The answer took longer than a request may",

@@ -21,6 +21,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 UPLOADS = "/v1/domains"
 ASKS_A_TOKEN = ("/v1/", "/metrics")
+LARGEST_HEAD = 64 << 10
 RESIDENT = 256 << 20  # bytes of bodies that are held at once, all requests together
 PAGE_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'"),
@@ -70,6 +71,7 @@ class Gate:
 
         body = bytearray()
         try:
+            _check_head(scope)
             self._check_token(scope)
             await self._read(scope, receive, body)
             await self.app(scope, _replay(bytes(body), receive), noting)
@@ -116,6 +118,11 @@ class Gate:
                 "send it faster",
                 connection="close",
             ) from None
+
+
+def _check_head(scope: Scope) -> None:
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEAD:
+        raise Refusal(431, f"the head of the request has more than {LARGEST_HEAD:,} bytes", connection="close")
 
 
 def _too_much(limit: int) -> Refusal:

@@ -15,12 +15,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bhc.errors import BhcError
 from bhc.studio.app import Settings, build_app
+from bhc.studio.gate import LARGEST_HEAD
 from bhc.studio.workers import Manner, Workers
 
 HEADER_SECONDS = 10.0  # until the head of a request has arrived
 KEEP_ALIVE_SECONDS = 15
 CONNECTIONS = 512
-LARGEST_HEAD = 64 << 10
 BACKLOG = 512
 
 

@@ -4,6 +4,7 @@ What goes through the pipe comes from this program's own processes alone. HTTP s
 may be stopped at any moment and its request be given to the next.
 """
 
+import gc
 import signal
 import traceback
 from contextlib import suppress
@@ -56,9 +57,14 @@ def work(connection: Connection, run: Path) -> None:
     torch.set_flush_denormal(True)
     with suppress(EOFError, ConnectionError):
         service = _loaded(connection, run)
+        # What an emission leaves behind are few objects with much memory, of which the collector sees the number only:
+        # it is called after each, and does not look at what was there before the first.
+        gc.disable()
+        gc.freeze()
         while service is not None:
             task, arguments = connection.recv()
             connection.send(_outcome(service, task, arguments))
+            gc.collect()
 
 
 def _loaded(connection: Connection, run: Path) -> Service | None:
