@@ -1,6 +1,6 @@
 """The service under load, on loopback: clients that ask for networks of random contexts at random thresholds.
 
-    python benchmarks/serve_load.py RUN [--clients 16] [--seconds 60] [--workers 2] [--hostile] [--out FILE]
+    python benchmarks/serve_load.py RUN [--clients 16] [--seconds 60] [--workers 2] [--hostile]
 
 The cache is off, so every network is made for its request. Printed are networks a second, times from request to answer,
 requests that failed, how much memory the service's processes gained after the warm-up, and the CPU time of a network,
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timing import options, write
 
 import bhc
-from bhc.results import environment
 
 ADDRESS = re.compile(r"http://([\d.]+):(\d+)")
 WARM_UP = 10.0  # seconds, not counted
@@ -115,7 +115,7 @@ HOSTILE: dict[str, bytes] = {
     "wrong type": POST + b'Content-Type: application/json\r\nContent-Length: 27\r\n\r\n{"classes": {"a": [1, {}]}}',
     "path tricks": b"GET /../../../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
     "coded path tricks": b"GET /%2e%2e/%2e%2e/app.py HTTP/1.1\r\nHost: x\r\n\r\n",
-    "long head": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (80 << 10) + b"\r\n\r\n",
+    "long head": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 20) + b"\r\n\r\n",
     "wrong array": b"POST /v1/domains HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n\x93NUMPY\x01\x00",
 }
 
@@ -185,18 +185,20 @@ async def watch(place: tuple[str, int], began: float, until: float) -> list[Look
     return looks
 
 
-async def load(place: tuple[str, int], options: argparse.Namespace, model: bhc.Compressor) -> tuple[Tally, list[Look]]:
+async def load(
+    place: tuple[str, int], arguments: argparse.Namespace, model: bhc.Compressor
+) -> tuple[Tally, list[Look]]:
     """All clients at once."""
-    tally, rng = Tally(), random.Random(options.seed)
+    tally, rng = Tally(), random.Random(arguments.seed)
     thresholds = model.model.thresholds or (-2.0, 2.0)
-    began = time.perf_counter() + options.warm_up
-    until = began + options.seconds
+    began = time.perf_counter() + arguments.warm_up
+    until = began + arguments.seconds
 
     def ask() -> dict[str, Any]:
         return random_request(rng, thresholds, model.network.num_classes)
 
-    good = (good_client(tally, place, ask, began, until, keep=options.hostile) for _ in range(options.clients))
-    bad = (hostile_client(tally, place, rng, until) for _ in range(4 * options.hostile))
+    good = (good_client(tally, place, ask, began, until, keep=arguments.hostile) for _ in range(arguments.clients))
+    bad = (hostile_client(tally, place, rng, until) for _ in range(4 * arguments.hostile))
     looks, *_ = await asyncio.gather(watch(place, began, until), *good, *bad)
     return tally, looks
 
@@ -210,16 +212,16 @@ def wrong_networks(model: bhc.Compressor, answers: list[tuple[dict[str, Any], by
         return sum(model.compress(**asked).to_bytes() != content for asked, content in answers)
 
 
-def summary(tally: Tally, looks: list[Look], options: argparse.Namespace) -> dict[str, Any]:
+def summary(tally: Tally, looks: list[Look], arguments: argparse.Namespace) -> dict[str, Any]:
     times, sizes = sorted(tally.times), [look.bytes for look in looks]
     made, spent = (looks[-1].networks - looks[0].networks, looks[-1].cpu_seconds - looks[0].cpu_seconds)
     tenth = max(len(sizes) // 10, 1)
     return {
-        "clients": options.clients,
-        "workers": options.workers,
-        "seconds": options.seconds,
+        "clients": arguments.clients,
+        "workers": arguments.workers,
+        "seconds": arguments.seconds,
         "networks": len(times),
-        "networks_per_second": round(len(times) / options.seconds, 1),
+        "networks_per_second": round(len(times) / arguments.seconds, 1),
         "median_ms": round(1e3 * statistics.median(times), 1),
         "p99_ms": round(1e3 * times[int(0.99 * (len(times) - 1))], 1),
         "slowest_ms": round(1e3 * times[-1], 1),
@@ -234,7 +236,7 @@ def summary(tally: Tally, looks: list[Look], options: argparse.Namespace) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__file__, __doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -242,25 +244,25 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    model = bhc.load(options.run)
-    command = [sys.executable, "-m", "bhc", "serve", str(options.run), "--port", "0", "--cache", "0"]
-    with subprocess.Popen([*command, "--workers", str(options.workers)], stderr=subprocess.PIPE, text=True) as service:
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.seconds, arguments.warm_up = 3.0, 1.0
+    model = bhc.load(arguments.run)
+    command = [sys.executable, "-m", "bhc", "serve", str(arguments.run), "--port", "0", "--cache", "0"]
+    command += ["--workers", str(arguments.workers)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
         try:
             assert service.stderr is not None
             found = ADDRESS.search(service.stderr.readline())
             if found is None:
                 sys.exit(f"the service did not start: {service.stderr.read()}")
-            tally, looks = asyncio.run(load((found[1], int(found[2])), options, model))
+            tally, looks = asyncio.run(load((found[1], int(found[2])), arguments, model))
         finally:
             service.terminate()
-    result = summary(tally, looks, options)
-    result |= {"checked": len(tally.answers), "wrong": wrong_networks(model, tally.answers)}
-    print(json.dumps(result, indent=2))
-    if options.out is not None:
-        whole = {"benchmark": "serve_load", "run": options.run.name, **environment(), **result}
-        options.out.write_text(json.dumps(whole, indent=2) + "\n")
+    results = {"run": arguments.run.name, **summary(tally, looks, arguments)}
+    results |= {"checked": len(tally.answers), "wrong": wrong_networks(model, tally.answers)}
+    print(json.dumps(results, indent=2))
+    write(arguments, results)
 
 
 if __name__ == "__main__":
