@@ -14,6 +14,8 @@ from bhc.cli.evaluate import evaluate_command
 from bhc.cli.export import export_command
 from bhc.cli.inspect import inspect_command
 from bhc.cli.pretrain import pretrain_command
+from bhc.cli.pull import pull_command
+from bhc.cli.serve import serve_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError
 from bhc.training import settle
@@ -33,6 +35,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export_command,
     "evaluate": evaluate_command,
     "inspect": inspect_command,
+    "serve": serve_command,
+    "pull": pull_command,
 }
 
 
