@@ -19,7 +19,7 @@ def answer(bench: Bench) -> dict[str, Any]:
     budgets = bhc.Budgets((low, high))
     subsets = sampler.examples(classes, JUDGED)
     # It takes the place of many, and may learn for as long as some of them together.
-    recipe = tuple(replace(stage, steps=asked["longer"] * stage.steps) for stage in bench.config.recipe())
+    recipe = tuple(replace(stage, steps=asked.get("longer", 1) * stage.steps) for stage in bench.config.recipe())
     joint = bench.train("joint", bhc.Joint(bhc.ClassSubsets(classes, sampler), budgets), recipe=recipe)
     groups = []
     for budget in BUDGETS:
