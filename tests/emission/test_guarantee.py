@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,8 @@ def test_the_promise_holds_for_a_trained_model(model: bhc.Compressor, digits: Da
         drawn = torch.cat([own[torch.randint(0, len(own), (200,), generator=generator)] for own in places])
         judge: Any = Remembered(drawn)
         calibration = Calibration(judge, 1.0, max_error=100 * limit, confidence=0.8)
-        found = calibration.last_proved(range(len(trials)), missed.__getitem__)  # type: ignore[arg-type]
-        broken += found is not None and truth[found[0]] > limit
+        with suppress(BhcError):  # not even the first is proved, and nothing is promised
+            found = calibration.last_proved(range(len(trials)), missed.__getitem__)  # type: ignore[arg-type]
+            assert found is not None
+            broken += truth[found[0]] > limit
     assert 0.02 < broken / draws <= 0.2 + 3 * (0.2 * 0.8 / draws) ** 0.5

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -89,6 +90,7 @@ def test_a_decoder_is_left_to_itself_by_stages_that_do_not_read(digits: DataSet,
     assert len(read_back(tmp_path / "run")) == 1
 
 
+@pytest.mark.filterwarnings("ignore::bhc.training.CollapseWarning")  # it looks at every single step here
 @pytest.mark.parametrize(
     ("space", "family"),
     [
@@ -102,12 +104,13 @@ def test_a_decoder_is_left_to_itself_by_stages_that_do_not_read(digits: DataSet,
     ids=["rates", "gnj", "ghs", "domain", "budget", "joint"],
 )
 def test_contexts_of_every_kind_are_read_back(
-    digits: DataSet, tmp_path: Path, space: ContextSpace, family: str
+    digits: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: ContextSpace, family: str
 ) -> None:
+    monkeypatch.setattr("bhc.compressor.LOG_EVERY", 1)
     model = fit(digits, replace(LEARN, steps=200), space=space, family=family, run=tmp_path / "run")
     assert model.model.training["skipped_steps"] == 0
     told = read_back(tmp_path / "run")
-    assert told[-1] < 0.9 * told[0]
+    assert mean(told[-50:]) < 0.9 * mean(told[:5])
 
 
 def test_contexts_are_read_back_where_products_are_in_bfloat16(digits: DataSet, tmp_path: Path) -> None:
