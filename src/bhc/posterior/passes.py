@@ -7,7 +7,7 @@ from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
 from bhc.posterior.operators import Operator, apply_mean
 from bhc.posterior.products import Sampled
-from bhc.posterior.scales import Scales
+from bhc.posterior.units import only, plus, times, times_noisy
 
 # Inside the root: its gradient at a variance of zero would be infinite.
 VARIANCE_FLOOR = 1e-8
@@ -29,16 +29,16 @@ def noisy_pass(
     """
     mean = posterior.mean
     if mask is not None:
-        h = _only(h, mask.keep_in)
+        h = operator.only(h, mask.keep_in)
     if posterior.in_scale is not None:
-        h = _times_noisy(h, posterior.in_scale, noise=noise)
+        h = operator.times_noisy(h, posterior.in_scale, noise=noise)
     product, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
     output = Sampled.apply(product, variance, noise.normal(product.shape, like=product), VARIANCE_FLOOR)
     if mean.bias is not None:
-        output = _plus(output, mean.bias)
+        output = plus(output, mean.bias)
     if posterior.out_scale is not None:
-        output = _times_noisy(output, posterior.out_scale, noise=noise)
-    return output if mask is None else _only(output, mask.keep_out)
+        output = times_noisy(output, posterior.out_scale, noise=noise)
+    return output if mask is None else only(output, mask.keep_out)
 
 
 def masked_pass(
@@ -51,40 +51,7 @@ def masked_pass(
     inputs = mask.keep_in if mean.in_scale is None else mask.keep_in * mean.in_scale
     outputs = mask.keep_out if mean.out_scale is None else mask.keep_out * mean.out_scale
     weight = mean.weight if mask.keep_weight is None else WeightMean(mean.weight.dense() * mask.keep_weight)
-    output = apply_mean(operator, _times(h, inputs), weight)
+    output = apply_mean(operator, operator.times(h, inputs), weight)
     if mean.bias is not None:
-        output = _plus(output, mean.bias)
-    return _times(output, outputs)
-
-
-def _times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
-    """``h z``, scales (K, n) drawn anew for each example and spread over what they cover."""
-    mean = scales.mean
-    apart = _by_unit(h, mean)
-    shape = (*apart.shape[:2], mean.shape[1])
-    return scales.times(apart, noise.normal(shape, like=mean)).reshape(h.shape)
-
-
-def _only(h: Tensor, keep: Tensor) -> Tensor:
-    """Each activation (K * B, n, ...) of a unit that its context keeps, (K, n); zero, whatever it was, for others."""
-    return _by_unit(h, keep).masked_fill(~keep[:, None, :, None], 0.0).reshape(h.shape)
-
-
-def _times(h: Tensor, values: Tensor) -> Tensor:
-    """Each activation (K * B, n, ...) times its unit's number in its context, (K or 1, n)."""
-    return (_by_unit(h, values) * values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
-
-
-def _plus(h: Tensor, values: Tensor) -> Tensor:
-    """Each activation (K * B, n, ...) plus its unit's number in its context, (K or 1, n)."""
-    return (_by_unit(h, values) + values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
-
-
-def _by_unit(h: Tensor, values: Tensor) -> Tensor:
-    """A view (K, B, n, places): what one of the ``values`` (K, n) belongs to lies along B and the places.
-
-    One number for a whole map stays so, (K, B, channels, places): with channels last in memory no other is a view.
-    """
-    contexts, count = values.shape
-    units = h.shape[1] if count == 1 else count
-    return h.reshape(contexts, h.shape[0] // contexts, units, -1)
+        output = plus(output, mean.bias)
+    return times(output, outputs)

@@ -28,6 +28,9 @@ class Scales(Protocol):
         A single scale may go with any number of units.
         """
 
+    def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:  # (K, m)
+        """A scale for each of m places in every context, each drawn by itself."""
+
 
 @dataclass(frozen=True)
 class NormalScales:
@@ -42,6 +45,10 @@ class NormalScales:
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         return ScaledByNoise.apply(h, self.mean, self.logvar, noise)
+
+    def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
+        spread = (0.5 * self.logvar).exp()
+        return torch.addcmul(self.mean.gather(1, places), spread.gather(1, places), noise)
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,10 @@ class LogNormalScales:
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         scale = torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
         return h * scale.to(h.dtype)[..., None]
+
+    def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
+        spread = self.variance.sqrt()
+        return torch.addcmul(self.centre.gather(1, places), spread.gather(1, places), noise).exp()
 
     def _sum(self, parts: Tensor) -> Tensor:
         units = (parts.shape[1] - 2) // 2
