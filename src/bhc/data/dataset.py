@@ -120,7 +120,15 @@ class DataSet:
         train, validation, test = others
         names = tuple(other for other in self.source_names if other != name)
         left_out = Split(torch.cat([each.images for each in own]), torch.cat([each.labels for each in own]))
-        return replace(self, source_names=names, train=train, validation=validation, test=test), left_out
+        rest = replace(
+            self,
+            name=f"{self.name}-without-{name}",
+            source_names=names,
+            train=train,
+            validation=validation,
+            test=test,
+        )
+        return rest, left_out
 
     @property
     def num_classes(self) -> int:
