@@ -18,7 +18,7 @@ def answer(bench: Bench) -> dict[str, Any]:
     sampler = bhc.ConsecutivePairs() if consecutive else bhc.RandomSubsets((2,))
     model = bench.train("model", bhc.ClassSubsets(dataset.num_classes, sampler))
     pairs = sampler.subsets(dataset.num_classes) if consecutive else all_subsets(dataset.num_classes, (2,))
-    own = [pair for pair in pairs]
+    own = list(pairs)
     cases = [({"classes": list(pair)}, dataset.validation.restricted_to(pair)) for pair in own]
     chosen = most_accurate(bench.curve(model, cases, thresholds_of(model)), ratio=asked["ratio"])
     return {

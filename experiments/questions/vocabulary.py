@@ -1,4 +1,4 @@
-"""Networks for a part of the vocabulary: how much smaller the embedding becomes, and what is lost on texts within it."""
+"""Networks for a part of the vocabulary: how much smaller their embedding is, and what is lost on texts within it."""
 
 from collections.abc import Iterable
 from typing import Any

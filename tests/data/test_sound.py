@@ -54,7 +54,7 @@ def test_a_folder_of_recordings_is_read_by_its_names(tmp_path):
 
 
 def test_nothing_to_read(tmp_path):
-    with pytest.raises(BhcError, match="has no .wav files"):
+    with pytest.raises(BhcError, match=r"has no \.wav files"):
         recordings_in(tmp_path)
     with pytest.raises(BhcError, match="there are no recordings"):
         read_recordings([])

@@ -72,7 +72,7 @@ def test_an_archive_of_a_release(tmp_path):
     source = RecordingsArchive(FolderSource(tmp_path), "v1.tar.gz", folder="it/recordings")
     assert source.fetch((FILE,)) == {SPOKEN_DIGITS: CONTENT}
     (tmp_path / "v1.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(BhcError, match="cannot be read as a .tar.gz archive"):
+    with pytest.raises(BhcError, match=r"cannot be read as a \.tar\.gz archive"):
         source.fetch((FILE,))
 
 

@@ -69,8 +69,8 @@ class CropAndFlip(Shift):
 class ShiftAndNoise:
     """Each recording earlier or later, louder or softer, and under noise as loud as a part of it.
 
-    Up to ``shift`` samples of zeros move in. The factor of its loudness lies between one over ``gain`` and ``gain``. The
-    noise is white, and its part of the recording's own size is drawn between 0 and ``noise``.
+    Up to ``shift`` samples of zeros move in. The factor of its loudness lies between one over ``gain`` and ``gain``.
+    The noise is white, and its part of the recording's own size is drawn between 0 and ``noise``.
     """
 
     shift: int = 800
