@@ -36,7 +36,7 @@ class LogMel(nn.Module):
         return torch.log(F.conv1d(spectrum * spectrum, shares) + self.floor).unsqueeze(1)
 
     def bank(self) -> tuple[Tensor, Tensor]:
-        """Windowed waves (W + 2, 1, W), cosines first, and the parts of their power that bands have (bands, W + 2, 1)."""
+        """Windowed waves (W + 2, 1, W), cosines first, and the part of their power in each band (bands, W + 2, 1)."""
         return _bank(self.rate, self.bands, self.window)
 
     def frames(self, samples: int) -> int:
