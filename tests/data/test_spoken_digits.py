@@ -100,11 +100,11 @@ def test_damaged_arrays_are_refused(tmp_path, change):
 def test_splits_have_every_speaker_and_digit_equally_often(tmp_path):
     fill_wavs(tmp_path / "fsdd")
     data = load_recipe(RECIPE, data_dir=tmp_path)
-    assert [len(split) for split in (data.train, data.validation, data.test)] == [40, 100, 100]
+    assert [len(split) for split in (data.train, data.validation, data.test)] == [200, 100, 100]
     assert data.source_names == ("ann", "bob")
     assert data.image_shape == (1, 6_400)
     assert data.full_scale == 32_768
-    for split, each in ((data.train, 2), (data.validation, 5), (data.test, 5)):
+    for split, each in ((data.train, 10), (data.validation, 5), (data.test, 5)):
         cells = split.labels * 2 + split.sources
         assert torch.equal(torch.bincount(cells), torch.full((20,), each))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 SPEAKERS = ("ann", "bob")
-DIGITS, INDICES = 10, 12
+DIGITS, INDICES = 10, 20
 
 
 def tone(digit: int, speaker: int, index: int, samples: int = 2_000) -> np.ndarray:

@@ -289,9 +289,8 @@ def _domains(dataset: DataSet, sampler: SubsetSampler) -> InputDomains:
     if not dataset.source_names:
         return InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale)
     sources = len(dataset.source_names)
-    return InputDomains(
-        dataset.image_shape, RandomSubsets((1, 2)), dataset.full_scale, summary=Spectrum(), num_sources=sources
-    )
+    few = RandomSubsets((1, 2) if sources > 1 else (1,))
+    return InputDomains(dataset.image_shape, few, dataset.full_scale, summary=Spectrum(), num_sources=sources)
 
 
 def _features(dataset: DataSet) -> FeatureSubsets:

@@ -7,8 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bhc.posterior.moments import log_dropout
+from bhc.posterior.moments import TINY, log_dropout
 from bhc.posterior.products import ScaledByNoise
+
+NOISIEST = 2.0  # log dropout rate of scales that are drawn at single places, at most
 
 
 class Scales(Protocol):
@@ -29,7 +31,7 @@ class Scales(Protocol):
         """
 
     def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:  # (K, m)
-        """A scale for each of m places in every context, each drawn by itself."""
+        """A scale for each of m places in every context, each drawn by itself; none is noisier than ``NOISIEST``."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class NormalScales:
         return ScaledByNoise.apply(h, self.mean, self.logvar, noise)
 
     def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
-        spread = (0.5 * self.logvar).exp()
+        # Of a word that is seldom met the divergence alone is heard, step after step, and its variance runs away.
+        logvar = torch.minimum(self.logvar, torch.log(self.mean * self.mean + TINY) + NOISIEST)
+        spread = (0.5 * logvar).exp()
         return torch.addcmul(self.mean.gather(1, places), spread.gather(1, places), noise)
 
 
@@ -86,7 +90,7 @@ class LogNormalScales:
         return h * scale.to(h.dtype)[..., None]
 
     def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
-        spread = self.variance.sqrt()
+        spread = self.variance.clamp(max=NOISIEST).sqrt()
         return torch.addcmul(self.centre.gather(1, places), spread.gather(1, places), noise).exp()
 
     def _sum(self, parts: Tensor) -> Tensor:
