@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 import bhc
-from bhc.contexts import Spectrum
+from bhc.contexts import ContextBatch, Spectrum
 from bhc.data import DataSet, Split
+from bhc.training.evaluation import threshold_for
 from questions.bench import Bench, most_accurate, thresholds_of
 
 DRAWS = 5  # samples of the new speaker's recordings
-FINE = 200  # thresholds among which one of equal size is found
+STEP = 1e-3  # how finely thresholds of a size are found
 
 
 def answer(bench: Bench) -> dict[str, Any]:
@@ -51,6 +52,12 @@ def _speaker(bench: Bench, name: str) -> dict[str, Any]:
     }
 
 
+def _no_smaller(untold: bhc.Compressor, ratio: float) -> float:
+    """The lowest threshold, to a thousandth, at which the network for everybody is no smaller."""
+    context = ContextBatch.of([untold.space.resolve({})], untold.network.num_classes)
+    return threshold_for(untold.network, context, ratio) + STEP
+
+
 def _draw(
     bench: Bench, told: bhc.Compressor, untold: bhc.Compressor, new: Split, threshold: float, seed: int
 ) -> dict[str, Any]:
@@ -59,12 +66,7 @@ def _draw(
     order = torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))
     sample, others = new.at(order[:count]), new.at(order[count:])
     (own,) = bench.trials(told, {"domain": sample.images}, others, [threshold])
-    low, high = thresholds_of(untold)[0], thresholds_of(untold)[-1]
-    trials = bench.trials(untold, {}, others, torch.linspace(low, high, FINE).tolist())
-    # The smallest for everybody that is no smaller than the speaker's own; failing that, the largest.
-    fair = [trial for trial in trials if trial.ratio <= own.ratio]
-    beside = max(fair, key=lambda trial: trial.ratio) if fair else min(trials, key=lambda trial: trial.ratio)
-    full = bench.trials(untold, {}, others, [float("inf")])[0]
+    beside, full = bench.trials(untold, {}, others, [_no_smaller(untold, own.ratio), float("inf")])
     return {
         "images": len(others),
         "ratio": own.ratio,
