@@ -6,7 +6,7 @@ export BHC_CACHE ?= $(CURDIR)/.cache/bhc
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test bench benchmarks paper-mnist paper-cifar questions clean
+.PHONY: demo test test-browser studio-picture bench benchmarks paper-mnist paper-cifar questions clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo --force
@@ -16,6 +16,15 @@ test: .venv/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# The studio in Chromium, which comes from Debian's packages where it is not there yet.
+test-browser: .venv/.installed-browser
+	command -v chromium > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends chromium fonts-inter)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
+
+# The picture in the README: make studio-picture RUN=bhc-demo/run
+studio-picture: .venv/.installed-browser
+	BHC_STUDIO_RUN=$(RUN) BHC_STUDIO_PICTURES=docs $(BIN)/python -m pytest tests/browser/test_pictures.py -k 'whole and light and 1440'
 
 bench: .venv/.installed
 	$(BIN)/python benchmarks/training_step.py
@@ -66,11 +75,15 @@ questions: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("bhc needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[studio]'
 	touch $@
 
 .venv/.installed-dev: .venv/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/.installed-browser: .venv/.installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	touch $@
 
 .venv/.installed-benchmarks: .venv/.installed

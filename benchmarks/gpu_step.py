@@ -1,22 +1,28 @@
-"""A training step on a GPU: kernel by kernel against one captured graph, in one run.
+"""A training step on a GPU beside a plain step of the same network, both captured as one graph, in one run.
 
     python benchmarks/gpu_step.py
 
-Whole steps of both stages: contexts and examples drawn on the device, noise, divergence, update. Needs CUDA.
+Whole steps of both stages: contexts and examples drawn on the device, noise, divergence, update. The plain step has its
+batch at hand. Our own kernels launched one by one take turns with them. Needs CUDA.
 """
 
 import sys
+from collections.abc import Callable
 
 import torch
+from plain import PlainStep, captured
 from timing import NO_GPU, Results, options, take_turns, write
 
 import bhc
 from bhc.data import Split
+from bhc.hypernet import GeneratorSpec
 from bhc.training.stages import Draw, Stage
-from bhc.training.step import TrainingStep, make_step
+from bhc.training.step import make_step
 
-STAGES = (bhc.Learn(steps=100_000), bhc.Consolidate(steps=100_000))
+GENERATORS: tuple[GeneratorSpec, ...] = (bhc.ScalesOnly(), bhc.LowRank())
+STAGES: tuple[Stage, ...] = (bhc.Learn(steps=100_000), bhc.Consolidate(steps=100_000))
 CALLS = 20
+IMAGES = 256
 MODELS = ("lenet-300-100", "lenet-5-caffe")
 
 
@@ -26,28 +32,43 @@ def main() -> int:
         print("no GPU here", file=sys.stderr)
         return NO_GPU
     device = torch.device("cuda")
+    torch.backends.cudnn.benchmark = True  # as in training
     rounds = 2 if arguments.quick else arguments.rounds
     rows: list[Results] = []
     for name in MODELS:
-        for stage in STAGES:
-            build = bhc.models.BUILDERS[name]
-            rivals = {kind: step_of(stage, build, capture=kind == "captured") for kind in ("eager", "captured")}
-            times = take_turns(rivals, rounds=rounds, calls=CALLS, device=device)
-            row = {"model": name, "stage": stage.kind, **{f"{k}_ms": t for k, t in times.items()}}
-            row["ratio"] = row["eager_ms"] / row["captured_ms"]
-            rows.append(row)
-            shown = f"{row['eager_ms']:.2f} ms kernel by kernel, {row['captured_ms']:.2f} ms captured"
-            print(f"{name}, {stage.kind}: {shown}, {row['ratio']:.1f} x", flush=True)
-    write(arguments, {"rows": rows}, device=device)
+        plain = plain_step(name)
+        for spec in GENERATORS:
+            for stage in STAGES:
+                rivals = {"plain": plain} | {
+                    kind: step_of(name, stage, spec, capture=kind == "captured") for kind in ("eager", "captured")
+                }
+                times = take_turns(rivals, rounds=rounds, calls=CALLS, device=device)
+                row: Results = {"model": name, "generator": spec.kind, "stage": stage.kind}
+                row |= {f"{kind}_ms": time for kind, time in times.items()}
+                row |= {"ratio": times["eager"] / times["captured"], "plain_ratio": times["captured"] / times["plain"]}
+                rows.append(row)
+                shown = ", ".join(f"{kind} {time:.3f} ms" for kind, time in times.items())
+                print(f"{name}, {spec.kind}, {stage.kind}: {shown}; {row['plain_ratio']:.1f} x plain", flush=True)
+    write(arguments, {"images": IMAGES, "rows": rows}, device=device)
     return 0
 
 
-def step_of(stage: Stage, build: object, *, capture: bool) -> TrainingStep:
+def digits() -> Split:
     images = torch.randint(0, 256, (10_000, 1, 28, 28), dtype=torch.uint8)
-    split = Split(images, torch.arange(10_000) % 10)
-    model = bhc.wrap(build(), bhc.ClassSubsets(10), example_input=images[:1])  # type: ignore[operator]
+    return Split(images, torch.arange(10_000) % 10)
+
+
+def plain_step(name: str) -> Callable[[], object]:
+    data = digits()
+    images, labels = data.images[:IMAGES].cuda(), data.labels[:IMAGES].cuda()
+    return captured(PlainStep(bhc.models.BUILDERS[name]().cuda(), images, labels, fused=True, capturable=True))
+
+
+def step_of(name: str, stage: Stage, spec: GeneratorSpec, *, capture: bool) -> Callable[[], object]:
+    data = digits()
+    model = bhc.wrap(bhc.models.BUILDERS[name](), bhc.ClassSubsets(10), example_input=data.images[:1], generator=spec)
     stage.prepare_(model.network.to("cuda"))
-    draw = Draw.of(split, 10, device=torch.device("cuda"), seed=0)
+    draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)
     return make_step(stage, model.network, draw, capture=capture)
 
 

@@ -104,7 +104,14 @@ def deep_step(found: Results) -> Iterator[Row]:
 
 def gpu_step(found: Results) -> Iterator[Row]:
     for row in found["rows"]:
-        yield row["model"], f"{row['stage']}: {row['ratio']:.1f} x"
+        kind = f"{GENERATORS[row['generator']]}, " if "generator" in row else ""
+        yield row["model"], f"{kind}{row['stage']}: {row['ratio']:.1f} x"
+
+
+def gpu_step_over_plain(found: Results) -> Iterator[Row]:
+    for row in found["rows"]:
+        if "plain_ratio" in row:
+            yield row["model"], f"{GENERATORS[row['generator']]}, {row['stage']}: {row['plain_ratio']:.1f} x"
 
 
 def emission(found: Results) -> Iterator[Row]:
@@ -137,6 +144,7 @@ FIGURES = (
     Figure("deep_step", "a step of deep networks over a plain one", deep_step),
     Figure("growth", "growth", grown),
     Figure("growth_gpu", "growth, on a GPU", grown),
+    Figure("gpu_step", "a step over a plain one, both captured as one graph", gpu_step_over_plain),
     Figure("gpu_step", "a step kernel by kernel over one captured graph", gpu_step),
     Figure("emission", "generating everything first over emission", emission),
     Figure("emission", "masks and kept weights of one context alone over those of one in 1,000", together),

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import bhc
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
+from bhc.training import settle
 from bhc.training.objective import negative_elbo, restrict
 from bhc.training.step import not_finite
 
@@ -53,7 +54,7 @@ class LearningStep:
 def main() -> None:
     arguments = options(__file__, __doc__, rounds=60).parse_args()
     rounds, slow_rounds = (2, 1) if arguments.quick else (arguments.rounds, max(1, arguments.rounds // 12))
-    torch.set_flush_denormal(True)
+    settle()
     generator = torch.Generator().manual_seed(0)
     # Sparse like digits: four pixels in five are background.
     x = torch.randint(0, 256, (CONTEXTS * EXAMPLES, 1, 28, 28), generator=generator)

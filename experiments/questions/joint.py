@@ -1,6 +1,7 @@
 """What one model for classes and budgets loses against a model a budget, and with nothing said against one for all."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import bhc
@@ -17,7 +18,9 @@ def answer(bench: Bench) -> dict[str, Any]:
     low, high = asked["kl_weights"]
     budgets = bhc.Budgets((low, high))
     subsets = sampler.examples(classes, JUDGED)
-    joint = bench.train("joint", bhc.Joint(bhc.ClassSubsets(classes, sampler), budgets))
+    # It takes the place of many, and may learn for as long as some of them together.
+    recipe = tuple(replace(stage, steps=asked.get("longer", 1) * stage.steps) for stage in bench.config.recipe())
+    joint = bench.train("joint", bhc.Joint(bhc.ClassSubsets(classes, sampler), budgets), recipe=recipe)
     groups = []
     for budget in BUDGETS:
         weight = low * (high / low) ** budget * bench.config.learn["kl_weight"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bhc.contexts import ContextSpace
+from bhc.contexts import ContextSpace, SampleMean
 from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.emission import CHUNK, Compressed, Limits, Precision, Request, Watch, emit, emit_many
@@ -89,6 +89,13 @@ class Compressor:
         asked = self._request(conditions, limits, precision=precision, flag_outside=flag_outside)
         return emit(self.model, asked.context, limits=limits, precision=precision, watch=asked.watch)
 
+    def request(self, given: Mapping[str, Any]) -> Request:
+        """What ``compress(**given)`` is asked, checked and not yet done."""
+        conditions = dict(given)
+        precision, flag_outside = conditions.pop("precision", None), conditions.pop("flag_outside", None)
+        limits = {field.name: conditions.pop(field.name, None) for field in fields(Limits)}
+        return self._request(conditions, Limits(**limits), precision=precision, flag_outside=flag_outside)
+
     def compress_many(
         self, contexts: Iterable[Mapping[str, Any]], *, chunk: int = CHUNK, **common: Any
     ) -> Iterator[Compressed]:
@@ -111,12 +118,10 @@ class Compressor:
         asked = (one if isinstance(one, BhcError) else self._asked(common | dict(one)) for one in contexts)
         return emit_many(self.model, asked, chunk=chunk)
 
-    def _asked(self, given: dict[str, Any]) -> Request | BhcError:
+    def _asked(self, given: Mapping[str, Any]) -> Request | BhcError:
         """One of many: conditions and limits as they were given, or what is wrong with them."""
-        precision, flag_outside = given.pop("precision", None), given.pop("flag_outside", None)
-        limits = {field.name: given.pop(field.name, None) for field in fields(Limits)}
         try:
-            return self._request(given, Limits(**limits), precision=precision, flag_outside=flag_outside)
+            return self.request(given)
         except BhcError as error:
             return error
 
@@ -131,6 +136,11 @@ class Compressor:
         context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
         watch = None
         if flag_outside is not None:
+            if isinstance(sample, SampleMean):
+                raise BhcError(
+                    "flag_outside needs the samples of the domain, and only their mean is left",
+                    hint="give the samples themselves, or leave flag_outside out",
+                )
             inputs = None if sample is None else torch.as_tensor(sample).float()
             watch = Watch.of(self.model, context, flag_outside, sample=inputs)
         return Request(context, limits, precision, watch)

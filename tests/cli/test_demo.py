@@ -21,6 +21,7 @@ def test_the_demo_tells_the_whole_story(
     for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "9 pairs:", "unseen subsets:"):
         assert words in captured.out
     assert "Try next" in captured.err
+    assert f"serve {out / 'run'} " in captured.err
 
     summary = json.loads((out / "summary.json").read_text())
     assert summary["method"] == "bhc-cy"

@@ -28,7 +28,7 @@ thresholds = [-3.0, 1.0]
 """
 ASKED = {
     "subsets": "sizes = [2]\nratio = 1.5",
-    "joint": "sizes = [2]\nkl_weights = [0.1, 1.0]",
+    "joint": "sizes = [2]\nkl_weights = [0.1, 1.0]\nlonger = 2",
     "budgets": "kl_weights = [0.1, 1.0]\nerror = 20",
     "guarantee": "sizes = [2]\ncalibration = 500\nmax_error = 30\nconfidence = 0.8",
     "features": "ratio = 1.5\nknown = false",

@@ -300,3 +300,17 @@ def test_a_single_scale_goes_with_every_unit():
     torch.testing.assert_close(scales.times(h, noise), one)
     free = tuple(value.clone().requires_grad_() for value in (h, scales.mean, scales.logvar))
     assert gradcheck(lambda h, mean, logvar: NormalScales(mean, logvar).times(h, noise), free)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("module", "input_shape"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_an_input_scale_may_wait_until_after_the_product(module, input_shape, weights):
+    tensors = free_tensors(random_posterior(module.weight.shape, weights=weights))
+    free = [tensor for tensor in tensors if tensor is not None]
+
+    def sample(h):
+        output = noisy_pass(operator_for(module), h, believed(*tensors), noise=Repeated())
+        return output, torch.autograd.grad((output * normals(*output.shape, seed=70)).sum(), free)
+
+    h = normals(6, *input_shape, seed=50)
+    torch.testing.assert_close(sample(h), sample(h.clone().requires_grad_()))

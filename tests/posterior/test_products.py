@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from bhc.posterior import kl_scales, kl_weights, log_dropout
-from bhc.posterior.products import GaussianDivergence, MeanAndVariance, Sampled, ScaledByNoise, ScaleDivergence
+from bhc.posterior.products import Drawn, MeanAndVariance, Sampled, ScaledByNoise, ScaleDivergence, SharedWeights
 
 from .toys import normals
 
@@ -22,7 +22,7 @@ def gradients(function, inputs):
 
 
 def divergence(mean, logvar, prior_std=1.0):
-    return GaussianDivergence.apply(mean, logvar, logvar.exp().detach(), prior_std)
+    return SharedWeights.apply(mean, logvar, prior_std)[2][0]
 
 
 def plain_divergence(mean, logvar, prior_std=1.0):
@@ -50,6 +50,47 @@ def plain_sampled(mean, variance):
     return mean + (variance + 1e-8).sqrt() * normals(5, 4, seed=80)
 
 
+def plain_low_rank_moments(h, weight, variance, left, right):
+    own = weight + left @ right.mT
+    return (h.reshape(len(left), -1, h.shape[1]) @ own.mT).flatten(0, 1), (h * h) @ variance.T
+
+
+def weights_of(mean, logvar, left=None, right=None):
+    return SharedWeights.apply(mean, logvar, 0.2, left, right)
+
+
+def plain_weights_of(mean, logvar, left=None, right=None):
+    dense = mean if left is None else mean + (left @ right.mT).reshape(-1, *mean.shape[1:])
+    return mean.clone(), logvar.exp(), kl_weights(dense.square().flatten(1).sum(1), logvar, 0.2)
+
+
+def drawn(mean, logvar):
+    return Drawn.apply(mean, logvar, normals(2, 5, 4, seed=80))
+
+
+def plain_drawn(mean, logvar):
+    return mean[:, None] + (0.5 * logvar).exp()[:, None] * normals(2, 5, 4, seed=80)
+
+
+def sampled_in_full(mean, variance, z, bias, s):
+    return Sampled.apply(mean, variance, normals(*mean.shape, seed=80), 1e-8, z, bias, s)
+
+
+def plain_sampled_in_full(mean, variance, z, bias, s):
+    by_unit = (len(s), -1, s.shape[2], *[1] * (mean.dim() - 2))
+    z, s, bias = (value.reshape(len(value), -1, value.shape[-1], *by_unit[3:]) for value in (z, s, bias))
+    mean, variance, noise = (
+        value.reshape(len(s), -1, *value.shape[1:]) for value in (mean, variance, normals(*mean.shape, seed=80))
+    )
+    return ((z * mean + (z * z * variance + 1e-8).sqrt() * noise + bias) * s).flatten(0, 1)
+
+
+def moments_and_scales(*places, biases=2):
+    """Moments of 2 contexts x 3 examples, a single input scale, biases and output scales."""
+    moments = normals(6, 4, *places), normals(6, 4, *places, seed=1).exp()
+    return *moments, normals(2, 3, 1, seed=2), normals(biases, 4, seed=3), normals(2, 3, 4, seed=4)
+
+
 # Each fast path, its plain twin in autograd, and inputs for both.
 TWINS = {
     "divergence": (divergence, plain_divergence, (normals(1, 3, 4), normals(1, 3, 4, seed=1))),
@@ -73,6 +114,21 @@ TWINS = {
         plain_scaled,
         (normals(2, 5, 4, 3), normals(2, 4, seed=1), normals(2, 4, seed=2)),
     ),
+    "low-rank moments": (
+        MeanAndVariance.apply,
+        plain_low_rank_moments,
+        (normals(6, 4), normals(3, 4, seed=1), normals(3, 4, seed=2).exp(), normals(2, 3, 2, seed=3), normals(4, 2)),
+    ),
+    "weights": (weights_of, plain_weights_of, (normals(1, 3, 4), normals(1, 3, 4, seed=1))),
+    "low-rank weights": (
+        weights_of,
+        plain_weights_of,
+        (normals(1, 3, 2, 2), normals(1, 3, 2, 2, seed=1), normals(2, 3, 2, seed=2), normals(4, 2, seed=3)),
+    ),
+    "drawn": (drawn, plain_drawn, (normals(2, 4), normals(2, 4, seed=1))),
+    "sampled in full": (sampled_in_full, plain_sampled_in_full, moments_and_scales()),
+    "sampled in full, maps": (sampled_in_full, plain_sampled_in_full, moments_and_scales(2, 3)),
+    "sampled in full, a shared bias": (sampled_in_full, plain_sampled_in_full, moments_and_scales(5, biases=1)),
     "sampled": (sampled, plain_sampled, (normals(5, 4), normals(5, 4, seed=1).exp())),
 }
 
@@ -99,6 +155,13 @@ class TestFastPath:
         free = leaves(*inputs)
         gradients(fast, free)
         assert all(torch.equal(after, before) for after, before in zip(free, inputs, strict=True))
+
+
+@pytest.mark.parametrize("wanted", [slice(2), slice(2, 3)], ids=["products", "divergence"])
+def test_weights_learn_from_the_products_or_from_the_divergence_alone(wanted):
+    free = leaves(normals(1, 3, 4), normals(1, 3, 4, seed=1))
+    given = gradients(lambda *values: weights_of(*values)[wanted], free)
+    torch.testing.assert_close(given, gradients(lambda *values: plain_weights_of(*values)[wanted], free))
 
 
 def test_a_sample_without_variance_has_a_finite_gradient():

@@ -1,5 +1,8 @@
 """What is switched on for a run is switched off after it."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -30,3 +33,26 @@ def test_everything_is_put_back(before: tuple[bool, bool], repeatable: bool) -> 
         assert settings() == known
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+COUNT_FAULTS = """
+import resource, torch
+from bhc.training import settle
+settle()
+def step():
+    return sum(float(torch.ones(1 << 22)[0]) for _ in [torch.ones(1 << 22) for _ in range(8)])
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+step(); step()
+before = faults(); step(); after = faults()
+print(after - before, float(torch.tensor(1e-39) * 1.0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told to keep memory")
+def test_a_settled_process_keeps_its_memory_and_has_no_denormal_numbers() -> None:
+    told = subprocess.run([sys.executable, "-c", COUNT_FAULTS], capture_output=True, text=True, check=True).stdout
+    faults, denormal = told.split()
+    # Eight tensors of 16 MiB are 32,768 pages of 4 KiB.
+    assert int(faults) < 1000
+    assert float(denormal) == 0.0

@@ -5,7 +5,6 @@ from functools import wraps
 from importlib.metadata import version
 from typing import Annotated
 
-import torch
 import typer
 
 from bhc.cli.compress import compress_command
@@ -15,8 +14,11 @@ from bhc.cli.evaluate import evaluate_command
 from bhc.cli.export import export_command
 from bhc.cli.inspect import inspect_command
 from bhc.cli.pretrain import pretrain_command
+from bhc.cli.pull import pull_command
+from bhc.cli.serve import serve_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError
+from bhc.training import settle
 
 app = typer.Typer(
     help="One trained network in, many small ones out: instant compression for the context you ask for.",
@@ -33,6 +35,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export_command,
     "evaluate": evaluate_command,
     "inspect": inspect_command,
+    "serve": serve_command,
+    "pull": pull_command,
 }
 
 
@@ -78,7 +82,5 @@ def options(
 
 def main() -> None:
     """Entry point: 0 done, 2 wrong use or bad input, 1 our fault, 130 interrupted."""
-    # Variances of pruned weights run into denormal numbers, which a CPU handles a hundred times slower. This
-    # must come before the first parallel operation: worker threads inherit it.
-    torch.set_flush_denormal(True)
+    settle()
     app()

@@ -8,7 +8,25 @@ import typer
 
 from bhc.cli.console import say, show
 from bhc.cli.many import LIST, ContextsFile, Outputs, compress_lines
-from bhc.cli.options import Budget, Classes, Domain, Features, Force, Json, refuse_existing, request_of
+from bhc.cli.options import (
+    Budget,
+    Classes,
+    Confidence,
+    Domain,
+    Features,
+    FlagOutside,
+    Float32Only,
+    Force,
+    Json,
+    MaxBytes,
+    MaxError,
+    MaxFlops,
+    MaxLatency,
+    MaxRamBytes,
+    Threshold,
+    refuse_existing,
+    request_of,
+)
 from bhc.compressor import load
 from bhc.emission import DomainWarning, Float32, Limits, ThresholdWarning, VarianceBits
 from bhc.errors import BhcError
@@ -21,29 +39,15 @@ def compress_command(
     domain: Domain = None,
     features: Features = None,
     budget: Budget = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Cut here; lower is smaller. Default: chosen on validation data.")
-    ] = None,
-    max_bytes: Annotated[int | None, typer.Option(help="Largest file, everything in it.")] = None,
-    max_flops: Annotated[int | None, typer.Option(help="Most operations for one input, two a multiply-add.")] = None,
-    max_error: Annotated[
-        float | None, typer.Option(help="Highest validation error, percent. Alone: the smallest network under it.")
-    ] = None,
-    max_ram_bytes: Annotated[
-        int | None, typer.Option(help="Most bytes of constants and activations in the C form.")
-    ] = None,
-    max_latency_ms: Annotated[
-        float | None, typer.Option(help="Slowest median in onnxruntime here, one input, one thread.")
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
-    ] = None,
-    flag_outside: Annotated[
-        float | None,
-        typer.Option(help="Flag inputs outside the context, at this rate of false alarms, such as 0.05."),
-    ] = None,
-    float32: Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")] = False,
+    threshold: Threshold = None,
+    max_bytes: MaxBytes = None,
+    max_flops: MaxFlops = None,
+    max_error: MaxError = None,
+    max_ram_bytes: MaxRamBytes = None,
+    max_latency_ms: MaxLatency = None,
+    confidence: Confidence = None,
+    flag_outside: FlagOutside = None,
+    float32: Float32Only = False,
     contexts: Annotated[
         Path | None,
         typer.Option(help='Many contexts: a file with a JSON object a line, as {"classes": [3, 4], "max_bytes": 600}.'),

@@ -213,5 +213,6 @@ def _what_next(out: Path, data: str) -> str:
             f"  {bhc} evaluate {network} --data {data}",
             f"  {bhc} inspect {network} --plot file.png",
             f"  {bhc} inspect {out / 'run'} --classes 4,9 --plot run-4-9.png",
+            f"  {bhc} serve {out / 'run'}      the studio: see and try all of it in a browser",
         ]
     )

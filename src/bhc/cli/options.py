@@ -37,6 +37,28 @@ Features = Annotated[
 ]
 Budget = Annotated[float | None, typer.Option(help="0 is accuracy first, 1 is smallest.")]
 
+Threshold = Annotated[
+    float | None, typer.Option(help="Cut here; lower is smaller. Default: chosen on validation data.")
+]
+MaxBytes = Annotated[int | None, typer.Option(help="Largest file, everything in it.")]
+MaxFlops = Annotated[int | None, typer.Option(help="Most operations for one input, two a multiply-add.")]
+MaxError = Annotated[
+    float | None, typer.Option(help="Highest validation error, percent. Alone: the smallest network under it.")
+]
+MaxRamBytes = Annotated[int | None, typer.Option(help="Most bytes of constants and activations in the C form.")]
+MaxLatency = Annotated[
+    float | None, typer.Option(help="Slowest median in onnxruntime where it is made, one input, one thread.")
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(help="Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
+]
+FlagOutside = Annotated[
+    float | None,
+    typer.Option(help="Flag inputs outside the context, at this rate of false alarms, such as 0.05."),
+]
+Float32Only = Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")]
+
 LARGEST_SAMPLE = 1 << 30
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from bhc.contexts.budgets import BinaryBudget, Budgets
 from bhc.contexts.classes import ClassSubsets
 from bhc.contexts.context import Context, ContextBatch
-from bhc.contexts.domains import InputDomains
+from bhc.contexts.domains import InputDomains, SampleMean
 from bhc.contexts.features import FeatureSubsets
 from bhc.contexts.joint import Joint
 from bhc.contexts.likelihoods import Bernoulli, Gaussian, Likelihood, PooledGaussian
@@ -85,6 +85,7 @@ __all__ = [
     "MixedFeatures",
     "PooledGaussian",
     "RandomSubsets",
+    "SampleMean",
     "ScatteredFeatures",
     "SingleContext",
     "Spectrum",

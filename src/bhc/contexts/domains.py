@@ -19,6 +19,14 @@ LEAST_SAMPLES = 16  # the mean of fewer is mostly noise
 
 
 @dataclass(frozen=True)
+class SampleMean:
+    """What is left of a sample that was looked at before: all that the hypernetwork is told of a domain."""
+
+    mean: Tensor  # of what each input tells, the input itself unless a summary says otherwise
+    size: int  # of the sample
+
+
+@dataclass(frozen=True)
 class InputDomains(ContextSpace):
     """The paper's c_x: the hypernetwork sees the mean input of the batch and nothing of its labels.
 
@@ -58,8 +66,19 @@ class InputDomains(ContextSpace):
         return ("domain",)
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        given = request["domain"]
+        kept = given if isinstance(given, SampleMean) else self.mean_of(given)
+        if tuple(kept.mean.shape) != self.domain_shape or kept.size < LEAST_SAMPLES:
+            raise BhcError(
+                f"the mean of {kept.size} inputs of shape {tuple(kept.mean.shape)} is none of this model's domains",
+                hint=f"it takes that of {LEAST_SAMPLES} or more of shape {self.domain_shape}",
+            )
+        return {"domain": kept.mean, "domain_size": kept.size}
+
+    def mean_of(self, given: Any) -> SampleMean:
+        """The mean of a sample that says enough of its domain."""
         try:
-            sample = torch.as_tensor(request["domain"]).float()
+            sample = torch.as_tensor(given).float()
         except (TypeError, ValueError, RuntimeError) as error:
             raise BhcError(f"the domain sample is not an array of numbers: {error}") from error
         expected = "(samples, " + ", ".join(map(str, self.image_shape)) + ")"
@@ -74,7 +93,7 @@ class InputDomains(ContextSpace):
             raise BhcError("the domain sample contains NaN or infinity", hint="remove such inputs first")
         assert self.summary is not None
         self.summary.check(sample)
-        return {"domain": self.told_by(sample).mean(0), "domain_size": len(sample)}
+        return SampleMean(self.told_by(sample).mean(0), len(sample))
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
         members = self.sampler.draw(len(batch), self.num_sources or batch.num_classes, generator=generator).float()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,18 +43,28 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @cached_property
+    def present(self) -> tuple[int, ...]:
+        """The classes of which there are images."""
+        return tuple(self.labels.unique().tolist())
+
+    def places_of(self, classes: Iterable[int]) -> Tensor:
+        """Where the images of these classes are."""
+        wanted = torch.zeros(int(self.labels.max()) + 1, dtype=torch.bool, device=self.labels.device)
+        wanted[list(classes)] = True
+        return wanted[self.labels].nonzero().flatten()
+
     def restricted_to(self, classes: Iterable[int]) -> "Split":
         """Keep the images of these classes, in their order and with their labels as they are."""
         wanted = sorted(set(classes))
-        present = self.labels.unique().tolist()
-        if not wanted or not set(wanted) <= set(present):
+        if not wanted or not set(wanted) <= set(self.present):
             raise BhcError(
-                f"cannot restrict the images to the classes {wanted}; there are images of {present}",
+                f"cannot restrict the images to the classes {wanted}; there are images of {list(self.present)}",
                 hint="name one or more of the classes there are",
             )
-        if wanted == present:
+        if wanted == list(self.present):
             return self
-        return self.at(torch.isin(self.labels, torch.tensor(wanted, device=self.labels.device)))
+        return self.at(self.places_of(wanted))
 
     def from_sources(self, sources: Iterable[int]) -> "Split":
         """Keep the examples from these sources, in their order."""

@@ -1,7 +1,7 @@
 """An emitted network in the user's hands."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Compressed:
 
     network: QuantisedNetwork
     report: Report
+    packed: bytes | None = field(default=None, repr=False, compare=False)  # the file, where it was made already
 
     @cached_property
     def module(self) -> nn.Module:
@@ -113,7 +114,7 @@ class Compressed:
 
     def to_bytes(self) -> bytes:
         """The content of the ``.bhc`` file."""
-        return pack(self.network)
+        return pack(self.network) if self.packed is None else self.packed
 
     def parts(self) -> tuple[Part, ...]:
         """What the bytes of the ``.bhc`` file are for."""
@@ -123,9 +124,13 @@ class Compressed:
         self, path: str | Path, *, weights: WeightForm = WeightForm.FLOATS, overwrite: bool = False
     ) -> "Compressed":
         """Write an ONNX model: float32 inputs as stored, logits out, any batch size."""
-        self._check_form(weights)
-        _write(Path(path), onnx_bytes(self.network, weights=weights, metadata=self.metadata()), overwrite=overwrite)
+        _write(Path(path), self.onnx_content(weights=weights), overwrite=overwrite)
         return self
+
+    def onnx_content(self, *, weights: WeightForm = WeightForm.FLOATS) -> bytes:
+        """The content of the ``.onnx`` file."""
+        self._check_form(weights)
+        return onnx_bytes(self.network, weights=weights, metadata=self.metadata())
 
     def to_c(
         self,
@@ -139,17 +144,25 @@ class Compressed:
 
         ``weights`` are whole-byte integers by default, or floats where the network has no others.
         """
+        content = self.c_content(name or identifier(Path(path).stem), weights=weights)
+        _write(Path(path), content, overwrite=overwrite)
+        return self
+
+    def c_content(self, name: str, *, weights: WeightForm | None = None) -> bytes:
+        """The content of the C header."""
         weights = weights or (WeightForm.INTEGERS if self.network.weights else WeightForm.FLOATS)
         self._check_form(weights)
         about = {"context": _one_line(self.report.context), "validation error": _error_text(self.report)}
-        text = c_text(self.network, name or identifier(Path(path).stem), weights=weights, about=about)
-        _write(Path(path), text.encode(), overwrite=overwrite)
-        return self
+        return c_text(self.network, name, weights=weights, about=about).encode()
 
     def to_torch(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
         """Write a torch ``ExportedProgram`` (``.pt2``), which loads without bhc."""
-        _write(Path(path), torch_bytes(self.network, metadata=self.metadata()), overwrite=overwrite)
+        _write(Path(path), self.torch_content(), overwrite=overwrite)
         return self
+
+    def torch_content(self) -> bytes:
+        """The content of the ``.pt2`` file."""
+        return torch_bytes(self.network, metadata=self.metadata())
 
     def _check_form(self, weights: WeightForm) -> None:
         if not isinstance(weights, WeightForm):

@@ -38,19 +38,25 @@ def emit(
     """
     limits, precision = limits or Limits(), precision or VarianceBits()
     began = time.perf_counter()
-    trial = Search(Workshop(model, cutter or Cutter(model.network, context), watch), limits, precision).best()
-    report = replace(
-        trial.report,
-        file_bytes=trial.file_bytes,
-        ece_before=trial.ece_before,
-        ece=trial.ece,
-        flag_outside=None if trial.alarm is None else trial.alarm.rate,
-        outside_auroc=trial.outside_auroc,
-        emit_ms=1e3 * (time.perf_counter() - began),
-        latency_ms=None if limits.max_latency_ms is None else trial.stock.latency_ms,
-        domain_distance=None if model.domains is None else model.domains.distance(context, model.network.space),
-    )
+    workshop = Workshop(model, cutter or Cutter(model.network, context), watch)
+    try:
+        trial = Search(workshop, limits, precision).best()
+        report = replace(
+            trial.report,
+            file_bytes=trial.file_bytes,
+            ece_before=trial.ece_before,
+            ece=trial.ece,
+            flag_outside=None if trial.alarm is None else trial.alarm.rate,
+            outside_auroc=trial.outside_auroc,
+            emit_ms=1e3 * (time.perf_counter() - began),
+            latency_ms=None if limits.max_latency_ms is None else trial.stock.latency_ms,
+            domain_distance=None if model.domains is None else model.domains.distance(context, model.network.space),
+        )
+    finally:
+        # Cuts and their roundings refer to each other: nothing large may wait with them for the garbage collector.
+        if workshop.judge is not None:
+            workshop.judge.let_go()
     for note, kind in ((report.threshold_note, ThresholdWarning), (report.domain_note, DomainWarning)):
         if note is not None:
             warnings.warn(note, kind, stacklevel=3)
-    return Compressed(trial.finished, report)
+    return Compressed(trial.finished, report, trial.content)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import is_not
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from bhc.contexts import Context
 from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
 from bhc.graph import Graph
+from bhc.models import Normalise
 from bhc.training import TrainedModel
 
 HARD_IMAGES = 128
@@ -48,7 +50,7 @@ class Judge:
         if model.validation is None or context.domain is not None:
             return None
         classes = context.classes or tuple(range(model.network.num_classes))
-        if not set(classes) <= set(model.validation.labels.unique().tolist()):
+        if not set(classes) <= set(model.validation.present):
             return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
@@ -63,10 +65,19 @@ class Judge:
 
     def judge(self, graph: Graph) -> Verdict:
         """Run the network on all examples."""
-        logits = logits_of(graph, self.images)
+        logits = logits_of(graph, self._images)
         weight = None if self.weights is None else self.weights.to(logits.dtype)
         loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
         return Verdict(self._wrong(logits), float(loss), logits)
+
+    @cached_property
+    def _images(self) -> "Inputs":
+        return Inputs(self.images)
+
+    def let_go(self) -> None:
+        """Forget what was worked out of the images; it is larger than they are."""
+        for judge in (self, vars(self).get("hard", self)):
+            vars(judge).pop("_images", None)
 
     def _wrong(self, logits: Tensor) -> float:
         """Wrong answers, each with the weight of its class; the sum is rounded as files store it."""
@@ -85,7 +96,7 @@ class Judge:
             return None
         if not self.as_stored:
             return logits_of(self.model.network.base_model, self.images)[:, list(self.classes)]
-        return answers[torch.isin(validation.labels, torch.tensor(self.classes))][:, list(self.classes)]
+        return answers[validation.places_of(self.classes)][:, list(self.classes)]
 
     @property
     def wrong_before(self) -> float | None:
@@ -104,6 +115,13 @@ class Judge:
             self.model, self.images[hardest], self.labels[hardest], self.classes, self.weights, as_stored=self.as_stored
         )
 
+    def sample(self, count: int) -> "Judge":
+        """At most ``count`` of the examples, evenly spread."""
+        if self.num_images <= count:
+            return self
+        own = torch.arange(count) * self.num_images // count
+        return Judge(self.model, self.images[own], self.labels[own], self.classes, self.weights, as_stored=False)
+
     def calibrate(self, logits: Tensor) -> float:
         """The temperature with the lowest cross-entropy."""
         return best_temperature(logits, self.labels, self.weights)
@@ -113,11 +131,53 @@ class Judge:
         return expected_calibration_error(torch.softmax(logits, dim=1), self.labels, self.weights)
 
 
+class Inputs:
+    """Images for many networks that begin alike: what their first steps make of them is worked out once."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.parts = images.split(CHUNK)
+        self._normalised: tuple[nn.Module, list[Tensor]] | None = None
+        self._begun: tuple[list[nn.Module], list[Tensor]] | None = None
+
+    def normalised(self, first: nn.Module) -> list[Tensor]:
+        """The images after a first step that normalises them."""
+        if self._normalised is None or not _same(self._normalised[0], first):
+            self._normalised = first, [first(part) for part in self.parts]
+        return self._normalised[1]
+
+    def begun(self, steps: list[nn.Module]) -> list[Tensor]:
+        """The images after the first steps of a chain; roundings of one cut have these in common."""
+        if self._begun is None or len(self._begun[0]) != len(steps) or any(map(is_not, self._begun[0], steps)):
+            self._begun = steps, [_through(steps[1:], part) for part in self.normalised(steps[0])]
+        return self._begun[1]
+
+
 @torch.no_grad()
-def logits_of(graph: Graph, images: Tensor) -> Tensor:
+def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
     """What a network answers to images."""
     fast = unrolled(graph)
-    return torch.cat([fast(part) for part in images.split(CHUNK)])
+    inputs = images if isinstance(images, Inputs) else Inputs(images)
+    modules = [step.module for step in fast.steps]
+    if not isinstance(modules[0], Normalise) or not fast.is_chain:
+        return torch.cat([fast(part) for part in inputs.parts])
+    first = next((place for place, module in enumerate(modules) if module._parameters), len(modules))
+    return torch.cat([_through(modules[first:], part) for part in inputs.begun(modules[:first])])
+
+
+def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
+    for module in modules:
+        x = module(x)
+    return x
+
+
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two steps normalise alike."""
+    return one is other or (
+        isinstance(one, Normalise)
+        and isinstance(other, Normalise)
+        and torch.equal(one.mean, other.mean)
+        and torch.equal(one.std, other.std)
+    )
 
 
 def _weights(labels: Tensor, frequencies: tuple[float, ...] | None) -> Tensor | None:  # (classes,)

@@ -23,8 +23,9 @@ def reference_bits(layers: Sequence[SlimLayer]) -> tuple[int, ...]:
 
 
 def significant_bits(variance: torch.Tensor) -> int:
-    units = 2.0 ** -torch.arange(1.0, MOST_SIGNIFICANT + 1)
-    return ceil(float((2 * variance.flatten()[:, None] < units).sum(1).double().mean()))
+    units = 2.0 ** torch.arange(-float(MOST_SIGNIFICANT), 0.0)
+    reached = torch.bucketize(2 * variance.flatten(), units, right=True)  # units that are not larger
+    return ceil(float((MOST_SIGNIFICANT - reached).double().mean()))
 
 
 def exponent_bits(largest: float) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bhc.emission.alarm import Alarm
 from bhc.emission.guarantee import Guarantee
-from bhc.formats import QuantisedNetwork, c_memory, c_obstacle
+from bhc.formats import QuantisedNetwork, c_memory_if_any
 from bhc.training import FAR
 
 ALMOST_WHOLE = 1e-9
@@ -227,7 +227,7 @@ def counts_of(network: QuantisedNetwork) -> dict[str, Any]:
         "layer_weights": tuple(layer.num_weights for layer in layers),
         "weights_after": sum(layer.num_weights for layer in layers),
         "flops_after": sum(layer.num_flops for layer in layers),
-        "ram_bytes": None if c_obstacle(network) else c_memory(network).total,
+        "ram_bytes": None if (memory := c_memory_if_any(network)) is None else memory.total,
     }
 
 

@@ -1,6 +1,6 @@
 """Where it goes: one value in, files out; this room knows nothing of contexts or training."""
 
-from bhc.formats.c_header import CMemory, c_memory, c_obstacle, c_text, identifier
+from bhc.formats.c_header import CMemory, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
 from bhc.formats.deployed import Deployed, open_deployed
 from bhc.formats.exported_program import torch_bytes
 from bhc.formats.file import NetworkFile, parse_network, read_network
@@ -22,6 +22,7 @@ __all__ = [
     "StoredLayer",
     "WeightForm",
     "c_memory",
+    "c_memory_if_any",
     "c_obstacle",
     "c_text",
     "identifier",

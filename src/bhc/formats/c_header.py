@@ -49,6 +49,11 @@ def c_memory(network: QuantisedNetwork, *, weights: WeightForm = WeightForm.INTE
     return _write(network, "network", weights).memory
 
 
+def c_memory_if_any(network: QuantisedNetwork) -> CMemory | None:
+    """The same; None where the network has no C form."""
+    return None if c_obstacle(network) else _written(network, "network", WeightForm.INTEGERS).memory
+
+
 def c_text(
     network: QuantisedNetwork,
     name: str,
@@ -139,6 +144,11 @@ def _write(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Header
     obstacle = c_obstacle(network)
     if obstacle is not None:
         raise BhcError(f"this network cannot be written in C yet: {obstacle}", hint="export it as ONNX or torch")
+    return _written(network, name, weights)
+
+
+def _written(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Header:
+    """The same, of a network that is known to have a C form."""
     folded = fold_normalisation(network)
     writer = CWriter(folded, name, weights)
     steps = [

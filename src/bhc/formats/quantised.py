@@ -69,7 +69,8 @@ def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Gr
         if name not in replaced:
             replaced[name] = copy(graph.get_submodule(name))
             replaced[name]._parameters = dict(replaced[name]._parameters)
-        setattr(replaced[name], kind, None if values is None else nn.Parameter(values, requires_grad=False))
+        numbers_of = replaced[name]._parameters
+        numbers_of[kind] = None if values is None else nn.Parameter(values, requires_grad=False)
     return graph.with_steps(replaced).eval().requires_grad_(False)
 
 

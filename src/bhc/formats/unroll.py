@@ -62,6 +62,8 @@ def unrolled(graph: Graph) -> Graph:
             steps[step.name] = Step(step.name, pooled, step.reads)
             instead[pool] = step.name
             del steps[activation], steps[pool]
+    if not instead:
+        return graph
     return Graph(
         Step(step.name, step.module, tuple(instead.get(name, name) for name in step.reads)) for step in steps.values()
     )

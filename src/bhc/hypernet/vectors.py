@@ -62,27 +62,28 @@ class VectorHeads(nn.Module):
                 LayerVectors(scale_mean(in_scale), scale_mean(out_scale), bias)
                 for in_scale, out_scale, bias in self.beliefs(embedding)
             )
-        parts = self.mean_map(embedding).split([*self.scale_sizes, *self.bias_sizes], dim=1)
-        vectors = [part if part.shape[1] else None for part in parts]
-        scales, biases = vectors[: len(self.scale_sizes)], vectors[len(self.scale_sizes) :]
+        parts = self._split(self.mean_map(embedding))
+        scales, biases = ([part if part.shape[1] else None for part in kind] for kind in parts)
         return tuple(LayerVectors(*row) for row in zip(scales[::2], scales[1::2], biases, strict=True))
 
     def beliefs(self, embedding: Tensor) -> Iterator[tuple[Scales | None, Scales | None, Tensor | None]]:
         """Input scales, output scales and bias of each layer."""
-        means = self.mean_map(embedding)
-        scales = self._scales(means[:, : self.num_numbers], self.logvar_map(embedding))
-        biases = [
-            part if part.shape[1] else None for part in means[:, self.num_numbers :].split(self.bias_sizes, dim=1)
-        ]
-        return zip(scales[::2], scales[1::2], biases, strict=True)
+        scales, biases = self._split(self.mean_map(embedding))
+        paired = self._scales(scales, self.logvar_map(embedding))
+        return zip(paired[::2], paired[1::2], [part if part.shape[1] else None for part in biases], strict=True)
 
     def scales(self, embedding: Tensor) -> tuple[tuple[Scales | None, Scales | None], ...]:
         """Input and output scales of each layer."""
-        scales = self._scales(self.mean_map(embedding)[:, : self.num_numbers], self.logvar_map(embedding))
+        scales = self._scales(self._split(self.mean_map(embedding))[0], self.logvar_map(embedding))
         return tuple(zip(scales[::2], scales[1::2], strict=True))
 
-    def _scales(self, means: Tensor, logvars: Tensor) -> list[Scales | None]:
-        parts = zip(means.split(self.scale_sizes, dim=1), logvars.split(self.scale_sizes, dim=1), strict=True)
+    def _split(self, means: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Means of each group of scales, and the bias of each layer; absent ones are empty."""
+        parts = means.split([*self.scale_sizes, *self.bias_sizes], dim=1)
+        return parts[: len(self.scale_sizes)], parts[len(self.scale_sizes) :]
+
+    def _scales(self, means: Sequence[Tensor], logvars: Tensor) -> list[Scales | None]:
+        parts = zip(means, logvars.split(self.scale_sizes, dim=1), strict=True)
         return [self.family.scales(mean, logvar) if mean.shape[1] else None for mean, logvar in parts]
 
 

@@ -5,6 +5,8 @@ from functools import cached_property
 
 from torch import Tensor
 
+from bhc.posterior.kl import kl_weights
+from bhc.posterior.products import SharedWeights
 from bhc.posterior.scales import Scales
 
 
@@ -51,6 +53,15 @@ class LayerMean:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """The weights of one layer under their scales."""
+
+    mean: WeightMean
+    variance: Tensor  # (K or 1, O, I, *kernel)
+    divergence: Tensor  # (K or 1,) from their prior
+
+
+@dataclass(frozen=True)
 class LayerPosterior:
     """Means, log-variances of the weights, and scales of one layer."""
 
@@ -60,10 +71,19 @@ class LayerPosterior:
     out_scale: Scales | None
     prior_std: float = 1.0  # of a weight before its scales
 
-    @cached_property
+    @property
     def weight_variance(self) -> Tensor:
-        """``sigma_ij^2``, computed once for the forward pass and the divergence."""
-        return self.weight_logvar.exp()
+        """``sigma_ij^2``."""
+        return self.weights.variance
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What the products and the divergence need of the weights, worked out once for both."""
+        mean, logvar = self.mean.weight, self.weight_logvar
+        if mean.base.shape[0] > 1 or logvar.shape[0] > 1:
+            return Weights(mean, logvar.exp(), kl_weights(mean.squared_norm(), logvar, self.prior_std))
+        base, variance, divergence = SharedWeights.apply(mean.base, logvar, self.prior_std, mean.left, mean.right)
+        return Weights(WeightMean(base, mean.left, mean.right), variance, divergence)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.posterior.beliefs import LayerPosterior
-from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
+from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales
 from bhc.posterior.moments import log_dropout
-from bhc.posterior.products import GaussianDivergence, ScaleDivergence
+from bhc.posterior.products import ScaleDivergence
 from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
 
 
@@ -58,7 +58,7 @@ class NormalJeffreys(Family):
         return NormalScales(means, logvars)
 
     def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:
-        weights = sum(_kl_of_weights(layer) for layer in posteriors)
+        weights = sum(layer.weights.divergence for layer in posteriors)
         groups = [scale for scale in _scales_of(posteriors) if isinstance(scale, NormalScales)]
         # All scales of the network side by side: their divergence is one sum.
         means, logvars = (torch.cat(parts, dim=1) for parts in zip(*((s.mean, s.logvar) for s in groups), strict=True))
@@ -116,7 +116,7 @@ class GroupHorseshoe(Family):
 
     def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:
         groups = [scale for scale in _scales_of(posteriors) if isinstance(scale, LogNormalScales)]
-        parts = [_kl_of_weights(layer) for layer in posteriors] + [self._kl_of_scales(scale) for scale in groups]
+        parts = [layer.weights.divergence for layer in posteriors] + [self._kl_of_scales(scale) for scale in groups]
         return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
 
     def _kl_of_scales(self, scale: LogNormalScales) -> Tensor:  # (K,)
@@ -166,13 +166,3 @@ def check_family(name: str) -> None:
 def _scales_of(posteriors: Sequence[LayerPosterior]) -> list[Scales]:
     scales = [scale for layer in posteriors for scale in (layer.in_scale, layer.out_scale)]
     return [scale for scale in scales if scale is not None]
-
-
-def _kl_of_weights(layer: LayerPosterior) -> Tensor:  # (K or 1,)
-    """``kl_weights`` of one layer, by the hand-written gradient where all contexts share the weights."""
-    mean = layer.mean.weight
-    if mean.base.shape[0] > 1 or layer.weight_logvar.shape[0] > 1:
-        return kl_weights(mean.squared_norm(), layer.weight_logvar, layer.prior_std)
-    variance = layer.weight_variance.detach()
-    shared = GaussianDivergence.apply(mean.base, layer.weight_logvar, variance, layer.prior_std)[None]
-    return shared if mean.left is None else shared + 0.5 * mean.low_rank_norm() / layer.prior_std**2

@@ -37,10 +37,10 @@ class PooledNoise:
     follows from the seed and the step alone, so a resumed run sees the same noise.
     """
 
-    SIZE = 1 << 22
+    SIZE = 1 << 23
     generator: Generator | None = None  # each pool follows from the seed and the step
 
-    def __init__(self, seed: int, *, size: int = SIZE, lifetime: int = 500) -> None:
+    def __init__(self, seed: int, *, size: int = SIZE, lifetime: int = 250) -> None:
         self.seed = seed
         self.size = size
         self.lifetime = lifetime

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from bhc.graph import Embed, Layer
 from bhc.posterior.beliefs import WeightMean
+from bhc.posterior.convolved import ConvolvedMoments
 from bhc.posterior.lookup import Lookup
 from bhc.posterior.noise import Noise
-from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
+from bhc.posterior.products import MeanAndVariance
 from bhc.posterior.scales import Scales
 from bhc.posterior.units import only, times, times_noisy
 
@@ -95,11 +96,7 @@ class Linear(_Dense):
         h, shared, variance = _in_working_precision(h, weight.base.squeeze(0), variance.squeeze(0))
         if weight.left is None or weight.right is None:
             return MeanAndVariance.apply(h, shared, variance)
-        # The low-rank part's thin product rides along as a few more rows.
-        rows = torch.cat([shared, weight.right.mT.to(shared.dtype)])
-        products, spread = MeanAndVariance.apply(h, rows, variance)
-        product, thin = products.split([len(shared), len(rows) - len(shared)], dim=1)
-        return product + self._widen(thin, weight.left), spread
+        return MeanAndVariance.apply(h, shared, variance, *_in_working_precision(weight.left, weight.right))
 
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
         contexts = weight.shape[0]
@@ -108,10 +105,7 @@ class Linear(_Dense):
         return torch.bmm(h.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1)
 
     def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self._widen(h @ right, left)
-
-    def _widen(self, thin: Tensor, left: Tensor) -> Tensor:
-        """(K * B, R) times (K, O, R), each context's examples by its own."""
+        thin = h @ right
         return torch.bmm(thin.reshape(left.shape[0], -1, left.shape[2]), left.mT).flatten(0, 1)
 
 

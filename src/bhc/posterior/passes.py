@@ -7,7 +7,8 @@ from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
 from bhc.posterior.operators import Operator, apply_mean
 from bhc.posterior.products import Sampled
-from bhc.posterior.units import only, plus, times, times_noisy
+from bhc.posterior.scales import Scales
+from bhc.posterior.units import drawn, only, plus, times
 
 # Inside the root: its gradient at a variance of zero would be infinite.
 VARIANCE_FLOOR = 1e-8
@@ -27,17 +28,18 @@ def noisy_pass(
     distribution, one multiplication fewer, and a finite gradient where a sampled S crosses zero.
     The bias sits under the output scale: a unit that is switched off gives zero. So does one that a ``mask`` has not.
     """
-    mean = posterior.mean
     if mask is not None:
         h = operator.only(h, mask.keep_in)
-    if posterior.in_scale is not None:
-        h = operator.times_noisy(h, posterior.in_scale, noise=noise)
-    product, variance = operator.mean_and_variance(h, mean.weight, posterior.weight_variance)
-    output = Sampled.apply(product, variance, noise.normal(product.shape, like=product), VARIANCE_FLOOR)
-    if mean.bias is not None:
-        output = plus(output, mean.bias)
-    if posterior.out_scale is not None:
-        output = times_noisy(output, posterior.out_scale, noise=noise)
+    weights, in_scale, waiting = posterior.weights, posterior.in_scale, None
+    if in_scale is not None:
+        if _may_wait(in_scale, h):
+            waiting = drawn(in_scale, h, noise=noise)
+        else:
+            h = operator.times_noisy(h, in_scale, noise=noise)
+    product, variance = operator.mean_and_variance(h, weights.mean, weights.variance)
+    normal = noise.normal(product.shape, like=product)
+    after = None if posterior.out_scale is None else drawn(posterior.out_scale, product, noise=noise)
+    output = Sampled.apply(product, variance, normal, VARIANCE_FLOOR, waiting, posterior.mean.bias, after)
     return output if mask is None else only(output, mask.keep_out)
 
 
@@ -55,3 +57,8 @@ def masked_pass(
     if mean.bias is not None:
         output = plus(output, mean.bias)
     return times(output, outputs)
+
+
+def _may_wait(scales: Scales, h: Tensor) -> bool:
+    """Whether an input scale can come after the product: one covers all inputs, and they need no gradient."""
+    return scales.mean.shape[1] == 1 and not h.requires_grad

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bhc.posterior.moments import TINY, log_dropout
-from bhc.posterior.products import ScaledByNoise
+from bhc.posterior.products import Drawn, ScaledByNoise
 
 NOISIEST = 2.0  # log dropout rate of scales that are drawn at single places, at most
 
@@ -23,6 +23,9 @@ class Scales(Protocol):
     @property
     def log_dropout(self) -> Tensor:  # (K, n)
         """``log (V(z) / E(z)^2)``: how little is known of each scale; its unit goes when this is over the threshold."""
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """Scales drawn once an example, (K, B, n); ``noise`` (K, B, n) is standard normal."""
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         """``h`` (K, B, n, places) times scales drawn once an example; ``noise`` (K, B, n) is standard normal.
@@ -44,6 +47,9 @@ class NormalScales:
     @cached_property
     def log_dropout(self) -> Tensor:
         return log_dropout(self.mean, self.logvar)
+
+    def draw(self, noise: Tensor) -> Tensor:
+        return Drawn.apply(self.mean, self.logvar, noise)
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         return ScaledByNoise.apply(h, self.mean, self.logvar, noise)
@@ -85,9 +91,11 @@ class LogNormalScales:
         """``log (exp(v) - 1)``."""
         return torch.expm1(self.variance).log()
 
+    def draw(self, noise: Tensor) -> Tensor:
+        return torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
+
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
-        scale = torch.addcmul(self.centre[:, None], self.variance.sqrt()[:, None], noise).exp()
-        return h * scale.to(h.dtype)[..., None]
+        return h * self.draw(noise).to(h.dtype)[..., None]
 
     def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
         spread = self.variance.clamp(max=NOISIEST).sqrt()

@@ -6,6 +6,12 @@ from bhc.posterior.noise import Noise
 from bhc.posterior.scales import Scales
 
 
+def drawn(scales: Scales, h: Tensor, *, noise: Noise) -> Tensor:  # (K, B, n)
+    """Scales (K, n) drawn anew for each example of ``h`` (K * B, ...)."""
+    mean = scales.mean
+    return scales.draw(noise.normal((len(mean), len(h) // len(mean), mean.shape[1]), like=mean))
+
+
 def times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
     """``h z``, scales (K, n) drawn anew for each example and spread over what they cover."""
     mean = scales.mean

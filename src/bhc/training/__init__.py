@@ -2,7 +2,7 @@
 
 from bhc.training.collapse import CollapseWarning
 from bhc.training.consolidation import Consolidate
-from bhc.training.device import computing, describe_device, find_device
+from bhc.training.device import computing, describe_device, find_device, settle
 from bhc.training.domains import FAR, SeenDomains
 from bhc.training.evaluation import (
     Point,
@@ -69,6 +69,7 @@ __all__ = [
     "pretrain",
     "save_run",
     "save_weights",
+    "settle",
     "speaks",
     "trade_off",
     "train",

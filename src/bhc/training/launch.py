@@ -26,7 +26,7 @@ from torch.multiprocessing.spawn import start_processes
 from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.training.device import computing
+from bhc.training.device import computing, settle
 from bhc.training.loop import Options, train
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, network_tensors, save_run
@@ -300,7 +300,7 @@ def _take_part(
     """What each process does from its start to its end."""
     os.environ.update(environments[local])
     torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)  # variances of pruned weights run into denormal numbers, which are slow
+    settle()
     warnings.showwarning = lambda warning, *place, **more: post.put(("warn", (warning,)))
     try:
         job = replace(parcel.job, options=replace(parcel.job.options, progress=_Told(post)))

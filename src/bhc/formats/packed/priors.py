@@ -190,10 +190,9 @@ def to_frequencies(weights: np.ndarray) -> np.ndarray:
     """``f_i = 1 + floor(w_i (TOTAL - n) / sum w)`` along the last axis; the rest goes to the first largest."""
     count = weights.shape[-1]
     shares = 1 + weights * (TOTAL - count) // weights.sum(-1, keepdims=True)
-    largest = weights.argmax(-1)[..., None]
-    left_over = TOTAL - shares.sum(-1, keepdims=True)
-    np.put_along_axis(shares, largest, np.take_along_axis(shares, largest, -1) + left_over, -1)
-    return shares
+    rows = shares.reshape(-1, count)
+    rows[np.arange(len(rows)), weights.reshape(-1, count).argmax(-1)] += TOTAL - rows.sum(-1)
+    return rows.reshape(shares.shape)
 
 
 def _candidates(lowest: int, counts: np.ndarray) -> Iterator[StatedPrior]:
@@ -205,7 +204,7 @@ def _candidates(lowest: int, counts: np.ndarray) -> Iterator[StatedPrior]:
         average = int((counts * np.arange(count)).sum() // counts.sum())
         for centre in sorted({average, min(max(-lowest, 0), count - 1)}):
             yield _best_bell(lowest, counts, centre)
-    rarity = log2(np.maximum(counts, 1))
+    rarity = 16 * BIT - _bits_of(np.maximum(counts, 1)) if counts.max() <= TOTAL else log2(np.maximum(counts, 1))
     rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
     for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
         levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)

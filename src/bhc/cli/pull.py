@@ -1,0 +1,106 @@
+"""``bhc pull``: a network from a service, as a device would fetch it."""
+
+import io
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+from bhc.cli.client import Client
+from bhc.cli.console import say, show
+from bhc.cli.options import (
+    Budget,
+    Classes,
+    Confidence,
+    Domain,
+    Features,
+    FlagOutside,
+    Float32Only,
+    Force,
+    Json,
+    MaxBytes,
+    MaxError,
+    MaxFlops,
+    MaxLatency,
+    MaxRamBytes,
+    Threshold,
+    refuse_existing,
+    request_of,
+)
+from bhc.cli.serve import read_token
+from bhc.emission import Limits, Report
+from bhc.errors import BhcError
+from bhc.files import write_bytes
+from bhc.formats import parse_network
+
+
+class Form(StrEnum):
+    """What a service hands out."""
+
+    BHC = "bhc"
+    ONNX = "onnx"
+    C = "c"
+    PT2 = "pt2"
+
+
+SUFFIXES = {".bhc": Form.BHC, ".onnx": Form.ONNX, ".h": Form.C, ".pt2": Form.PT2}
+
+
+def pull_command(
+    url: Annotated[str, typer.Argument(help="Address of the service, such as http://127.0.0.1:8765.")],
+    out: Annotated[Path, typer.Option(help="File for the network: .bhc, .onnx, .h or .pt2.")],
+    classes: Classes = None,
+    domain: Domain = None,
+    features: Features = None,
+    budget: Budget = None,
+    threshold: Threshold = None,
+    max_bytes: MaxBytes = None,
+    max_flops: MaxFlops = None,
+    max_error: MaxError = None,
+    max_ram_bytes: MaxRamBytes = None,
+    max_latency_ms: MaxLatency = None,
+    confidence: Confidence = None,
+    flag_outside: FlagOutside = None,
+    float32: Float32Only = False,
+    format: Annotated[Form | None, typer.Option(help="Default: what the file's name ends in.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the token that the service asks for.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the service.")] = 60.0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Fetch the network for a context from a service (bhc serve).
+
+    What arrives is compared with its checksum and then written in one step.
+    """
+    form = format or SUFFIXES.get(out.suffix)
+    if form is None:
+        raise BhcError(
+            f"{out} does not say which form is wanted", hint="end it in .bhc, .onnx, .h or .pt2, or --format"
+        )
+    refuse_existing(out, force=force)
+    client = Client(url, token=read_token(token_file), timeout=timeout)
+    limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
+    given = request_of(classes, domain, features, budget) | vars(limits)
+    given |= {"flag_outside": flag_outside, "float32": float32 or None, "format": form.value}
+    asked = {name: _plain(value) for name, value in given.items() if value is not None and name != "domain"}
+    if given["domain"] is not None:
+        asked["domain"] = client.domain(_npy(given["domain"]))
+    content, facts = client.network(asked)
+    if form is Form.BHC:
+        parse_network(content, out)
+    write_bytes(out, content)
+    show(facts if json else Report.from_dict(facts), as_json=json)
+    say(f"wrote {out}")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _npy(sample: torch.Tensor) -> bytes:
+    content = io.BytesIO()
+    np.save(content, sample.numpy(), allow_pickle=False)
+    return content.getvalue()

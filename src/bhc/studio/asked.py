@@ -1,0 +1,83 @@
+"""What a request may say. Its values are checked where the command line's are, so that the words are the same."""
+
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+
+T = TypeVar("T")
+Unchecked = Annotated[T | None, SkipValidation]
+
+
+class FileFormat(StrEnum):
+    """The forms a network is handed out in."""
+
+    BHC = "bhc"
+    ONNX = "onnx"
+    C = "c"
+    PT2 = "pt2"
+
+
+class Asked(BaseModel):
+    """A context and limits, as ``compress`` takes them. Which conditions there are ``GET /v1/model`` says."""
+
+    model_config = ConfigDict(
+        extra="allow",  # unknown names are refused as the command line refuses them
+        json_schema_extra={"additionalProperties": False},
+    )
+
+    classes: Unchecked[list[int | str] | dict[str, float]] = Field(
+        None, description="Classes it will meet; with probabilities where the model was trained for them."
+    )
+    domain: Unchecked[str | list[Any]] = Field(
+        None, description="Its kind of inputs: a token of POST /v1/domains, or 16 or more samples as nested lists."
+    )
+    features: Unchecked[list[Any]] = Field(
+        None, description="Inputs that will be there: a mask of truths, nested or flat, or the places of those."
+    )
+    budget: Unchecked[float] = Field(None, description="0 is accuracy first, 1 is smallest.")
+    threshold: Unchecked[float] = Field(
+        None, description="Cut here; lower is smaller. Default: chosen on validation data."
+    )
+    max_bytes: Unchecked[float] = Field(None, description="Largest .bhc file, everything in it.")
+    max_flops: Unchecked[float] = Field(None, description="Most operations for one input, two a multiply-add.")
+    max_error: Unchecked[float] = Field(
+        None, description="Highest validation error, percent. Alone: the smallest network under it."
+    )
+    max_ram_bytes: Unchecked[float] = Field(None, description="Most bytes of constants and activations in the C form.")
+    max_latency_ms: Unchecked[float] = Field(
+        None, description="Slowest median in onnxruntime on the server, one input, one thread."
+    )
+    confidence: Unchecked[float] = Field(
+        None, description="Prove max_error for new data on the run's calibration images, such as 0.95 sure."
+    )
+    flag_outside: Unchecked[float] = Field(
+        None, description="Flag inputs outside the context, at this rate of false alarms, such as 0.05."
+    )
+    float32: bool = Field(False, description="Prune only; keep 32-bit weights.")
+
+    def given(self) -> dict[str, Any]:
+        """What was said, nothing for what was not."""
+        return {name: value for name, value in self if name in self.model_fields_set and value is not None}
+
+
+class NetworkAsked(Asked):
+    """A network as a file."""
+
+    format: FileFormat = Field(FileFormat.BHC, description="bhc, onnx, c (a header) or pt2 (torch).")
+
+
+class AnswerAsked(Asked):
+    """An image for the network of a context."""
+
+    image: Annotated[list[Any], SkipValidation] = Field(
+        description="Raw values of one input, nested as GET /v1/model's image_shape says, or flat."
+    )
+
+
+class Problem(BaseModel):
+    """Why there is no answer, and what to do."""
+
+    error: str
+    hint: str = ""
+    id: str | None = Field(None, description="Of a fault of the service: what its log calls it.")

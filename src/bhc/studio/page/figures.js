@@ -1,0 +1,33 @@
+// The figures of a network in large type.
+
+import { h, write } from "./dom.js";
+import { bytes, milliseconds, percent, ratio, whole } from "./words.js";
+
+/** One large number and five others, each with what it was before. */
+export function mountFigures(box, strip) {
+  const large = h("strong");
+  const cells = ["File", "FLOPs", "Validation error", "With bits", "Emitted in"].map((name) => {
+    const [value, note] = [h("dd"), h("dd", { class: "note" })];
+    return { value, note, box: h("div", {}, h("dt", {}, name), value, note) };
+  });
+  const unit = [h("span", { class: "times" }, "×"), h("span", { class: "note" }, "fewer weights")];
+  box.append(h("p", { class: "large" }, large, ...unit), h("dl", {}, ...cells.map((cell) => cell.box)));
+  return {
+    show({ report, emit_ms: spent }) {
+      const rows = [
+        [bytes(report.file_bytes), `${ratio(report.file_ratio)} × smaller`],
+        [whole(report.flops_after), `of ${whole(report.flops_before)}`],
+        [percent(report.error), report.error_before === null ? "" : `full network ${percent(report.error_before)}`],
+        [`${ratio(report.bits_ratio)} ×`, "smaller, in bits"],
+        [milliseconds(spent), "context to file"],
+      ];
+      write(large, ratio(report.pruning_ratio));
+      rows.forEach(([value, note], place) => {
+        write(cells[place].value, value);
+        write(cells[place].note, note);
+      });
+      const words = [`${ratio(report.pruning_ratio)} ×`, bytes(report.file_bytes), `${percent(report.error)} error`];
+      strip.replaceChildren(h("b", {}, words[0]), ...words.slice(1).map((word) => h("span", {}, word)));
+    },
+  };
+}

@@ -1,0 +1,82 @@
+// Budget and limits: numbers chosen by sliding.
+
+import { byId, h, set, write } from "./dom.js";
+import { LIMITS } from "./state.js";
+import { bytes, percent, short } from "./words.js";
+
+const FINENESS = 200; // places of a slider
+const LEAST = 100; // bytes or FLOPs
+const ERRORS = [0.05, 20]; // percent
+
+/** The slider of a model that weighs size. */
+export function mountBudget(model, asked) {
+  if (!("budget" in model.conditions)) return;
+  byId("budget-field").hidden = false;
+  const { low, high, step } = model.budget;
+  const range = h("input", { type: "range", min: low, max: high, step, "aria-label": "Budget" });
+  const output = h("output");
+  range.addEventListener("input", () => asked.change({ budget: Number(range.value) }));
+  const ends = h("span", { class: "ends" }, h("span", {}, "accuracy first"), h("span", {}, "smallest"));
+  const caption = h("span", { class: "note" }, "How much size matters");
+  byId("budget").append(h("div", { class: "slider" }, caption, output, range, ends));
+  asked.listen(({ budget }) => {
+    range.value = String(budget);
+    fill(range, (budget - low) / (high - low));
+    write(output, budget.toFixed(2));
+  });
+}
+
+/** A switch, a number and a slider for each limit; `suggest` gives the figure of the network shown. */
+export function mountLimits(model, asked, suggest) {
+  const kinds = {
+    max_bytes: { title: "File", label: "Most bytes of the file", ends: [LEAST, model.bytes_before], say: bytes },
+    max_flops: { title: "FLOPs", label: "Most FLOPs", ends: [LEAST, model.flops_before], say: short },
+    max_error: { title: "Validation error", label: "Highest validation error in percent", ends: ERRORS, say: percent },
+  };
+  byId("limits").append(...LIMITS.map((name) => limit(name, kinds[name], asked, suggest)));
+}
+
+function limit(name, { title, label, ends, say }, asked, suggest) {
+  const scale = geometric(ends);
+  const box = h("input", { type: "checkbox", id: name });
+  const number = h("input", { type: "number", "aria-label": label, min: 0, step: "any" });
+  const range = h("input", { type: "range", min: 0, max: FINENESS, "aria-label": `${label}, slider` });
+  const marks = h("span", { class: "ends" }, ...ends.map((end) => h("span", {}, say(end))));
+  const slider = h("div", { class: "slider" }, range, marks);
+  // A limit looks for the threshold by itself, so one that was set by hand goes.
+  const choose = (value) => asked.change({ [name]: value, threshold: null });
+  const first = () => rounded(suggest(name) ?? Math.sqrt(ends[0] * ends[1]));
+  box.addEventListener("change", () => choose(box.checked ? first() : null));
+  range.addEventListener("input", () => choose(rounded(scale.value(Number(range.value)))));
+  number.addEventListener("change", () => choose(number.value === "" ? null : Number(number.value)));
+  asked.listen((request) => {
+    const value = request[name];
+    box.checked = value !== null;
+    number.hidden = slider.hidden = value === null;
+    if (value === null) return;
+    if (document.activeElement !== number || Number(number.value) !== value) number.value = String(value);
+    range.value = String(scale.place(value));
+    set(range, { "aria-valuetext": say(value) });
+    fill(range, Number(range.value) / FINENESS);
+  });
+  const caption = h("label", { for: name }, box, h("span", {}, `${title} at most`));
+  return h("div", { class: "limit" }, h("div", { class: "head" }, caption, number), slider);
+}
+
+/** Equal steps of a slider are equal ratios. */
+function geometric([low, high]) {
+  const span = Math.log(high / low);
+  return {
+    value: (place) => low * Math.exp((place / FINENESS) * span),
+    place: (value) => Math.round((Math.log(Math.max(value, low) / low) / span) * FINENESS),
+  };
+}
+
+/** Two digits say enough. */
+function rounded(value) {
+  return Number(value.toPrecision(2));
+}
+
+function fill(range, part) {
+  range.style.setProperty("--part", `${(100 * Math.min(1, Math.max(0, part))).toFixed(1)}%`);
+}

@@ -1,0 +1,127 @@
+// What is asked for, as one value; kept in the fragment of the address, so that a link restores it.
+
+export const LIMITS = ["max_bytes", "max_flops", "max_error"];
+export const MOST_PINS = 4;
+
+/** What the page asks for at first: two classes side by side, the run's own threshold, no limits. */
+export function initialRequest(model) {
+  const middle = Math.min(3, Math.max(0, model.classes.length - 2));
+  const classes = "classes" in model.conditions ? [middle, middle + 1] : model.classes.map((_, one) => one);
+  const limits = Object.fromEntries(LIMITS.map((name) => [name, null]));
+  return { classes, budget: model.budget?.default ?? 1, features: null, domain: null, threshold: null, ...limits };
+}
+
+/** The JSON the service takes: only conditions the model has, only limits that are set. */
+export function body(request, model) {
+  const has = (condition) => condition in model.conditions;
+  const asked = {};
+  if (has("classes")) asked.classes = request.classes;
+  if (has("budget")) asked.budget = request.budget;
+  const missing = request.features !== null;
+  if (has("features") && (missing || !model.optional)) asked.features = request.features ?? every(model);
+  if (has("domain") && request.domain !== null) asked.domain = request.domain.token;
+  for (const name of ["threshold", ...LIMITS]) if (request[name] !== null) asked[name] = request[name];
+  return asked;
+}
+
+/** Whether something must be said that is not said yet: a model for domains alone needs one. */
+export function lacksDomain(request, model) {
+  return "domain" in model.conditions && !model.optional && request.domain === null;
+}
+
+/** The places of all features. */
+function every(model) {
+  return Array.from({ length: model.features.shape.reduce((product, side) => product * side, 1) }, (_, place) => place);
+}
+
+/** A value that tells its listeners when it changes. */
+export class Store {
+  #value;
+  #listeners = [];
+
+  constructor(value) {
+    this.#value = value;
+  }
+
+  get value() {
+    return this.#value;
+  }
+
+  /** Changes some fields; listeners get the new value and the old one. */
+  change(patch) {
+    const before = this.#value;
+    this.#value = { ...before, ...patch };
+    for (const listener of this.#listeners) listener(this.#value, before);
+  }
+
+  listen(listener) {
+    this.#listeners.push(listener);
+    listener(this.#value, this.#value);
+  }
+}
+
+/** The state as the fragment of an address; each pin is a fragment of its own. */
+export function toFragment(request, pins = []) {
+  const fields = new URLSearchParams();
+  fields.set("classes", request.classes.join("."));
+  fields.set("budget", String(request.budget));
+  if (request.features !== null) fields.set("features", packPlaces(request.features));
+  if (request.domain !== null) fields.set("domain", `${request.domain.token}.${request.domain.name}`);
+  for (const name of ["threshold", ...LIMITS]) if (request[name] !== null) fields.set(name, String(request[name]));
+  for (const pin of pins) fields.append("pin", toFragment(pin));
+  return fields.toString();
+}
+
+/** What a fragment says, on top of what is asked at first; fields that make no sense for the model are passed over. */
+export function fromFragment(fragment, model) {
+  const fields = new URLSearchParams(fragment.replace(/^#/, ""));
+  const pins = fields.getAll("pin").slice(0, MOST_PINS);
+  return { request: readRequest(fields, model), pins: pins.map((pin) => fromFragment(pin, model).request) };
+}
+
+function readRequest(fields, model) {
+  const request = initialRequest(model);
+  if (fields.has("classes") && "classes" in model.conditions) {
+    const named = fields.get("classes").split(".").filter(Boolean).map(Number);
+    const known = [...new Set(named)].filter((one) => Number.isInteger(one) && one >= 0 && one < model.classes.length);
+    request.classes = known.sort((a, b) => a - b);
+  }
+  const budget = readNumber(fields, "budget");
+  if (budget !== null) request.budget = Math.min(1, Math.max(0, budget));
+  if (fields.has("features") && model.features) request.features = unpackPlaces(fields.get("features"), model);
+  if (fields.has("domain") && "domain" in model.conditions) {
+    const [token, ...name] = fields.get("domain").split(".");
+    request.domain = { token, name: name.join(".") };
+  }
+  for (const name of ["threshold", ...LIMITS]) request[name] = readNumber(fields, name);
+  return request;
+}
+
+function readNumber(fields, name) {
+  const text = fields.get(name);
+  return text === null || text.trim() === "" || !Number.isFinite(Number(text)) ? null : Number(text);
+}
+
+/** Places as lengths of runs, absent first: a painted mask has few. */
+function packPlaces(places) {
+  const runs = [];
+  let end = 0;
+  for (const place of places) {
+    if (runs.length > 0 && place === end) runs[runs.length - 1] += 1;
+    else runs.push(place - end, 1);
+    end = place + 1;
+  }
+  return runs.map((run) => run.toString(36)).join(".");
+}
+
+function unpackPlaces(text, model) {
+  const places = [];
+  const size = every(model).length;
+  let place = 0;
+  text.split(".").forEach((run, turn) => {
+    for (let left = Number.parseInt(run, 36) || 0; left > 0 && place < size; left -= 1, place += 1) {
+      if (turn % 2 === 1) places.push(place);
+    }
+  });
+  return places;
+}

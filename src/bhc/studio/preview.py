@@ -1,0 +1,180 @@
+"""What the page shows of a context: the network layer by layer, the trade-off, the rates it was cut by.
+
+The contract between the page and the service. Requests are JSON objects with a context (``classes``, ``features``,
+``domain``, ``budget``: those of GET /v1/model's ``conditions``) and limits (``threshold``, ``max_bytes``,
+``max_flops``, ``max_error``, ``max_ram_bytes``, ``max_latency_ms``, ``confidence``, ``flag_outside``, ``float32``);
+whatever is left out or null is not asked for. An answer that is not 2xx has the body ``{"error": text, "hint": text}``,
+a fault of the service (500) an ``id`` beside them.
+
+GET /v1/model::
+
+    {"model": name of the run, "classes": [name, ...],
+     "conditions": {name: what it accepts, in words}, "optional": may conditions be left out,
+     "appearance": may classes be an object {"3": 0.9, "4": 0.1}   (only with a condition on classes)
+     "budget": {"low", "high", "step", "default"},                 (only with that condition, as the next two)
+     "features": {"shape": [...]}, "domain": {"shape": [...], "full_scale": 255.0},
+     "thresholds": {"low", "high": the consolidated range, "default", "least", "most": of a slider},
+     "error_before", "weights_before", "bytes_before", "flops_before", "image_shape": [C, H, W],
+     "full_scale": the largest value of an input, such as 255,
+     "pictures": how many there are of each class, 0 to 9, "calibration_images": 0: no confidence may be asked for,
+     "layers": [{"name", "kind": "linear" | "convolution", "in", "out", "weights"}], "formats": ["bhc", ...]}
+
+GET /v1/pictures/{class number}/{n}.png: a validation image of the class, n from 0 to ``pictures`` - 1.
+
+POST /v1/previews {context, limits}::
+
+    {"report": {as ``bhc compress --json``},
+     "layers": [{"name", "kind", "inputs_before", "inputs_after", "outputs_before", "outputs_after", "bits",
+                 "weights_before", "weights_after", "kept_inputs": [...] | null, "kept_outputs": [...] | null}],
+     "curve": [{"threshold", "ratio", "error": percent or null, "weights", "flops"}], from high thresholds to low,
+     "here": {"threshold", "ratio", "error", "bytes", "flops"},
+     "histograms": [{"layer", "which": "in" | "out" | "weight", "edges": [n + 1], "counts": [n], "kept": number}],
+     "inputs_kept": [flat places of ``image_shape`` that the first layer reads] | null where it reads other than those,
+     "threshold": where it was cut, "emit_ms": milliseconds of this emission}
+
+``kept_inputs`` and ``kept_outputs`` are places in the original layer, null where a layer has more than 4,096. The curve
+is that of the context's cuts before rounding, on a bounded part of its validation images; ``here`` is the network
+itself on all of them. Histograms are of log dropout rates, those beyond -12 and 12 in the outermost bins; what lies
+left of the threshold is kept.
+
+POST /v1/answers {context, limits, "image": raw values (0 to 255), nested as ``image_shape`` or flat}::
+
+    {"tailored": {"label": number, "name": its name, "classes": [number, ...], "probabilities": [of these],
+                  "weights", "bytes", "flops", "outside": true | false | null, "outside_score": number},
+     "full": {"label", "name", "classes", "probabilities", "weights", "bytes", "flops"} | null}
+
+``outside`` is null unless ``flag_outside`` was asked for; ``full`` is null where the model began untrained.
+
+POST /v1/networks {context, limits, "format": "bhc" | "onnx" | "c" | "pt2"}: the file. POST /v1/domains, the body a .npy
+file of samples: ``{"domain": token, "samples": n}``; the token is what ``domain`` of later requests takes.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bhc.emission import Compressed, Cutter, Plan
+from bhc.emission.judge import Judge
+from bhc.emission.trial import Workshop
+from bhc.posterior import LayerDropout
+from bhc.training import TrainedModel
+
+POINTS = 13  # of a curve
+MOST_PLACES = 4096
+BINS = np.linspace(-12.0, 12.0, 49)
+CURVE_FLOPS = 2e9  # what all judging for one curve may cost
+LEAST_IMAGES = 50
+
+
+def thresholds_of(model: TrainedModel) -> dict[str, float]:
+    """The range that was consolidated, the default, and how far a slider goes."""
+    low, high = model.thresholds or (-2.0, 2.0)
+    return {"low": low, "high": high, "default": model.default_threshold, "least": low - 1.0, "most": high + 1.0}
+
+
+class Preview:
+    """One context, looked at from all sides."""
+
+    def __init__(self, model: TrainedModel, cutter: Cutter) -> None:
+        self.model, self.cutter = model, cutter
+        self.curve = list(self._points())
+
+    def show(self, small: Compressed) -> dict[str, Any]:
+        """All that the page draws of one network of the context."""
+        report = small.report
+        plan = self.cutter.cut(report.threshold)
+        return {
+            "report": report.to_dict(),
+            "layers": list(_layers(plan, report.bits)),
+            "curve": self.curve,
+            "here": {
+                "threshold": report.threshold,
+                "ratio": report.pruning_ratio,
+                "error": report.error,
+                "bytes": report.file_bytes,
+                "flops": report.flops_after,
+            },
+            "histograms": list(self._histograms(report.threshold)),
+            "inputs_kept": self._inputs(plan),
+            "threshold": report.threshold,
+            "emit_ms": report.emit_ms,
+        }
+
+    def _inputs(self, plan: Plan) -> list[int] | None:
+        """The values of an input that are read, where the first layer reads values."""
+        first = plan.layers[0]
+        values = prod(self.model.network.input_shape)
+        whole = not first.layer.is_convolution and first.layer.num_inputs == values
+        return _places(first.kept_inputs, values) if whole else None
+
+    def _points(self) -> Iterator[dict[str, Any]]:
+        """Cuts at thresholds across the slider, judged before rounding."""
+        workshop, judge = Workshop(self.model, self.cutter), Judge.of(self.model, self.cutter.context)
+        span = thresholds_of(self.model)
+        for threshold in np.linspace(span["most"], span["least"], POINTS).tolist():
+            stock = workshop.stock(threshold)
+            plan = stock.plan
+            error = None if judge is None else _error(judge, stock.graph, plan)
+            ratio = self.model.network.num_weights / plan.num_weights
+            yield {
+                "threshold": threshold,
+                "ratio": ratio,
+                "error": error,
+                "weights": plan.num_weights,
+                "flops": plan.num_flops,
+            }
+
+    def _histograms(self, threshold: float) -> Iterator[dict[str, Any]]:
+        layers = self.cutter.network.layers
+        for layer, dropout in zip(layers, self.cutter.generated.dropouts, strict=True):
+            for which, rates in _groups(dropout):
+                values = rates.numpy()
+                counts, _ = np.histogram(np.clip(values, BINS[0], BINS[-1]), BINS)
+                yield {
+                    "layer": layer.name,
+                    "which": which,
+                    "edges": BINS.tolist(),
+                    "counts": counts.tolist(),
+                    "kept": int((values < threshold).sum()),
+                }
+
+
+def _error(judge: Judge, graph: Any, plan: Plan) -> float:
+    count = int(max(LEAST_IMAGES, CURVE_FLOPS / POINTS / max(plan.num_flops, 1)))
+    verdict = judge.sample(count).judge(graph)
+    return 100 * verdict.wrong / min(count, judge.num_images)
+
+
+def _layers(plan: Plan, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    for cut, width in zip(plan.layers, bits, strict=True):
+        layer = cut.layer
+        yield {
+            "name": layer.name,
+            "kind": "convolution" if layer.is_convolution else "linear",
+            "inputs_before": layer.num_inputs,
+            "inputs_after": len(cut.kept_inputs),
+            "outputs_before": layer.num_outputs,
+            "outputs_after": len(cut.kept_outputs),
+            "bits": width,
+            "weights_before": layer.num_weights,
+            "weights_after": cut.num_weights,
+            "kept_inputs": _places(cut.kept_inputs, layer.num_inputs),
+            "kept_outputs": _places(cut.kept_outputs, layer.num_outputs),
+        }
+
+
+def _places(kept: Tensor, count: int) -> list[int] | None:
+    return kept.tolist() if count <= MOST_PLACES else None
+
+
+def _groups(dropout: LayerDropout) -> Iterator[tuple[str, Tensor]]:
+    """Every group of more than one rate."""
+    for which, rates in (("in", dropout.in_log_dropout), ("out", dropout.out_log_dropout)):
+        if rates is not None and rates.shape[1] > 1:
+            yield which, rates[0]
+    if dropout.weights is not None:
+        yield "weight", torch.flatten(dropout.weights[0])

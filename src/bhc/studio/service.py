@@ -1,0 +1,266 @@
+"""What is answered: requests in, values out. Nothing here knows of HTTP."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bhc.compressor import Compressor
+from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, SampleMean
+from bhc.emission import Compressed, Cutter, Float32, Request, emit
+from bhc.errors import BhcError
+from bhc.studio.answers import answer, as_input
+from bhc.studio.asked import FileFormat
+from bhc.studio.cache import Cache
+from bhc.studio.pictures import is_picture, png
+from bhc.studio.preview import Preview, thresholds_of
+from bhc.studio.samples import sample_of
+from bhc.studio.tokens import from_token, to_token
+
+LARGEST_EXAMPLE = 256
+PICTURES = 9  # of each class
+PREVIEWS, SMALLS = 16, 64  # contexts and networks that a worker remembers for the page
+CONDITIONS = ("classes", "domain", "features", "budget")
+C_NAME = "network"  # the prefix of <name>_predict in headers
+
+MEDIA_TYPES = {
+    FileFormat.BHC: "application/octet-stream",
+    FileFormat.ONNX: "application/octet-stream",
+    FileFormat.C: "text/x-c",
+    FileFormat.PT2: "application/octet-stream",
+}
+SUFFIXES = {FileFormat.BHC: ".bhc", FileFormat.ONNX: ".onnx", FileFormat.C: ".h", FileFormat.PT2: ".pt2"}
+WRITERS: dict[FileFormat, Callable[[Compressed], bytes]] = {
+    FileFormat.BHC: Compressed.to_bytes,
+    FileFormat.ONNX: Compressed.onnx_content,
+    FileFormat.C: lambda small: small.c_content(C_NAME),
+    FileFormat.PT2: Compressed.torch_content,
+}
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A file to be handed out, and what is known of the network in it."""
+
+    content: bytes
+    media_type: str
+    file_name: str
+    report: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, hexadecimal."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+class Service:
+    """A trained model that answers."""
+
+    def __init__(self, model: Compressor, name: str) -> None:
+        self.model, self.name = model, name
+        self._previews: Cache[Preview] = Cache(PREVIEWS)
+        self._smalls: Cache[Compressed] = Cache(SMALLS)
+
+    def warmed(self) -> "Service":
+        """With what is worked out once for all requests."""
+        self.network(self.example())
+        return self
+
+    def request(self, given: Mapping[str, Any]) -> Request:
+        """A request as JSON has it, checked."""
+        said = dict(given)
+        if "precision" in said:  # an object in Python, nothing that JSON could say
+            self.model.space.resolve({"precision": said["precision"]})
+        float32 = bool(said.pop("float32", False))
+        if isinstance(said.get("domain"), str) and self._domains is not None:
+            said["domain"] = from_token(said["domain"], self._domains.domain_shape)
+        try:
+            return self.model.request(said | ({"precision": Float32()} if float32 else {}))
+        except OverflowError as error:  # JSON has integers of any size
+            raise BhcError(f"a number is too large: {error}") from None
+
+    def emitted(self, given: Mapping[str, Any]) -> Compressed:
+        """The network for a request."""
+        return self._emit(self.request(given))
+
+    def _emit(self, asked: Request, cutter: Cutter | None = None) -> Compressed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # reports carry the same words
+            return emit(
+                self.model.model,
+                asked.context,
+                limits=asked.limits,
+                precision=asked.precision,
+                watch=asked.watch,
+                cutter=cutter,
+            )
+
+    def network(self, given: Mapping[str, Any]) -> Parcel:
+        """A network as a file."""
+        said = dict(given)
+        form = FileFormat(said.pop("format", FileFormat.BHC))
+        small = self.emitted(said)
+        timeless = replace(small, report=replace(small.report, emit_ms=None))  # the same request, the same bytes
+        return Parcel(WRITERS[form](timeless), MEDIA_TYPES[form], f"network{SUFFIXES[form]}", small.report.to_dict())
+
+    def report(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the network would be."""
+        return self.emitted(given).report.to_dict()
+
+    def preview(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the page shows of a network."""
+        preview = self._preview(given)
+        small = self._kept(given, preview.cutter)
+        return preview.show(small)
+
+    def answer(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the network and the one it was cut from say to an image."""
+        said = dict(given)
+        x = as_input(said.pop("image", None), self.model.network.input_shape)
+        return answer(self.model, self._kept(said), x)
+
+    def _preview(self, given: Mapping[str, Any]) -> Preview:
+        """What is the same for all networks of a context: what the hypernetwork says of it, and its curve."""
+        key = key_of(context_of(given))
+        known = self._previews.get(key)
+        if known is None:
+            context = self.request(given).context
+            known = Preview(self.model.model, Cutter(self.model.network, context))
+            self._previews.put(key, known)
+        return known
+
+    def _kept(self, given: Mapping[str, Any], cutter: Cutter | None = None) -> Compressed:
+        """The network for a request, which the page will ask about again."""
+        key = key_of(given)
+        small = self._smalls.get(key)
+        if small is None:
+            small = self._emit(self.request(given), cutter)
+            self._smalls.put(key, small)
+        return small
+
+    def domain(self, content: bytes, most_samples: int) -> dict[str, Any]:
+        """A token for the domain of an uploaded sample."""
+        domains = self._domains
+        if domains is None:
+            raise BhcError(
+                "this model was not trained for a condition on domain",
+                hint=f"it takes: {', '.join(self.model.space.conditions) or 'none'}",
+            )
+        mean = domains.mean_of(sample_of(content, most_samples))
+        return {"domain": to_token(mean), "samples": mean.size}
+
+    @property
+    def _domains(self) -> InputDomains | None:
+        """What it takes as a domain."""
+        return next((part for part in self.model.space.parts if isinstance(part, InputDomains)), None)
+
+    def facts(self) -> dict[str, Any]:
+        """What may be asked, and what the networks are cut from."""
+        trained, network, space = self.model.model, self.model.network, self.model.space
+        names = trained.class_names or tuple(map(str, range(network.num_classes)))
+        biases = sum(layer.num_outputs for layer in network.layers if layer.module.bias is not None)
+        return {
+            "model": self.name,
+            "classes": list(names),
+            "conditions": space.describe(),
+            "optional": space.optional,
+            **self._conditions(),
+            "thresholds": thresholds_of(trained),
+            "error_before": trained.training.get("original_error"),
+            "weights_before": network.num_weights,
+            "bytes_before": 4 * (network.num_weights + biases),
+            "flops_before": sum(layer.num_flops for layer in network.layers),
+            "image_shape": list(network.input_shape),
+            "full_scale": self._full_scale(),
+            "pictures": self._pictures(),
+            "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
+            "layers": [
+                {
+                    "name": layer.name,
+                    "kind": "convolution" if layer.is_convolution else "linear",
+                    "in": layer.num_inputs,
+                    "out": layer.num_outputs,
+                    "weights": layer.num_weights,
+                }
+                for layer in network.layers
+            ],
+            "formats": [form.value for form in FileFormat],
+        }
+
+    def _conditions(self) -> dict[str, Any]:
+        """Of each condition what a form for it needs to know."""
+        known: dict[str, Any] = {}
+        for part in self.model.space.parts:
+            match part:
+                case ClassSubsets():
+                    known["appearance"] = part.concentration is not None
+                case Budgets():
+                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 0.05, "default": part.unsaid}
+                case BinaryBudget():
+                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 1.0, "default": 1.0}
+                case FeatureSubsets():
+                    known["features"] = {"shape": list(part.shape)}
+                case InputDomains():
+                    known["domain"] = {"shape": list(part.image_shape), "full_scale": part.full_scale}
+        return known
+
+    def _pictures(self) -> int:
+        """How many pictures of each class there are to look at."""
+        sample = self.model.model.validation
+        if sample is None or not is_picture(self.model.network.input_shape):
+            return 0
+        counts = sample.labels.bincount(minlength=self.model.network.num_classes)
+        return min(PICTURES, int(counts.min()))
+
+    def picture(self, label: int, number: int) -> bytes | None:
+        """A PNG of the validation sample; None where there is none."""
+        sample = self.model.model.validation
+        if sample is None or not 0 <= number < self._pictures() or not 0 <= label < self.model.network.num_classes:
+            return None
+        return png(sample.images[(sample.labels == label).nonzero().flatten()[number]])
+
+    def _full_scale(self) -> float:
+        """The largest value of an input."""
+        sample = self.model.model.validation
+        return 255.0 if sample is None else max(float(sample.images.max()), 1.0)
+
+    def example(self) -> dict[str, Any]:
+        """A request that this model answers."""
+        space, sample = self.model.space, self.model.model.validation
+        asked: dict[str, Any] = {}
+        for part in space.parts:
+            match part:
+                case ClassSubsets():
+                    asked["classes"] = [0, 1]
+                case Budgets() | BinaryBudget():
+                    asked["budget"] = 1
+                case FeatureSubsets() if not space.optional:
+                    asked["features"] = list(range(part.num_features))
+                case InputDomains() if not space.optional:
+                    grey = SampleMean(torch.full(part.domain_shape, part.full_scale / 2), LARGEST_EXAMPLE)
+                    seen = None if sample is None else part.mean_of(sample.images[:LARGEST_EXAMPLE])
+                    asked["domain"] = to_token(seen or grey)
+        return asked
+
+
+def context_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The conditions of a request, without its limits."""
+    return {name: given[name] for name in CONDITIONS if name in given}
+
+
+def key_of(given: Mapping[str, Any]) -> str:
+    """One text for one request, however its names were ordered."""
+    return json.dumps(given, sort_keys=True, default=str)
+
+
+def named(run: Path) -> str:
+    """What a run is called."""
+    return run.resolve().name
+
+
+__all__ = ["Parcel", "Service", "context_of", "key_of", "named"]

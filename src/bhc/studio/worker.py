@@ -1,0 +1,91 @@
+"""The process that emits: a model, a pipe, and one request after the other.
+
+What goes through the pipe comes from this program's own processes alone. HTTP stays on the other side, so that a worker
+may be stopped at any moment and its request be given to the next.
+"""
+
+import gc
+import signal
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bhc.compressor import load
+from bhc.errors import BhcError
+from bhc.studio.service import Service, named
+
+
+@dataclass(frozen=True)
+class Done:
+    """A request was answered."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A request was wrong, in the words of the command line."""
+
+    problem: str
+    hint: str
+
+    def error(self) -> BhcError:
+        return BhcError(self.problem, hint=self.hint)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that should not have happened."""
+
+    trace: str
+
+
+Outcome = Done | Refused | Fault
+
+
+def work(connection: Connection, run: Path) -> None:
+    """Load a run, say so, and answer until the other end is closed."""
+    # A signal to all processes of a group is for the first one, which lets requests finish and then closes the pipe.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)  # workers share the cores
+    torch.set_flush_denormal(True)
+    with suppress(EOFError, ConnectionError):
+        service = _loaded(connection, run)
+        # What an emission leaves behind are few objects with much memory, of which the collector sees the number only:
+        # it is called after each, and does not look at what was there before the first.
+        gc.disable()
+        gc.freeze()
+        while service is not None:
+            task, arguments = connection.recv()
+            connection.send(_outcome(service, task, arguments))
+            gc.collect()
+
+
+def _loaded(connection: Connection, run: Path) -> Service | None:
+    """The service on a run; what there is to know of it, or why there is none, is told."""
+    try:
+        service = Service(load(run), named(run)).warmed()
+        known = Done({"facts": service.facts(), "example": service.example()})
+    except BhcError as error:
+        connection.send(Refused(error.problem, error.hint))
+        return None
+    except Exception:
+        connection.send(Fault(traceback.format_exc()))
+        return None
+    connection.send(known)
+    return service
+
+
+def _outcome(service: Service, task: str, arguments: tuple[Any, ...]) -> Outcome:
+    try:
+        return Done(getattr(service, task)(*arguments))
+    except BhcError as error:
+        return Refused(error.problem, error.hint)
+    except Exception:
+        return Fault(traceback.format_exc())

@@ -1,0 +1,60 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import bhc
+from bhc.studio.service import Service
+
+
+def test_a_preview_is_of_the_network_that_is_handed_out(service: Service) -> None:
+    shown = service.preview({"classes": [3, 4], "threshold": 0.5})
+    report = shown["report"]
+    assert report["file_bytes"] == len(service.network({"classes": [3, 4], "threshold": 0.5}).content)
+    assert [layer["weights_after"] for layer in shown["layers"]] == list(report["layer_weights"])
+    assert [layer["bits"] for layer in shown["layers"]] == list(report["bits"])
+    for layer in shown["layers"]:
+        assert len(layer["kept_inputs"]) == layer["inputs_after"] <= layer["inputs_before"]
+        assert len(layer["kept_outputs"]) == layer["outputs_after"]
+    assert shown["inputs_kept"] == shown["layers"][0]["kept_inputs"]
+    assert shown["here"] == {
+        "threshold": 0.5,
+        "ratio": report["pruning_ratio"],
+        "error": report["error"],
+        "bytes": report["file_bytes"],
+        "flops": report["flops_after"],
+    }
+
+
+def test_the_curve_falls_in_size(service: Service) -> None:
+    curve = service.preview({"classes": [3, 4]})["curve"]
+    assert all(one["threshold"] > other["threshold"] for one, other in pairwise(curve))
+    ratios = [point["ratio"] for point in curve]
+    assert ratios == sorted(ratios)
+    assert all(0 <= point["error"] <= 100 for point in curve)
+
+
+def test_histograms_count_every_rate(service: Service) -> None:
+    shown = service.preview({"classes": [3, 4], "threshold": 0.0})
+    by_layer = {layer["name"]: layer for layer in service.facts()["layers"]}
+    for histogram in shown["histograms"]:
+        layer = by_layer[histogram["layer"]]
+        assert sum(histogram["counts"]) == layer[histogram["which"]]
+        assert len(histogram["edges"]) == len(histogram["counts"]) + 1
+        left = np.array(histogram["edges"][1:]) <= 0
+        assert histogram["kept"] == pytest.approx(np.array(histogram["counts"])[left].sum(), abs=1)
+
+
+def test_a_threshold_that_moves_asks_no_more_of_the_hypernetwork(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.preview({"classes": [5, 6]})
+    monkeypatch.setattr("bhc.studio.preview.Preview._points", None)
+    monkeypatch.setattr("bhc.studio.service.Cutter", None)
+    moved = service.preview({"classes": [5, 6], "threshold": 0.25})
+    assert moved["threshold"] == 0.25
+
+
+def test_models_without_labelled_images_have_a_curve_without_errors(domain_model: bhc.Compressor) -> None:
+    shown = Service(domain_model, "untrained").preview({"classes": [0, 1]})
+    assert {point["error"] for point in shown["curve"]} == {None}

@@ -1,0 +1,128 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import bhc
+from bhc.data import DataSet
+from bhc.emission import from_file
+from bhc.formats import parse_network
+from bhc.studio.service import Service
+
+
+def logits(form: str, content: bytes, images: torch.Tensor, folder: Path) -> torch.Tensor:
+    """What the file of a form answers, in that form's own runtime."""
+    path = folder / f"network.{form}"
+    path.write_bytes(content)
+    match form:
+        case "bhc":
+            return bhc.read(path).module(images)
+        case "onnx":
+            session = onnxruntime.InferenceSession(content)
+            return torch.from_numpy(session.run(None, {"input": images.float().numpy()})[0])
+    return torch.export.load(path).module()(images.float())
+
+
+@pytest.mark.parametrize("form", ["bhc", "onnx", "pt2"])
+def test_files_load_and_classify(service: Service, digits: DataSet, tmp_path: Path, form: str) -> None:
+    parcel = service.network({"classes": [3, 4], "format": form})
+    images = digits.test.restricted_to([3, 4]).images
+    expected = service.model.compress(classes=[3, 4]).module(images)
+    torch.testing.assert_close(logits(form, parcel.content, images, tmp_path), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_c_headers_are_text(service: Service) -> None:
+    parcel = service.network({"classes": [3, 4], "format": "c"})
+    assert b"network_predict(const float *input, float *scores)" in parcel.content
+    assert parcel.file_name == "network.h"
+
+
+@pytest.mark.parametrize("form", ["bhc", "onnx", "c", "pt2"])
+def test_the_same_request_gives_the_same_bytes(service: Service, form: str) -> None:
+    first, second = (service.network({"classes": [1, 7], "format": form}) for _ in range(2))
+    assert first.content == second.content
+    assert first.digest == second.digest
+
+
+def test_a_network_is_the_command_lines(service: Service) -> None:
+    asked = {"classes": [0, 1, 2], "max_bytes": 4000}
+    parcel, small = service.network(asked), service.model.compress(**asked)
+    assert parcel.content == small.to_bytes()
+    assert parcel.report | {"emit_ms": 0} == small.report.to_dict() | {"emit_ms": 0}
+    assert service.report(asked)["file_bytes"] == len(parcel.content)
+
+
+def test_the_example_is_answered(service: Service, domain_model: bhc.Compressor) -> None:
+    for each in (service, Service(domain_model, "domains")):
+        assert each.network(each.example()).content
+
+
+def test_facts_say_what_may_be_asked(service: Service) -> None:
+    facts = service.facts()
+    assert facts["conditions"] == service.model.space.describe()
+    assert facts["classes"] == [str(label) for label in range(10)]
+    assert (facts["image_shape"], facts["full_scale"], facts["pictures"]) == ([1, 8, 8], 16.0, 9)
+    assert facts["weights_before"] == sum(layer["weights"] for layer in facts["layers"])
+    assert facts["thresholds"]["least"] < facts["thresholds"]["low"] < facts["thresholds"]["high"]
+
+
+def test_numbers_of_any_size_are_refused_and_do_not_fail(service: Service) -> None:
+    for asked in ({"max_error": 10**400}, {"threshold": 10**400}, {"flag_outside": 10**400}, {"confidence": 10**400}):
+        with pytest.raises(bhc.BhcError):
+            service.network({"classes": [3, 4]} | asked)
+
+
+def test_a_domain_is_its_token(domain_model: bhc.Compressor, digits: DataSet) -> None:
+    """The token says what the samples say: the same network comes of both, and of another service too."""
+    samples = digits.train.restricted_to([3, 4]).images[:100]
+    content = npy(samples.numpy())
+    found = Service(domain_model, "one").domain(content, 100)
+    assert found["samples"] == 100
+    asked = {"domain": found["domain"], "threshold": 0.0}
+    parcel = Service(domain_model, "two").network(asked)
+    assert parcel.content == domain_model.compress(domain=samples, threshold=0.0).to_bytes()
+    assert from_file(parse_network(parcel.content, Path("x")), Path("x")).report.context == {
+        "domain": "mean of a sample"
+    }
+
+
+def test_flags_need_the_samples_themselves(domain_model: bhc.Compressor, digits: DataSet) -> None:
+    service = Service(domain_model, "domains")
+    token = service.domain(npy(digits.train.images[:40].numpy()), 100)["domain"]
+    with pytest.raises(bhc.BhcError, match="only their mean is left"):
+        service.network({"domain": token, "flag_outside": 0.05})
+
+
+def test_models_without_domains_take_no_samples(service: Service, digits: DataSet) -> None:
+    with pytest.raises(bhc.BhcError, match="not trained for a condition on domain"):
+        service.domain(npy(digits.train.images[:40].numpy()), 100)
+
+
+def test_an_image_gets_two_answers(service: Service, digits: DataSet) -> None:
+    test = digits.test.restricted_to([3, 4])
+    image, asked = test.images[0], {"classes": [3, 4], "flag_outside": 0.1}
+    answers = service.answer({**asked, "image": image.flatten().tolist()})
+    assert answers == service.answer({**asked, "image": image.tolist()})
+    small = service.model.compress(**asked)
+    tailored, full = answers["tailored"], answers["full"]
+    assert tailored["label"] == int(small.predict(image[None]).labels[0])
+    assert tailored["classes"] == [3, 4]
+    assert sum(tailored["probabilities"]) == pytest.approx(1, abs=1e-5)
+    assert isinstance(tailored["outside"], bool)
+    assert tailored["bytes"] == small.report.file_bytes < full["bytes"]
+    assert full["label"] == int(service.model.network.base_model(image[None]).argmax())
+
+
+@pytest.mark.parametrize("image", [None, "x", [1, 2], [[0] * 64, [1]], [float("nan")] * 64, [10**400] * 64])
+def test_what_is_no_image_is_refused(service: Service, image: object) -> None:
+    with pytest.raises(bhc.BhcError, match="image"):
+        service.answer({"classes": [3, 4], "image": image})
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
