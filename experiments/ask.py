@@ -25,7 +25,18 @@ from bhc.training import default_progress, describe_device
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from questions import ablations, appearance, budgets, features, guarantee, joint, subsets  # noqa: E402
+from questions import (  # noqa: E402
+    ablations,
+    appearance,
+    budgets,
+    features,
+    guarantee,
+    joint,
+    pairs,
+    speakers,
+    subsets,
+    vocabulary,
+)
 from questions.bench import Bench, Config  # noqa: E402
 
 QUESTIONS: dict[str, ModuleType] = {
@@ -35,7 +46,10 @@ QUESTIONS: dict[str, ModuleType] = {
     "features": features,
     "guarantee": guarantee,
     "joint": joint,
+    "pairs": pairs,
+    "speakers": speakers,
     "subsets": subsets,
+    "vocabulary": vocabulary,
 }
 
 

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "tensors": {"errors", "files"},
     "data": {"errors", "files"},
     "models": {"errors"},
-    "contexts": {"errors"},
+    "contexts": {"errors", "models"},
     "graph": {"errors", "models"},
     "posterior": {"errors", "graph"},
     "hypernet": _BEFORE_HYPERNET,

@@ -14,7 +14,7 @@ from torch import nn
 import bhc
 from bhc import models
 from bhc.contexts import ContextSpace
-from bhc.data import Augmentation, DataSet, Shift, Split
+from bhc.data import Augmentation, DataSet, DropWords, Shift, ShiftAndNoise, Split
 from bhc.hypernet import GeneratorSpec, generator_from_dict
 from bhc.results import exact_convolutions
 from bhc.training import (
@@ -30,7 +30,7 @@ from bhc.training import (
 
 CURVE_POINTS = 25
 CHECKPOINT_EVERY = 4000
-AUGMENTATIONS: dict[str, Augmentation] = {"shift": Shift()}
+AUGMENTATIONS: dict[str, Augmentation] = {"shift": Shift(), "sound": ShiftAndNoise(), "words": DropWords()}
 Conditions = Mapping[str, Any]
 
 
@@ -135,6 +135,7 @@ class Bench:
             resume=run.checkpoint.exists(),
             seed=self.seed,
             class_names=self.dataset.class_names,
+            vocabulary=self.dataset.vocabulary,
             checkpoint_every=CHECKPOINT_EVERY,
             augment=self.config.augment,
             progress=self.progress,

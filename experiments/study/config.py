@@ -84,7 +84,7 @@ class Study:
     narrow: dict[str, Any] | None
     consolidate: dict[str, Any] | None
     choice: Choice
-    augment: bool  # whether images are cropped and mirrored
+    augment: bool  # whether what is learned from is altered: images cropped and mirrored
     bf16: bool  # whether products are done in bfloat16
     settings: dict[str, Any] = field(repr=False)  # the file as it was read
 

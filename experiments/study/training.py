@@ -111,10 +111,11 @@ class Bench:
             resume=resume,
             seed=seed,
             class_names=self.dataset.class_names,
+            vocabulary=self.dataset.vocabulary,
             checkpoint_every=CHECKPOINT_EVERY,
             progress=self.progress,
             device=self.device,
-            augment=bhc.data.CropAndFlip() if study.augment else None,
+            augment=bhc.data.augmentation_for(self.dataset.train.images) if study.augment else None,
             precision=torch.bfloat16 if study.bf16 else None,
         )
 

@@ -13,6 +13,7 @@ from bhc.contexts import (
     ListedSubsets,
     RandomSubsets,
     SingleContext,
+    VocabularySubsets,
 )
 from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
@@ -47,6 +48,7 @@ __all__ = [
     "ScalesOnly",
     "SingleContext",
     "VarianceBits",
+    "VocabularySubsets",
     "WeightForm",
     "data",
     "fit",

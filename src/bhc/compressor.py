@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace, SampleMean
-from bhc.data import Split
+from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.emission import CHUNK, Compressed, Limits, Precision, Request, Watch, emit, emit_many
 from bhc.errors import BhcError
@@ -47,6 +47,11 @@ class Compressor:
     @property
     def space(self) -> ContextSpace:
         return self.network.space
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """How texts become numbers; None for a network that does not read words."""
+        return self.model.vocabulary
 
     def compress(
         self,
@@ -128,7 +133,7 @@ class Compressor:
         precision: Precision | None,
         flag_outside: float | None,
     ) -> Request:
-        context, sample = self.space.resolve(conditions), conditions.get("domain")
+        context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
         watch = None
         if flag_outside is not None:
             if isinstance(sample, SampleMean):
@@ -139,6 +144,15 @@ class Compressor:
             inputs = None if sample is None else torch.as_tensor(sample).float()
             watch = Watch.of(self.model, context, flag_outside, sample=inputs)
         return Request(context, limits, precision, watch)
+
+    def _as_numbers(self, conditions: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With features that are words as their numbers."""
+        words = conditions.get("features")
+        if not isinstance(words, Sequence) or not words or not all(isinstance(word, str) for word in words):
+            return conditions
+        if self.vocabulary is None:
+            raise BhcError("features are given as words, and this model has no vocabulary", hint="give their places")
+        return {**conditions, "features": self.vocabulary.numbers_of(words)}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a run folder that ``bhc.load`` reads."""
@@ -192,6 +206,7 @@ def fit(
     overwrite: bool = False,
     seed: int = 0,
     class_names: tuple[str, ...] | None = None,
+    vocabulary: Vocabulary | None = None,
     checkpoint_every: int = 500,
     progress: Progress | None = None,
     device: str | torch.device = "cpu",
@@ -212,6 +227,8 @@ def fit(
 
     ``calibration_set`` is kept for guarantees, ``compress(max_error=, confidence=)``, and looked at for nothing else.
     It must be new to ``model`` too: images that its pretrained network has learned from say nothing of new ones.
+
+    ``vocabulary`` is kept with the run of a network that reads words: texts are read by it, and asked for in its words.
 
     ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
     ``precision=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
@@ -242,6 +259,7 @@ def fit(
         deterministic,
         calibration_set=None if calibration_set is None else _as_split(calibration_set, model.network),
         class_names=class_names,
+        vocabulary=vocabulary,
     )
     model.model = carry_out(job, model.network, processes or Processes())
     return model
@@ -257,7 +275,7 @@ def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) 
     if tuple(split.images.shape[1:]) != network.input_shape:
         raise BhcError(
             f"inputs of shape {tuple(split.images.shape[1:])} for a network that takes {network.input_shape}",
-            hint="give the data the network was trained on, as stored: uint8 pixels",
+            hint="give the data the network was trained on, as stored: uint8 pixels, int16 samples, int32 words",
         )
     return split
 

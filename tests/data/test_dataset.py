@@ -42,7 +42,7 @@ def test_restricted_to_classes_that_are_not_there(classes):
     "images", [torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 1, 2, 2, dtype=torch.float32)]
 )
 def test_images_of_another_kind(images):
-    with pytest.raises(BhcError, match=r"images must be \(N, C, H, W\) uint8, not \(3, .*\) (uint8|float32)"):
+    with pytest.raises(BhcError, match=r"images must be \(N, C, H, W\) uint8.* not \(3, .*\) (uint8|float32)"):
         Split(images, torch.zeros(3, dtype=torch.int64))
 
 
@@ -90,3 +90,42 @@ def test_splits_of_different_shapes():
 def test_labels_without_a_class_name(label):
     with pytest.raises(BhcError, match=r"the validation labels must be 0\.\.1"):
         DataSet("some", ("a", "b"), train=split([0, 1]), validation=split([label]), test=split([0]))
+
+
+def test_sounds_and_texts_are_stored_as_other_whole_numbers():
+    labels = torch.zeros(3, dtype=torch.int64)
+    assert len(Split(torch.zeros(3, 1, 9, dtype=torch.int16), labels)) == 3
+    assert len(Split(torch.zeros(3, 9, dtype=torch.int32), labels)) == 3
+    with pytest.raises(BhcError, match=r"images must be \(N, T\) int32, not \(3, 1, 9\) int32"):
+        Split(torch.zeros(3, 1, 9, dtype=torch.int32), labels)
+
+
+def of_speakers(sources):
+    count = len(sources)
+    images = torch.arange(count, dtype=torch.int16).reshape(-1, 1, 1).expand(-1, 1, 4)
+    return Split(images, torch.arange(count) % 2, torch.tensor(sources))
+
+
+def test_examples_from_some_sources():
+    split = of_speakers([0, 1, 2, 1])
+    assert split.from_sources([1]).images[:, 0, 0].tolist() == [1, 3]
+    assert split.from_sources([2, 0]).sources.tolist() == [0, 2]
+    with pytest.raises(BhcError, match=r"no examples from the sources \[5\]; there are those of \[0, 1, 2\]"):
+        split.from_sources([5])
+    with pytest.raises(BhcError, match="no examples from the sources"):
+        Split(split.images, split.labels).from_sources([0])
+
+
+def test_a_source_is_left_out_of_all_splits():
+    names = ("ann", "bob", "cy")
+    data = DataSet("voices", ("a", "b"), *(of_speakers([0, 1, 2, 1]) for _ in range(3)), source_names=names)
+    rest, left_out = data.without_source("bob")
+    assert rest.name == "voices-without-bob"
+    assert rest.source_names == ("ann", "cy")
+    for split in (rest.train, rest.validation, rest.test):
+        assert split.sources.tolist() == [0, 1]
+        assert split.images[:, 0, 0].tolist() == [0, 2]
+    assert left_out.images[:, 0, 0].tolist() == [1, 3] * 3
+    with pytest.raises(BhcError, match="voices has no source 'dan'") as caught:
+        data.without_source("dan")
+    assert "ann, bob, cy" in caught.value.hint

@@ -12,11 +12,11 @@ TABLE = {DIGITS_TABLE: b"1,2,3,4,0\n5,6,7,8,1\n9,10,11,12,2\n13,14,15,16,3\n"}
 
 
 def test_the_end_of_the_training_file_is_held_back():
-    train, validation, test = IdxLayout(validation=4).splits(CONTENTS)
+    splits = IdxLayout(validation=4).splits(CONTENTS)
     for split, images, labels in (
-        (train, TRAIN[0][:8], TRAIN[1][:8]),
-        (validation, TRAIN[0][8:], TRAIN[1][8:]),
-        (test, *TEST),
+        (splits.train, TRAIN[0][:8], TRAIN[1][:8]),
+        (splits.validation, TRAIN[0][8:], TRAIN[1][8:]),
+        (splits.test, *TEST),
     ):
         np.testing.assert_array_equal(split.images.squeeze(1), images)
         np.testing.assert_array_equal(split.labels, labels)
@@ -36,9 +36,9 @@ def test_images_and_labels_that_do_not_belong_together():
 
 
 def test_a_table_is_cut_in_its_order():
-    train, validation, test = TableLayout(image_size=(2, 2), train=2, validation=1).splits(TABLE)
-    assert train.images.tolist() == [[[[1, 2], [3, 4]]], [[[5, 6], [7, 8]]]]
-    assert [split.labels.tolist() for split in (train, validation, test)] == [[0, 1], [2], [3]]
+    splits = TableLayout(image_size=(2, 2), train=2, validation=1).splits(TABLE)
+    assert splits.train.images.tolist() == [[[[1, 2], [3, 4]]], [[[5, 6], [7, 8]]]]
+    assert [split.labels.tolist() for split in (splits.train, splits.validation, splits.test)] == [[0, 1], [2], [3]]
 
 
 def test_a_table_without_rows_left_to_test():

@@ -30,7 +30,7 @@ def came_from(caplog):
 def test_unknown_name(name):
     with pytest.raises(BhcError, match=f"there is no data set '{name}'") as caught:
         load(name)
-    assert caught.value.hint == "the data sets are mnist, fashion-mnist, cifar10 and digits"
+    assert caught.value.hint == "the data sets are mnist, fashion-mnist, cifar10, digits, fsdd and trec"
 
 
 def test_order_of_the_places(cache, tmp_path, monkeypatch, caplog):
@@ -142,4 +142,4 @@ def test_mnist_from_whatever_place_has_it():
 
 
 def test_names():
-    assert NAMES == ("mnist", "fashion-mnist", "cifar10", "digits")
+    assert NAMES == ("mnist", "fashion-mnist", "cifar10", "digits", "fsdd", "trec")

@@ -229,6 +229,45 @@ def _ablations(draws: np.random.Generator, far: float, asked: dict[str, Any]) ->
     }
 
 
+def _pairs(draws: np.random.Generator, far: float, asked: dict[str, Any]) -> dict[str, Any]:
+    rows = [
+        {
+            "classes": [number, number + 1],
+            "images": 60,
+            "ratio": far * float(draws.uniform(100, 300)),
+            "wrong": number % 2,
+            "full_wrong": 0,
+            "architecture": [7, 2, 11, 2],
+            "file_bytes": 320,
+            "file_wrong": number % 2,
+        }
+        for number in range(9)
+    ]
+    return {"threshold": -3.0, "validation_error": 0.2, "full_error": 0.7, "pairs": rows}
+
+
+def _speakers(draws: np.random.Generator, far: float, asked: dict[str, Any]) -> dict[str, Any]:
+    draw = {"images": 480, "ratio": 12.0, "wrong": 20, "untold_ratio": 11.9, "untold_wrong": 24, "uncut_wrong": 15}
+    return {"speakers": [{"speaker": name, "draws": [draw | {"distance": 1.1}] * 5} for name in asked["speakers"]]}
+
+
+def _vocabulary(draws: np.random.Generator, far: float, asked: dict[str, Any]) -> dict[str, Any]:
+    row = {
+        "words": 330,
+        "images": 120,
+        "ratio": 15.0,
+        "rows": 300,
+        "embedding_bytes_before": 800_000,
+        "embedding_bytes": 60_000,
+        "embedding_bytes_in_file": 5_000.5,
+        "wrong": 9,
+        "file_wrong": 10,
+        "full_wrong": 9,
+        "file_bytes": 7_000,
+    }
+    return {"words": 3_298, "threshold": 0.0, "validation_error": 9.0, "full_error": 10.0, "contexts": [row] * 20}
+
+
 REALISTIC = {
     "subsets": _subsets,
     "joint": _joint,
@@ -237,4 +276,7 @@ REALISTIC = {
     "guarantee": _guarantee,
     "appearance": _appearance,
     "ablations": _ablations,
+    "pairs": _pairs,
+    "speakers": _speakers,
+    "vocabulary": _vocabulary,
 }

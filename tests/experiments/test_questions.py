@@ -34,6 +34,8 @@ ASKED = {
     "features": "ratio = 1.5\nknown = false",
     "features-known": "ratio = 1.5\nknown = true",
     "appearance": "sizes = [2]\nconcentration = 1.0\noften = 0.9\nmax_bytes = 200000",
+    "pairs": "consecutive = true\nratio = 1.5",
+    "pairs-all": "consecutive = false\nratio = 1.5",
     "ablations": "sizes = [2]\nvariants.as_it_is = {}\nvariants.gnj.family = 'gnj'\n"
     "variants.short.consolidation = false",
 }
@@ -142,3 +144,11 @@ def test_an_unknown_question_is_refused(
     monkeypatch.setattr("sys.argv", ["ask.py", str(config), "--runs", str(tmp_path), "--results", str(tmp_path)])
     assert ask.main() == 2
     assert "unknown question 'why'" in capsys.readouterr().err
+
+
+def test_every_pair_is_asked_about(answers: dict[str, dict[str, Any]]) -> None:
+    for question, count in (("pairs", 9), ("pairs-all", 45)):
+        rows = answers[question]["pairs"]
+        assert len({tuple(row["classes"]) for row in rows}) == len(rows) == count
+        assert all(row["ratio"] > 1 and row["file_bytes"] > 0 for row in rows)
+        assert all(0 <= row[key] <= row["images"] for row in rows for key in ("wrong", "full_wrong", "file_wrong"))

@@ -6,9 +6,9 @@ from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork
 from bhc.graph import LAYERS, Graph, Select, Shape
-from bhc.models import Normalise
+from bhc.models import LogMel, Normalise
 
-from .graphs import GRAPHS
+from .graphs import GRAPHS, TEXT, WORDS
 
 TORCH_REMARKS = pytest.mark.filterwarnings("ignore:Using padding='same'")  # on even kernels, once a process
 
@@ -143,6 +143,18 @@ CHAINS: dict[str, tuple[Graph, Shape]] = {
         convolutional(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(3, 2), features=3 * 1 * 2),
         (2, 6, 7),
     ),
+    "recordings": (
+        named(
+            normalise=Normalise(0.0, 2.0),
+            log_mel=LogMel(80, 5, 16, 6),
+            scale=Normalise(-3.0, 2.0),
+            conv=nn.Conv2d(1, 2, 2),
+            act=nn.ReLU(),
+            flatten=nn.Flatten(),
+            fc=nn.Linear(2 * 4 * 5, 3),
+        ),
+        (1, 48),
+    ),
     "pools-of-negative-numbers": (
         convolutional(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2, padding=1), nn.AvgPool2d(2, padding=1), features=3 * 2 * 2),
         (2, 6, 7),
@@ -191,6 +203,8 @@ def quantised(name: str, *, step: float = 0.02) -> QuantisedNetwork:
 
 
 def inputs(shape: Shape, count: int = 64) -> torch.Tensor:
+    if shape == TEXT:
+        return torch.randint(0, WORDS, (count, *shape), generator=torch.Generator().manual_seed(1)).float()
     return 3 * torch.randn(count, *shape, generator=torch.Generator().manual_seed(1))
 
 

@@ -9,6 +9,7 @@ from bhc.graph import (
     Affine,
     ChannelNorm,
     Concat,
+    Embed,
     FlattenPlaces,
     GlobalMean,
     Graph,
@@ -23,6 +24,8 @@ from bhc.graph import (
     Subsample,
 )
 from bhc.models import Normalise
+
+TEXT, WORDS = (11,), 9  # the shape of texts, and how many words there are
 
 NEW_ACTIVATIONS: dict[str, nn.Module] = {
     "sigmoid": nn.Sigmoid(),
@@ -52,7 +55,25 @@ def headed(features: int, *body: tuple[object, ...]) -> Graph:
     return wired(*body, ("mean", GlobalMean(False)), ("fc", nn.Linear(features, 4)))
 
 
+def embedding(words: list[int], channels: int) -> Embed:
+    """With rows for some of the words, and zeros for the others."""
+    embed = Embed(WORDS, len(words), channels)
+    embed.has_rows_(torch.tensor(words))
+    embed.weight.data = torch.randn(channels, len(words), generator=torch.Generator().manual_seed(2))
+    return embed
+
+
 GRAPHS: dict[str, tuple[Graph, Shape]] = {
+    "text": (
+        headed(
+            4,
+            ("words", embedding([1, 2, 5, 6, 8], 3)),
+            ("conv", nn.Conv1d(3, 4, 3, padding=1)),
+            ("largest", nn.MaxPool1d(11)),
+        ),
+        TEXT,
+    ),
+    "text-with-all-rows": (headed(4, ("words", embedding([*range(9)], 4)), ("act", nn.Tanh())), TEXT),
     **{name: (flat(module), (5,)) for name, module in NEW_ACTIVATIONS.items()},
     "residual": (
         headed(

@@ -11,8 +11,10 @@ from bhc.graph import (
     Add,
     Affine,
     Concat,
+    Embed,
     GlobalMean,
     Graph,
+    LogMel,
     Multiply,
     PadChannels,
     Place,
@@ -88,7 +90,9 @@ VOLUMES = Graph(
         Step("end", GlobalMean(True), ("hard",)),
     ]
 )
-EVERYTHING = (IMAGES, SEQUENCES, VOLUMES)
+TEXTS = Graph.chain([("words", Embed(7, 4, 3)), ("act", nn.Tanh())])
+SOUNDS = Graph.chain([("log_mel", LogMel(80, 5, 16, 6))])
+EVERYTHING = (IMAGES, SEQUENCES, VOLUMES, TEXTS, SOUNDS)
 
 
 def chain_of(net):
@@ -113,14 +117,17 @@ def test_the_graphs_of_everything_have_every_kind():
         (IMAGES, (2, 1, 10, 10)),
         (SEQUENCES, (2, 2, 12)),
         (VOLUMES, (2, 2, 3, 8, 8)),
+        (TEXTS, (2, 6)),
+        (SOUNDS, (2, 1, 40)),
     ],
-    ids=["lenet-300-100", "lenet-5-caffe", "images", "sequences", "volumes"],
+    ids=["lenet-300-100", "lenet-5-caffe", "images", "sequences", "volumes", "texts", "sounds"],
 )
 def test_a_described_network_comes_back_with_its_state(graph, shape):
     rebuilt = through_json(graph)
     assert describe(rebuilt) == describe(graph)
     rebuilt.load_state_dict(graph.state_dict())
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randint(7, shape, generator=draws) if graph is TEXTS else torch.randn(shape, generator=draws)
     assert torch.equal(rebuilt(x), graph(x))
 
 

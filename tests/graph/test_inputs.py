@@ -77,7 +77,7 @@ def test_a_batch_norm_may_come_before():
 def test_what_mixes_or_bends_values_before_any_weights_is_refused_by_name(before):
     error = refused(dense(12, before), (3, 4, 4) if not isinstance(before, nn.ReLU) else (3, 2, 2), (3,))
     assert f"layer '0' ({type(before).__name__}) reads the input before any layer with weights" in error.problem
-    assert "begins with a linear layer or a convolution" in error.hint
+    assert "begins with a linear layer, a convolution or an embedding" in error.hint
 
 
 def test_a_convolution_in_groups_is_refused():

@@ -115,7 +115,7 @@ def test_the_optimiser_and_the_cycle_of_the_rate() -> None:
 
 @pytest.mark.parametrize("name", bhc.models.NAMES)
 def test_networks_with_batch_norm_have_a_plan_of_their_own(name: str) -> None:
-    expected = Pretraining if name.startswith("lenet") else BatchNormPretraining
+    expected = BatchNormPretraining if name.startswith(("vgg", "resnet")) else Pretraining
     assert type(default_plan(name)) is expected
 
 

@@ -46,6 +46,42 @@ FORMS: dict[str, Any] = {
             | dict.fromkeys(("told_bytes", "untold_bytes", "told_error", "untold_error"), float)
         ]
     },
+    "pairs": {
+        "full_error": float,
+        "pairs": [
+            {"classes": list, "architecture": list}
+            | dict.fromkeys(("images", "ratio", "wrong", "full_wrong", "file_bytes", "file_wrong"), float)
+        ],
+    },
+    "speakers": {
+        "speakers": [
+            {
+                "speaker": str,
+                "draws": [
+                    dict.fromkeys(("images", "ratio", "wrong", "untold_ratio", "untold_wrong", "uncut_wrong"), float)
+                ],
+            }
+        ]
+    },
+    "vocabulary": {
+        "full_error": float,
+        "contexts": [
+            dict.fromkeys(
+                (
+                    "words",
+                    "images",
+                    "rows",
+                    "embedding_bytes_before",
+                    "embedding_bytes",
+                    "embedding_bytes_in_file",
+                    "wrong",
+                    "file_wrong",
+                    "full_wrong",
+                ),
+                float,
+            )
+        ],
+    },
     "ablations": {"variants": {EACH: CURVES | {"seconds": float}}},
 }
 

@@ -4,7 +4,7 @@ from types import ModuleType
 
 from ..markdown import document, table
 from ..numbers import NOT_RUN, NOTHING
-from . import ablations, appearance, budgets, features, guarantee, joint, subsets
+from . import ablations, appearance, budgets, class_pairs, features, guarantee, joint, speakers, subsets, vocabulary
 from .answers import Answers, Case
 from .checks import Judgement
 
@@ -17,6 +17,9 @@ QUESTIONS: dict[str, tuple[str, ModuleType]] = {
     "guarantee": ("Does [a promise on the error](guarantee.md) hold?", guarantee),
     "appearance": ("Does it pay to say [how often classes appear](appearance.md)?", appearance),
     "ablations": ("What is [each part](ablations.md) worth?", ablations),
+    "pairs": ("How small are networks for [two classes of sounds and texts](pairs.md)?", class_pairs),
+    "speakers": ("Does a network for [a new speaker](speakers.md) suit them?", speakers),
+    "vocabulary": ("What does [a part of the vocabulary](vocabulary.md) cost?", vocabulary),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import typer
 
+from bhc.data import recordings_in
 from bhc.errors import BhcError
 from bhc.files import make_folder, read_bytes
 
@@ -26,8 +27,14 @@ Calibration = Annotated[
 ]
 
 Classes = Annotated[str | None, typer.Option(help="Classes it will meet: 3,4, or with probabilities 3:0.9,4:0.1.")]
-Domain = Annotated[Path | None, typer.Option(help="Sample of its inputs, a .npy file.")]
-Features = Annotated[Path | None, typer.Option(help="Inputs that will be there, a .npy file: a mask, or places.")]
+LeaveOut = Annotated[
+    str | None, typer.Option(help="Keep a source, such as a speaker, out of all training.", metavar="NAME")
+]
+Domain = Annotated[Path | None, typer.Option(help="Sample of its inputs: a .npy file, or a folder of .wav files.")]
+Features = Annotated[
+    Path | None,
+    typer.Option(help="Inputs that will be there: a .npy file, a mask or places; or a .txt file of words."),
+]
 Budget = Annotated[float | None, typer.Option(help="0 is accuracy first, 1 is smallest.")]
 
 Threshold = Annotated[
@@ -91,10 +98,25 @@ def request_of(classes: str | None, domain: Path | None, features: Path | None, 
     """The conditions that a command was given."""
     return {
         "classes": parse_classes(classes),
-        "domain": read_array(domain, what="images of shape (n, channels, height, width)"),
-        "features": read_array(features, what="a mask that is true where a feature is there, or places"),
+        "domain": _sample(domain),
+        "features": _features(features),
         "budget": budget,
     }
+
+
+def _sample(path: Path | None) -> torch.Tensor | None:
+    if path is not None and path.is_dir():
+        return recordings_in(path)
+    return read_array(path, what="images of shape (n, channels, height, width)")
+
+
+def _features(path: Path | None) -> torch.Tensor | list[str] | None:
+    if path is None or path.suffix != ".txt":
+        return read_array(path, what="a mask that is true where a feature is there, or places")
+    words = read_bytes(path, limit=LARGEST_SAMPLE).decode(errors="replace").split()
+    if not words:
+        raise BhcError(f"{path} has no words", hint="write the words that will be there, apart by spaces or lines")
+    return words
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

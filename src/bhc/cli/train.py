@@ -11,7 +11,7 @@ import typer
 from bhc import data as datasets
 from bhc import models
 from bhc.cli.console import program, say, show
-from bhc.cli.options import Calibration, DataDir, Json, Seed
+from bhc.cli.options import Calibration, DataDir, Json, LeaveOut, Seed
 from bhc.compressor import fit, wrap
 from bhc.contexts import (
     BinaryBudget,
@@ -24,7 +24,10 @@ from bhc.contexts import (
     Joint,
     RandomSubsets,
     SingleContext,
+    Spectrum,
     SubsetSampler,
+    VocabularySubsets,
+    WordsOfTexts,
 )
 from bhc.data import DataSet
 from bhc.errors import BhcError
@@ -118,8 +121,12 @@ def train_command(
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 500,
     calibration: Calibration = None,
     augment: Annotated[
-        bool, typer.Option("--augment", help="Crop and mirror the images that are learned from.")
+        bool,
+        typer.Option(
+            "--augment", help="Alter what is learned from: crop and mirror images, shift sounds, drop words of texts."
+        ),
     ] = False,
+    leave_out: LeaveOut = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16: faster on a GPU.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     devices: Annotated[
@@ -148,6 +155,8 @@ def train_command(
     if first:
         RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)
+    if leave_out is not None:
+        dataset, _ = dataset.without_source(leave_out)
     held_out = None
     if calibration is not None:
         dataset, held_out = dataset.held_out(calibration)
@@ -201,11 +210,12 @@ def train_command(
         overwrite=force,
         seed=seed,
         class_names=dataset.class_names,
+        vocabulary=dataset.vocabulary,
         checkpoint_every=checkpoint_every,
         progress=default_progress(),
         device=device,
         deterministic=deterministic,
-        augment=datasets.CropAndFlip() if augment else None,
+        augment=datasets.augmentation_for(dataset.train.images) if augment else None,
         precision=torch.bfloat16 if bf16 else None,
         processes=processes,
     )
@@ -268,10 +278,27 @@ def _spaces(
     """What ``--context`` can name, for a data set."""
     return {
         "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names, concentration),
-        "domain": InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale),
-        "features": FeatureSubsets(dataset.image_shape),
+        "domain": _domains(dataset, sampler),
+        "features": _features(dataset),
         "budget": BinaryBudget() if two_stage else Budgets(),
     }
+
+
+def _domains(dataset: DataSet, sampler: SubsetSampler) -> InputDomains:
+    """Of a few classes; where examples have sources, of one source or two."""
+    if not dataset.source_names:
+        return InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale)
+    sources = len(dataset.source_names)
+    few = RandomSubsets((1, 2) if sources > 1 else (1,))
+    return InputDomains(dataset.image_shape, few, dataset.full_scale, summary=Spectrum(), num_sources=sources)
+
+
+def _features(dataset: DataSet) -> FeatureSubsets:
+    """Values of the input; of texts, words."""
+    if dataset.vocabulary is None:
+        return FeatureSubsets(dataset.image_shape)
+    count = len(dataset.vocabulary)
+    return VocabularySubsets((count,), WordsOfTexts.among(dataset.train.images, count))
 
 
 def describe_curve(training: dict[str, Any], default_threshold: float) -> str:

@@ -16,6 +16,7 @@ from bhc.contexts.masks import (
     MixedFeatures,
     ScatteredFeatures,
     StripedFeatures,
+    WordsOfTexts,
 )
 from bhc.contexts.single import SingleContext
 from bhc.contexts.space import ContextSpace
@@ -27,6 +28,8 @@ from bhc.contexts.subsets import (
     all_subsets,
     sampler_from_dict,
 )
+from bhc.contexts.summaries import InputAsItIs, Spectrum, Summary
+from bhc.contexts.vocabularies import VocabularySubsets
 from bhc.errors import BhcError
 
 
@@ -45,6 +48,8 @@ def from_dict(data: dict[str, Any]) -> ContextSpace:
             return InputDomains.from_dict(data)
         case "features":
             return FeatureSubsets.from_dict(data)
+        case "vocabulary":
+            return VocabularySubsets.from_dict(data)
         case "budget" | "budgets" as kind:
             low, high = data["kl_weights"]
             return (BinaryBudget if kind == "budget" else Budgets)((low, high))
@@ -70,6 +75,7 @@ __all__ = [
     "ContextSpace",
     "FeatureSubsets",
     "Gaussian",
+    "InputAsItIs",
     "InputDomains",
     "Joint",
     "Likelihood",
@@ -82,8 +88,12 @@ __all__ = [
     "SampleMean",
     "ScatteredFeatures",
     "SingleContext",
+    "Spectrum",
     "StripedFeatures",
     "SubsetSampler",
+    "Summary",
+    "VocabularySubsets",
+    "WordsOfTexts",
     "all_subsets",
     "from_dict",
 ]

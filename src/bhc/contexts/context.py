@@ -14,7 +14,7 @@ class Context:
 
     classes: tuple[int, ...] | None = None  # the outputs that remain, ascending
     appearance: tuple[float, ...] | None = None  # how often each appears, the most frequent being 1
-    domain: Tensor | None = None  # mean of a sample of inputs, (C, H, W)
+    domain: Tensor | None = None  # mean of what a sample of inputs tells, such as (C, H, W)
     domain_size: int | None = None  # of that sample
     features: Tensor | None = None  # (F,) bool, the inputs that will be there
     budget: float | None = None  # the paper's c_w: 0 is accuracy first, 1 is smallest
@@ -67,7 +67,8 @@ class ContextBatch:
     outputs: Tensor  # (K, C) bool, the outputs that remain
     appearance: Tensor | None = None  # (K, C) what is told of the classes, the most frequent being 1
     inputs: Tensor | None = None  # (K, F) bool, the features that are there; None: all
-    domain: Tensor | None = None  # (K, C, H, W)
+    source_rates: Tensor | None = None  # (K, S) how often an example of each source is drawn; None: as they come
+    domain: Tensor | None = None  # (K, ...)
     domain_told: Tensor | None = None  # (K,) bool, where a domain is told; None: everywhere
     budget: Tensor | None = None  # (K, 1)
 

@@ -41,6 +41,11 @@ class Joint(ContextSpace):
         names = [name for space in spaces for name in space.conditions]
         if len(set(names)) < len(names):
             raise BhcError(f"Joint takes one space of each kind, given {', '.join(names)}")
+        told = [
+            space for space in spaces if isinstance(space, InputDomains) and space.domain_shape != space.image_shape
+        ]
+        if told and any("features" in space.conditions for space in spaces):
+            raise BhcError("features that are not there cannot be left out of a spectrum", hint="join it with classes")
         if not 0 <= missing < 1:
             raise BhcError(f"missing is a part of the contexts, 0 or more and less than 1, given {missing}")
         self.spaces, self.missing = spaces, missing
@@ -100,6 +105,16 @@ class Joint(ContextSpace):
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}
 
+    def as_met(self, x: Tensor, features: Tensor | None) -> Tensor:
+        for space in self.spaces:
+            x = space.as_met(x, features)
+        return x
+
+    def as_read(self, x: Tensor, features: Tensor | None) -> Tensor:
+        for space in self.spaces:
+            x = space.as_read(x, features)
+        return x
+
     def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
         found = [space.there(features, shape) for space in self.spaces]
         return next((mask for mask in found if mask is not None), None)
@@ -111,7 +126,11 @@ class Joint(ContextSpace):
             batch = space.forget(batch, own)
             if isinstance(space, ClassSubsets | InputDomains):
                 narrowed = narrowed | own
-        return replace(batch, class_rates=batch.class_rates.where(narrowed[:, None], 1 / batch.num_classes))
+        batch = replace(batch, class_rates=batch.class_rates.where(narrowed[:, None], 1 / batch.num_classes))
+        if batch.source_rates is None or batch.domain_told is None:
+            return batch
+        evenly = 1 / batch.source_rates.shape[1]
+        return replace(batch, source_rates=batch.source_rates.where(batch.domain_told[:, None], evenly))
 
     def _check_features(self, parts: Mapping[str, Any]) -> None:
         """A domain's samples have nothing where no features are."""

@@ -142,6 +142,46 @@ class ListedFeatures(MaskSampler):
 
 
 @dataclass(frozen=True)
+class WordsOfTexts(MaskSampler):
+    """The words that some texts have together, by how often each word is in one; frequent words are most often there.
+
+    The number of texts is drawn for each context, evenly on a logarithmic scale between the two bounds.
+    """
+
+    rates: tuple[float, ...]  # the part of all texts that has each word
+    texts: tuple[int, int] = (50, 10_000)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", tuple(self.rates))
+        low, high = self.texts
+        if not 1 <= low <= high or not all(0 <= rate <= 1 for rate in self.rates):
+            raise BhcError(
+                f"words of {low} to {high} texts, by rates up to {max(self.rates, default=0):g}",
+                hint="numbers of texts ascend from 1, and rates lie between 0 and 1",
+            )
+
+    @classmethod
+    def among(cls, texts: Tensor, count: int) -> "WordsOfTexts":  # (N, T)
+        """Out of ``count`` words, by how many of these texts have each; of up to twice as many texts."""
+        present = torch.zeros(len(texts), count, dtype=torch.bool).scatter(1, texts.long(), True)
+        return cls(tuple(present.double().mean(0).tolist()), (min(50, len(texts)), 2 * len(texts)))
+
+    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+        if shape != (len(self.rates),):
+            raise BhcError(f"features of shape {shape}, and {len(self.rates):,} words")
+        low, high = self.texts
+        number = low * (high / low) ** _rand((count, 1), generator)
+        absent = _absent(self, generator.device)[None] * number
+        return torch.log(_rand((count, *shape), generator)) > absent
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "words", "rates": list(self.rates), "texts": list(self.texts)}
+
+    def describe(self) -> str:
+        return f"the words of {self.texts[0]:,} to {self.texts[1]:,} texts"
+
+
+@dataclass(frozen=True)
 class MixedFeatures(MaskSampler):
     """One of several samplers for each context, equally likely."""
 
@@ -189,6 +229,9 @@ def mask_sampler_from_dict(data: dict[str, Any]) -> MaskSampler:
             return StripedFeatures(data["widest"])
         case "listed":
             return ListedFeatures(tuple(tuple(places) for places in data["listed"]))
+        case "words":
+            low, high = data["texts"]
+            return WordsOfTexts(tuple(data["rates"]), (low, high))
         case "mixed":
             return MixedFeatures(tuple(mask_sampler_from_dict(own) for own in data["samplers"]))
         case other:
@@ -206,6 +249,13 @@ def _table(sampler: ListedFeatures, shape: Shape, device: torch.device) -> Tenso
             raise BhcError(f"there is no feature {outside}", hint=f"features are 0 to {features - 1}")
         row[list(places)] = True
     return table.reshape(-1, *shape).to(device)
+
+
+@lru_cache(maxsize=4)
+def _absent(sampler: WordsOfTexts, device: torch.device) -> Tensor:  # (F,)
+    """The logarithm of how likely a word is in none of one text."""
+    rates = torch.tensor(sampler.rates, dtype=torch.float64)
+    return torch.log1p(-rates.clamp(max=1 - 1e-12)).float().to(device)
 
 
 def _rand(shape: Shape, generator: Generator) -> Tensor:

@@ -70,6 +70,20 @@ class ContextSpace(ABC):
         """Whether a larger budget must never keep what a smaller one gave up."""
         return False
 
+    def as_read(self, x: Tensor, features: Tensor | None) -> Tensor:
+        """Inputs (K * B, ...) as networks for these features (K, F) read them, their first layer's masks aside."""
+        return x
+
+    def as_met(self, x: Tensor, features: Tensor | None) -> Tensor:
+        """Inputs (K * B, ...) as they are where only these features (K, F) of each context are there.
+
+        Nothing is in the place of what is not.
+        """
+        there = self.there(features, tuple(x.shape[1:]))
+        if there is None:
+            return x
+        return (x.reshape(len(there), -1, *x.shape[1:]) * there[:, None]).reshape(x.shape)
+
     def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:  # (K, *shape) bool
         """Where inputs of a shape have values, given the features (K, F) of contexts; None if everywhere."""
         return None

@@ -1,8 +1,26 @@
-"""Data sets: small public image collections, always the same bytes, wherever they come from."""
+"""Data sets: small public collections of images, sounds and texts, always the same bytes, wherever they come from."""
 
-from bhc.data.augment import Augmentation, CropAndFlip, Shift
+from bhc.data.augment import Augmentation, CropAndFlip, DropWords, Shift, ShiftAndNoise, augmentation_for
 from bhc.data.catalogue import NAMES
 from bhc.data.dataset import DataSet, Split
 from bhc.data.loading import load
+from bhc.data.sound import read_recordings, recordings_in
+from bhc.data.vocabulary import PADDING, UNKNOWN, Vocabulary
 
-__all__ = ["NAMES", "Augmentation", "CropAndFlip", "DataSet", "Shift", "Split", "load"]
+__all__ = [
+    "NAMES",
+    "PADDING",
+    "UNKNOWN",
+    "Augmentation",
+    "CropAndFlip",
+    "DataSet",
+    "DropWords",
+    "Shift",
+    "ShiftAndNoise",
+    "Split",
+    "Vocabulary",
+    "augmentation_for",
+    "load",
+    "read_recordings",
+    "recordings_in",
+]

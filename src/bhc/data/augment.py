@@ -1,4 +1,4 @@
-"""Images shown a little differently each time, so that a network cannot learn them by heart."""
+"""Examples shown a little differently each time, so that a network cannot learn them by heart."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from bhc.data.vocabulary import PADDING, UNKNOWN
 from bhc.errors import BhcError
 
 
@@ -14,7 +15,13 @@ class Augmentation(Protocol):
     """A way to alter a batch at random."""
 
     def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:
-        """Altered images (N, C, H, W) of the same type, on the same device; the generator is there too."""
+        """Altered images, or sounds or texts, of the same shape and type, on the same device as the generator is."""
+
+
+def augmentation_for(images: Tensor) -> Augmentation:
+    """What suits examples as they are stored: pixels, samples of sound, or words."""
+    suits: dict[torch.dtype, Augmentation] = {torch.int16: ShiftAndNoise(), torch.int32: DropWords()}
+    return suits.get(images.dtype, CropAndFlip())
 
 
 @dataclass(frozen=True)
@@ -56,3 +63,50 @@ class CropAndFlip(Shift):
         across = torch.arange(width, device=device)
         mirrored = torch.randint(0, 2, (count, 1), generator=generator, device=device, dtype=torch.bool)
         return torch.where(mirrored, across.flip(0), across)
+
+
+@dataclass(frozen=True)
+class ShiftAndNoise:
+    """Each recording earlier or later, louder or softer, and under noise as loud as a part of it.
+
+    Up to ``shift`` samples of zeros move in. The factor of its loudness lies between one over ``gain`` and ``gain``.
+    The noise is white, and its part of the recording's own size is drawn between 0 and ``noise``.
+    """
+
+    shift: int = 800
+    gain: float = 2.0
+    noise: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.shift < 0 or self.gain < 1 or self.noise < 0:
+            raise BhcError(
+                f"sounds shifted by {self.shift} samples, {self.gain:g} times as loud, with {self.noise:g} of noise",
+                hint="a shift and a noise of 0 or more, and a gain of 1 or more",
+            )
+
+    def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:  # (N, C, T) int16
+        count, channels, samples = images.shape
+        device = images.device
+        start = torch.randint(0, 2 * self.shift + 1, (count, 1, 1), generator=generator, device=device)
+        places = start + torch.arange(samples, device=device)
+        moved = F.pad(images, (self.shift, self.shift)).gather(2, places.expand(-1, channels, -1)).float()
+        loud, noisy = torch.rand(2, count, 1, 1, generator=generator, device=device)
+        size = moved.square().mean(2, keepdim=True).sqrt()
+        hiss = torch.randn(moved.shape, generator=generator, device=device) * size * self.noise * noisy
+        louder = (moved + hiss) * self.gain ** (2 * loud - 1)
+        return louder.round().clamp(-32_768, 32_767).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class DropWords:
+    """Such a part of the words of each text replaced by the unknown word."""
+
+    part: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.part <= 1:
+            raise BhcError(f"the part of the words that is dropped lies between 0 and 1, given {self.part}")
+
+    def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:  # (N, T) int32
+        drawn = torch.rand(images.shape, generator=generator, device=images.device)
+        return images.masked_fill((drawn < self.part) & (images != PADDING), UNKNOWN)

@@ -21,7 +21,10 @@ from bhc.data.layout import (
 )
 from bhc.data.packed import PackedFile, Plain
 from bhc.data.pickled import PickledRows
+from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions
+from bhc.data.signals import SPOKEN_DIGITS, QuestionsLayout, SpokenDigitsLayout
 from bhc.data.source import Source
+from bhc.data.spoken_digits import RecordingsArchive, RecordingsArrays, RecordingsFolder
 from bhc.data.web import WebSource
 from bhc.data.wheel import WheelSource, WheelTable
 
@@ -157,5 +160,49 @@ _DIGITS = Recipe(
     ),
 )
 
-RECIPES = {recipe.name: recipe for recipe in (_MNIST, _FASHION_MNIST, _CIFAR10, _DIGITS)}
+_FSDD = Recipe(
+    name="fsdd",
+    class_names=_FIGURES,
+    files=(
+        PackedFile(
+            SPOKEN_DIGITS, 21_044_748, "ca8d2f70290fb8a022b97e82162459d45d207f50ab897cef5bcfd993653d3fa6", Plain()
+        ),
+    ),
+    layout=SpokenDigitsLayout(test=5, validation=5),
+    sources=(
+        RecordingsArchive(
+            WebSource("https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/"),
+            "v1.0.10.tar.gz",
+            folder="free-spoken-digit-dataset-1.0.10/recordings",
+        ),
+    ),
+    forms=(RecordingsFolder, RecordingsArrays),
+)
+
+# With fine classes as their authors publish them, and as others do.
+_FINE = FineQuestions(train="train_5500.label", test="TREC_10.label")
+_RAW = FineQuestions(train="raw_TREC.train", test="raw_TREC.test")
+
+_TREC = Recipe(
+    name="trec",
+    class_names=("description", "entity", "abbreviation", "human", "location", "number"),
+    files=(
+        PackedFile(
+            TRAIN_QUESTIONS, 292_402, "c8183fd8c2a5cc4a9a1c56548d7c6410a8b71ed7843df9ef1f0a05cd7cf2fb3e", Plain()
+        ),
+        PackedFile(TEST_QUESTIONS, 19_479, "92a6a3cede5678b447ef5f1d7ec474134fcda211e6590e6fa627b4a2c68e4566", Plain()),
+    ),
+    layout=QuestionsLayout(validation=500, length=40),
+    sources=(
+        WebSource("https://cogcomp.seas.upenn.edu/Data/QA/QC/", _FINE),
+        WebSource("https://raw.githubusercontent.com/harvardnlp/sent-conv-torch/master/data/"),
+    ),
+    forms=(
+        FolderSource,
+        lambda folder: FolderSource(folder, _FINE),
+        lambda folder: FolderSource(folder, _RAW),
+    ),
+)
+
+RECIPES = {recipe.name: recipe for recipe in (_MNIST, _FASHION_MNIST, _CIFAR10, _DIGITS, _FSDD, _TREC)}
 NAMES = tuple(RECIPES)

@@ -1,4 +1,4 @@
-"""Labelled images, and the three splits of them that make a data set."""
+"""Labelled examples, images most often, and the three splits of them that make a data set."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,23 +7,38 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from bhc.data.vocabulary import Vocabulary
 from bhc.errors import BhcError
+
+# What an example is stored as: its type, and its dimensions with that of the batch.
+STORED = {
+    torch.uint8: ("(N, C, H, W) uint8", 4),  # pixels
+    torch.int16: ("(N, C, T) int16", 3),  # samples of sound
+    torch.int32: ("(N, T) int32", 2),  # words of a vocabulary
+}
+FULL_SCALE_OF_SOUND = 32_768.0
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images with their labels."""
+    """Examples with their labels. They are called images; sounds and texts are stored as other whole numbers."""
 
-    images: Tensor  # (N, C, H, W) uint8
+    images: Tensor  # (N, C, H, W) uint8, (N, C, T) int16 or (N, T) int32
     labels: Tensor  # (N,) int64
+    sources: Tensor | None = None  # (N,) int64, where each is from: who speaks
 
     def __post_init__(self) -> None:
-        if self.images.ndim != 4 or self.images.dtype != torch.uint8:
-            raise BhcError(f"images must be (N, C, H, W) uint8, not {_described(self.images)}")
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            raise BhcError(f"labels must be (N,) int64, not {_described(self.labels)}")
-        if len(self.images) != len(self.labels):
-            raise BhcError(f"{len(self.images):,} images cannot have {len(self.labels):,} labels")
+        form, dimensions = STORED.get(self.images.dtype, ("", 0))
+        if self.images.ndim != dimensions:
+            allowed = form or " or ".join(form for form, _ in STORED.values())
+            raise BhcError(f"images must be {allowed}, not {_described(self.images)}")
+        for name, numbers in (("labels", self.labels), ("sources", self.sources)):
+            if numbers is None:
+                continue
+            if numbers.ndim != 1 or numbers.dtype != torch.int64:
+                raise BhcError(f"{name} must be (N,) int64, not {_described(numbers)}")
+            if len(self.images) != len(numbers):
+                raise BhcError(f"{len(self.images):,} images cannot have {len(numbers):,} {name}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,8 +64,31 @@ class Split:
             )
         if wanted == list(self.present):
             return self
-        kept = self.places_of(wanted)
-        return Split(self.images.index_select(0, kept), self.labels[kept])
+        return self.at(self.places_of(wanted))
+
+    def from_sources(self, sources: Iterable[int]) -> "Split":
+        """Keep the examples from these sources, in their order."""
+        wanted = sorted(set(sources))
+        present = [] if self.sources is None else self.sources.unique().tolist()
+        if self.sources is None or not wanted or not set(wanted) <= set(present):
+            raise BhcError(
+                f"there are no examples from the sources {wanted}; there are those of {present}",
+                hint="name one or more of the sources there are",
+            )
+        return self.at(torch.isin(self.sources, torch.tensor(wanted, device=self.sources.device)))
+
+    def at(self, places: Tensor | slice) -> "Split":
+        """The examples at some places: a mask, numbers, or a slice."""
+        sources = None if self.sources is None else self.sources[places]
+        return Split(self.images[places], self.labels[places], sources)
+
+    def to(self, device: torch.device) -> "Split":
+        """The same examples on a device."""
+        return Split(
+            self.images.to(device),
+            self.labels.to(device),
+            None if self.sources is None else self.sources.to(device),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,6 +100,8 @@ class DataSet:
     train: Split
     validation: Split
     test: Split
+    source_names: tuple[str, ...] = ()  # source ``s`` is called ``source_names[s]``
+    vocabulary: Vocabulary | None = None  # of texts: which word each number stands for
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("validation", self.validation), ("test", self.test)):
@@ -79,8 +119,27 @@ class DataSet:
                 f"cannot hold {count:,} of {len(self.train):,} training images out",
                 hint=f"hold out 1 to {len(self.train) - 1:,}, and leave enough to learn from",
             )
-        images, labels = self.train.images, self.train.labels
-        return replace(self, train=Split(images[:kept], labels[:kept])), Split(images[kept:], labels[kept:])
+        return replace(self, train=self.train.at(slice(kept))), self.train.at(slice(kept, None))
+
+    def without_source(self, name: str) -> tuple["DataSet", Split]:
+        """The data set without one source, those after it moved up, and all that it gave, in any split."""
+        if name not in self.source_names:
+            known = ", ".join(self.source_names) or "none"
+            raise BhcError(f"{self.name} has no source {name!r}", hint=f"its sources are: {known}")
+        place = self.source_names.index(name)
+        others, own = zip(*(_apart(split, place) for split in (self.train, self.validation, self.test)), strict=True)
+        train, validation, test = others
+        names = tuple(other for other in self.source_names if other != name)
+        left_out = Split(torch.cat([each.images for each in own]), torch.cat([each.labels for each in own]))
+        rest = replace(
+            self,
+            name=f"{self.name}-without-{name}",
+            source_names=names,
+            train=train,
+            validation=validation,
+            test=test,
+        )
+        return rest, left_out
 
     @property
     def num_classes(self) -> int:
@@ -88,14 +147,23 @@ class DataSet:
 
     @property
     def full_scale(self) -> float:
-        """The brightest pixel: 255 where a byte is used whole, 16 for the small digits."""
-        return float(self.train.images.max())
+        """The largest value: 255 where pixels use a byte whole, 16 for the small digits; of texts the last word."""
+        if self.vocabulary is not None:
+            return float(len(self.vocabulary) - 1)
+        return FULL_SCALE_OF_SOUND if self.train.images.dtype == torch.int16 else float(self.train.images.max())
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        _, channels, height, width = self.train.images.shape
-        return channels, height, width
+    def image_shape(self) -> tuple[int, ...]:
+        """Of one example: channels, height and width; channels and samples; or the most words."""
+        return tuple(self.train.images.shape[1:])
+
+
+def _apart(split: Split, source: int) -> tuple[Split, Split]:
+    """What other sources gave, those after this one moved up, and what it gave itself."""
+    assert split.sources is not None
+    others = split.at(split.sources != source)
+    assert others.sources is not None
+    return replace(others, sources=others.sources - (others.sources > source).long()), split.at(split.sources == source)
 
 
 def _described(tensor: Tensor) -> str:

@@ -12,6 +12,7 @@ from bhc.data.dataset import Split
 from bhc.data.idx import parse_idx
 from bhc.data.rows import parse_rows
 from bhc.data.table import parse_table
+from bhc.data.vocabulary import Vocabulary
 from bhc.errors import BhcError
 
 TRAIN_IMAGES = "train-images-idx3-ubyte.gz"
@@ -23,10 +24,21 @@ TRAIN_ROWS = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_ROWS = "test_batch.bin"
 
 
+@dataclass(frozen=True)
+class Splits:
+    """The three splits, and what their numbers stand for where that is not said by the data set's recipe."""
+
+    train: Split
+    validation: Split
+    test: Split
+    source_names: tuple[str, ...] = ()
+    vocabulary: Vocabulary | None = None
+
+
 class Layout(Protocol):
     """The way from decompressed files to splits."""
 
-    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
         """Give the train, the validation and the test split, always the same ones."""
 
 
@@ -36,10 +48,10 @@ class IdxLayout:
 
     validation: int
 
-    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
         known = _idx_split(contents, TRAIN_IMAGES, TRAIN_LABELS)
         train, validation = _end_held_back(known, self.validation, where=TRAIN_IMAGES)
-        return train, validation, _idx_split(contents, TEST_IMAGES, TEST_LABELS)
+        return Splits(train, validation, _idx_split(contents, TEST_IMAGES, TEST_LABELS))
 
 
 @dataclass(frozen=True)
@@ -48,10 +60,10 @@ class RowsLayout:
 
     validation: int
 
-    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
         known = _rows_split(contents, TRAIN_ROWS)
         train, validation = _end_held_back(known, self.validation, where=", ".join(TRAIN_ROWS))
-        return train, validation, _rows_split(contents, (TEST_ROWS,))
+        return Splits(train, validation, _rows_split(contents, (TEST_ROWS,)))
 
 
 @dataclass(frozen=True)
@@ -62,14 +74,14 @@ class TableLayout:
     train: int
     validation: int
 
-    def splits(self, contents: Mapping[str, bytes]) -> tuple[Split, Split, Split]:
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
         height, width = self.image_size
         values = parse_table(contents[DIGITS_TABLE], columns=height * width + 1, where=DIGITS_TABLE)
         known = self.train + self.validation
         if len(values) <= known:
             raise BhcError(f"{DIGITS_TABLE} has {len(values):,} images; over {known:,} are needed")
         every = _split(values[:, :-1].reshape(-1, height, width), values[:, -1])
-        return _part(every, 0, self.train), _part(every, self.train, known), _part(every, known, len(every))
+        return Splits(_part(every, 0, self.train), _part(every, self.train, known), _part(every, known, len(every)))
 
 
 def _idx_split(contents: Mapping[str, bytes], images: str, labels: str) -> Split:
@@ -102,4 +114,4 @@ def _split(
 
 
 def _part(split: Split, start: int, stop: int) -> Split:
-    return Split(split.images[start:stop], split.labels[start:stop])
+    return split.at(slice(start, stop))

@@ -25,6 +25,11 @@ def load(name: str, *, data_dir: Path | str | None = None) -> DataSet:
     ``cifar10``: likewise the last 5,000 and the 45,000 before them. Its folder may have either official
     version, binary or python, as the archive or unpacked; nothing that a pickle names is run.
     ``digits`` (1,797 images of 8 x 8, values 0..16): in file order, 1,197 train, 300 validation, 300 test.
+    ``fsdd`` (3,000 recordings of six speakers, 6,400 samples each): by the index in a recording's name, 0 to 4 test,
+    5 to 9 validation, the others train; so 300, 300 and 2,400, every speaker and digit equally often. Its folder may
+    have the ``.wav`` files, in ``recordings/`` or not, or ``fsdd.npz``. ``trec`` (5,952 questions of six classes, up to
+    40 words): the last 500 of the training file are the validation split. Its folder may have the files with coarse
+    classes by numbers (``TREC.train.all``) or those with fine ones (``train_5500.label``).
     """
     if name not in RECIPES:
         raise BhcError(
@@ -43,8 +48,7 @@ def load_recipe(recipe: Recipe, *, data_dir: Path | str | None = None) -> DataSe
         *(Kept(Tolerant(source), cache) for source in recipe.sources),
     )
     contents = obtain(recipe.name, recipe.files, sources=sources)
-    train, validation, test = recipe.layout.splits(contents)
-    return DataSet(recipe.name, recipe.class_names, train=train, validation=validation, test=test)
+    return DataSet(recipe.name, recipe.class_names, **vars(recipe.layout.splits(contents)))
 
 
 def _users_folder(recipe: Recipe, data_dir: Path | str | None) -> tuple[Source, ...]:

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 
+from bhc.data.form import OWN_FORM, Form
 from bhc.data.packed import PackedFile
 from bhc.data.source import Unavailable
 from bhc.errors import BhcError
@@ -15,21 +16,25 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class WebSource:
-    """An address below which the files stand under their public names.
+    """An address below which the files stand under the names they have in one form.
 
     Nothing that arrives is trusted: a file is read up to its known size and its content is checked.
     """
 
     address: str  # ends in a slash
+    form: Form = OWN_FORM
 
     @property
     def title(self) -> str:
         return self.address
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
+        stored = {file: self.form.stored_name(file) for file in files}
         return {
-            file.name: file.unpack(self.read(file.name, limit=file.packed_limit), where=self.address_of(file.name))
-            for file in files
+            file.name: self.form.content(
+                self.read(name, limit=self.form.limit(file)), file, where=self.address_of(name)
+            )
+            for file, name in stored.items()
         }
 
     def address_of(self, name: str) -> str:

@@ -133,7 +133,7 @@ def stratified(split: Split, classes: tuple[int, ...], appearance: tuple[float, 
     counts = _whole_counts(weights * (there / weights).min()).clamp(max=there)
     kept = torch.cat([own[: int(count)] for own, count in zip(places, counts, strict=True)]).sort().values
     share = float((counts / weights).min() * weights.sum() / counts.sum())
-    return Split(split.images[kept], split.labels[kept]), min(share, 1.0)
+    return split.at(kept), min(share, 1.0)
 
 
 def _whole_counts(counts: Tensor) -> Tensor:

@@ -54,11 +54,10 @@ class Judge:
             return None  # of some class there is no example: the others would say too little
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        there = model.network.space.there(context.inputs, model.network.input_shape)
-        # With zeros for what is missing: all that the pretrained network would be given.
-        images = examples.images if there is None else examples.images * there
+        # With zeros, or unknown words, for what is missing: all that the pretrained network would be given.
+        images = model.network.space.as_met(examples.images, context.inputs)
         weights = _weights(labels, context.frequencies)
-        return cls(model, images, labels, classes, weights, as_stored=there is None)
+        return cls(model, images, labels, classes, weights, as_stored=context.inputs is None)
 
     @property
     def num_images(self) -> int:

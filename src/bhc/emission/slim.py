@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bhc.emission.generated import Generated
 from bhc.emission.plan import LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
-from bhc.graph import CONVOLUTIONS, Affine, Graph, PadChannels, Place, Select, Shift, Step
+from bhc.graph import CONVOLUTIONS, Affine, Embed, Graph, PadChannels, Place, Select, Shift, Step
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import marginal_variance
 
@@ -164,7 +164,9 @@ def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
 
 
 def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
-    """Which of the values that arrive this layer reads; None if it reads them all."""
+    """Which of the values that arrive this layer reads; None if it reads them all, or picks rows by itself."""
+    if isinstance(layer.layer.module, Embed):
+        return None
     arriving = alive[layer.layer.reads.to(alive.device)]
     is_read = torch.zeros_like(arriving)
     is_read[layer.kept_inputs] = True
@@ -188,6 +190,10 @@ def _smaller(layer: SlimLayer) -> nn.Module:
     if isinstance(module, CONVOLUTIONS):
         module.groups = 1 if module.groups == 1 else len(weight) * module.groups // module.out_channels
         module.in_channels, module.out_channels = weight.shape[1] * module.groups, len(weight)
+    elif isinstance(module, Embed):
+        module.channels = len(weight)
+        module.has_rows_(module.words[layer.cut.kept_inputs.to(module.index.device)])
+        module.index = module.index.cpu()
     else:
         module.in_features, module.out_features = weight.shape[1], len(weight)
     module._parameters["weight"] = nn.Parameter(weight.contiguous(), requires_grad=False)

@@ -14,7 +14,7 @@ from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.unroll import is_rising
-from bhc.graph import KINDS, Select, passages
+from bhc.graph import KINDS, Embed, Select, passages
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class CMemory:
 def c_obstacle(network: QuantisedNetwork) -> str | None:
     """Why the network has no C form; None where it has one."""
     for each in passages(network.graph, network.input_shape):
+        if isinstance(each.module, Embed):
+            return f"layer {each.name!r} reads words, and there is nothing in C that makes numbers of them"
         if type(each.module) not in RULES or len(each.step.reads) > 1:
             return f"step {each.name!r} is a {type(each.module).__name__}"
         if getattr(each.module, "groups", 1) > 1:
@@ -80,7 +82,7 @@ class _Header:
 
     @property
     def memory(self) -> CMemory:
-        return CMemory(flash=self.writer.flash, ram=4 * sum(self.writer.buffers.values()))
+        return CMemory(flash=self.writer.flash, ram=4 * sum(self.writer.buffers.values()) + self.writer.stack)
 
     def text(self, about: Mapping[str, Any]) -> str:
         name, memory = self.name, self.memory

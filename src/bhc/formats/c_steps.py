@@ -8,7 +8,7 @@ from torch import nn
 
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import Codes, QuantisedNetwork
-from bhc.graph import KINDS, Select, Shape, conv_padding, pair
+from bhc.graph import KINDS, LogMel, Select, Shape, conv_padding, pair
 
 LINE = 112
 LOWEST = "-3.402823466e+38f"
@@ -26,6 +26,7 @@ class CWriter:
         self.body: list[str] = []
         self.buffers: dict[str, int] = {}  # floats in each
         self.flash = 0
+        self.stack = 0  # bytes of arrays beside the buffers
         self.uses_math = False
         self.source = "input"
         self.reads: str | None = None  # the list of inputs that the next layer reads through
@@ -306,6 +307,44 @@ def _each(expression: Callable[[nn.Module], str], *, math: bool = False) -> Call
     return write
 
 
+def _log_mel(writer: CWriter, name: str, module: LogMel, arriving: Shape, leaving: Shape) -> None:
+    """Each frequency of each frame by its sum over the window: slow, and no constants beyond three short tables."""
+    (_, bands, frames), window = leaving, module.window
+    waves, shares = module.bank()
+    frequencies = len(waves) // 2
+    turns = 2 * np.pi * np.arange(window) / window
+    hann = writer.floats(f"{name}_window", waves[0, 0].numpy())
+    cosines, sines = (
+        writer.floats(f"{name}_{key}", values) for key, values in (("cosines", np.cos(turns)), ("sines", np.sin(turns)))
+    )
+    parts = writer.floats(f"{name}_shares", shares[:, :frequencies, 0].numpy())
+    target, value = writer.target(prod(leaving)), f"{writer.source}[f * {module.hop} + n] * {hann}[n]"
+    writer.lines(
+        f"{name}: {bands} bands in {frames} windows of {window} samples",
+        [
+            "int f, k, n, o;",
+            f"float power[{frequencies}];",
+            f"for (f = 0; f < {frames}; f++) {{",
+            f"    for (k = 0; k < {frequencies}; k++) {{",
+            "        float real = 0.0f, imaginary = 0.0f;",
+            f"        for (n = 0; n < {window}; n++) {{",
+            f"            real += {value} * {cosines}[k * n % {window}];",
+            f"            imaginary += {value} * {sines}[k * n % {window}];",
+            "        }",
+            "        power[k] = real * real + imaginary * imaginary;",
+            "    }",
+            f"    for (o = 0; o < {bands}; o++) {{",
+            "        float sum = 0.0f;",
+            f"        for (k = 0; k < {frequencies}; k++) sum += {parts}[o * {frequencies} + k] * power[k];",
+            f"        {target}[o * {frames} + f] = logf(sum + {literal(module.floor)});",
+            "    }",
+            "}",
+        ],
+    )
+    writer.source, writer.uses_math = target, True
+    writer.stack += 4 * frequencies
+
+
 def _flatten(writer: CWriter, name: str, module: nn.Module, arriving: Shape, leaving: Shape) -> None:
     """Values lie flat already."""
 
@@ -335,6 +374,7 @@ RULES: dict[type[nn.Module], Callable[..., None]] = {
     nn.AvgPool2d: _pool,
     nn.Flatten: _flatten,
     Select: _select,
+    LogMel: _log_mel,
     next(kind for kind, entry in KINDS.items() if entry.name == "normalise"): _each(
         lambda module: f"(v - {_number(module, 'mean')}) / {_number(module, 'std')}"
     ),

@@ -18,7 +18,7 @@ WORDS = re.compile(r"[\w.]*", re.ASCII)  # names: torch writes them into the cod
 OPERATOR = re.compile(r"torch\.ops\.aten\.\w+\.\w+")
 OUR_ENTRY = re.compile(
     r"[^/]+/("
-    r"data/weights/(weight_[0-9]+|model_weights_config\.json)|data/constants/model_constants_config\.json"
+    r"data/weights/(weight_[0-9]+|model_weights_config\.json)|data/constants/(tensor_[0-9]+|model_constants_config\.json)"
     r"|data/sample_inputs/model\.pt|models/model\.json|extra/bhc\.json"
     r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id))"
 )
@@ -29,7 +29,7 @@ REMARKS = ("stack_trace", "nn_module_stack", "torch_fn", "torch_version", "custo
 # What may stand behind the keys that make torch's loader run something.
 ALLOWED: dict[str, Callable[[Any], bool]] = {
     "use_pickle": lambda value: value is False,
-    "path_name": lambda value: bool(re.fullmatch(r"weight_[0-9]+", str(value))),
+    "path_name": lambda value: bool(re.fullmatch(r"(weight|tensor)_[0-9]+", str(value))),
     "expr_str": lambda value: bool(PLAIN_SIZE.fullmatch(str(value))),
     "guards_code": lambda value: value in ([], None),
     "target": lambda value: bool(OPERATOR.fullmatch(str(value))),

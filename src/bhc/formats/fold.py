@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from bhc.formats.quantised import Codes, QuantisedNetwork, with_numbers
-from bhc.graph import CONVOLUTIONS, INPUT, KINDS, LAYERS, Graph, Select, Step, conv_padding
+from bhc.graph import CONVOLUTIONS, INPUT, KINDS, PRODUCTS, Graph, Select, Step, conv_padding
 
 
 def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
@@ -42,9 +42,9 @@ def _to_first_layer(graph: Graph) -> list[Step] | None:
     while len(graph.readers[name]) == 1 and graph.readers[name][0] in steps:
         name = graph.readers[name][0]
         way.append(steps[name])
-        if isinstance(way[-1].module, LAYERS):
+        if isinstance(way[-1].module, PRODUCTS):
             break
-    if len(way) < 2 or KINDS[type(way[0].module)].name != "normalise" or not isinstance(way[-1].module, LAYERS):
+    if len(way) < 2 or KINDS[type(way[0].module)].name != "normalise" or not isinstance(way[-1].module, PRODUCTS):
         return None
     return way if all(isinstance(step.module, nn.Flatten | Select) for step in way[1:-1]) else None
 

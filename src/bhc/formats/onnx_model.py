@@ -20,6 +20,7 @@ from bhc.graph import (
     Affine,
     Concat,
     GlobalMean,
+    LogMel,
     Multiply,
     PadChannels,
     Place,
@@ -229,6 +230,16 @@ def _normalise(writer: _Writer, name: str, module: nn.Module) -> None:
     writer.node("Div", name, writer.constant(f"{name}.std", module.std.numpy()))  # type: ignore[operator]
 
 
+def _log_mel(writer: _Writer, name: str, module: LogMel) -> None:
+    waves, shares = (numbers.numpy() for numbers in module.bank())
+    writer.node("Conv", f"{name}.spectrum", writer.constant(f"{name}.waves", waves), strides=[module.hop])
+    writer.node("Mul", f"{name}.power", writer.value)
+    writer.node("Conv", f"{name}.energy", writer.constant(f"{name}.shares", shares))
+    writer.node("Add", f"{name}.raised", writer.number(f"{name}.floor", module.floor))
+    writer.node("Log", f"{name}.log")
+    writer.node("Unsqueeze", name, writer.constant(f"{name}.axis", np.array([1])))
+
+
 def _relu6(writer: _Writer, name: str, _: nn.Module) -> None:
     writer.node("Clip", name, writer.number(f"{name}.low", 0.0), writer.number(f"{name}.high", 6.0))
 
@@ -294,4 +305,5 @@ RULES: dict[type[nn.Module], Callable[..., None]] = {
     Select: _select,
     Place: _place,
     next(kind for kind, entry in KINDS.items() if entry.name == "normalise"): _normalise,
+    LogMel: _log_mel,
 }

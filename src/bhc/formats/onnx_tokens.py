@@ -1,4 +1,4 @@
-"""Sequences in ONNX: norms and attention, channels first as in the graph."""
+"""Sequences in ONNX: embeddings, norms and attention, channels first as in the graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from bhc.graph import ChannelNorm, FlattenPlaces, SelfAttention, Shift
+from bhc.graph import ChannelNorm, Embed, FlattenPlaces, SelfAttention, Shift
+
+INT64 = 7  # onnx.TensorProto.INT64
+
+
+def _embed(writer: Any, name: str, module: Embed) -> None:
+    """A column of zeros beside the weights, for words without a row."""
+    weight, words = writer.weight(name, module), writer.value
+    writer.side_node("Pad", f"{name}.table", weight, writer.constant(f"{name}.pads", np.array([0, 0, 0, 1])))
+    writer.side_node("Cast", f"{name}.words", words, to=INT64)
+    rows = writer.constant(f"{name}.index", module.index.numpy())
+    writer.side_node("Gather", f"{name}.rows", rows, f"{name}.words")
+    writer.side_node("Gather", f"{name}.columns", f"{name}.table", f"{name}.rows", axis=1)
+    writer.value = f"{name}.columns"
+    writer.node("Transpose", name, perm=[1, 0, 2])
 
 
 def _channel_norm(writer: Any, name: str, module: ChannelNorm) -> None:
@@ -58,6 +72,7 @@ def _shift(writer: Any, name: str, module: Shift) -> None:
 
 
 TOKEN_RULES: dict[type[nn.Module], Callable[..., None]] = {
+    Embed: _embed,
     ChannelNorm: _channel_norm,
     SelfAttention: _self_attention,
     FlattenPlaces: _flatten_places,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bhc.formats.names import with_plain_names
-from bhc.graph import CONVOLUTIONS, LAYERS, Graph, Shape, WeightedModule, passages
+from bhc.graph import CONVOLUTIONS, LAYERS, Embed, Graph, Shape, WeightedModule, passages
 
 FLOAT_BITS = 32
 LARGEST_CODE = (1 << 15) - 1
@@ -133,7 +133,8 @@ class StoredLayer:
     @property
     def num_flops(self) -> int:
         """Two operations a weight and place it is applied at."""
-        return 2 * self.num_weights * prod(self.output_shape[1:])
+        places = 0 if isinstance(self.module, Embed) else prod(self.output_shape[1:])  # rows are picked
+        return 2 * self.num_weights * places
 
     @property
     def width(self) -> int:

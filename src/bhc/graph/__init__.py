@@ -3,13 +3,14 @@
 from bhc.graph.describe import describe, rebuild
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.inputs import find_features
-from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS, Kind, WeightedModule
+from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS, PRODUCTS, Kind, WeightedModule
 from bhc.graph.layers import Layer, find_layers
 from bhc.graph.shapes import Passage, Shape, conv_padding, output_shape, pair, passages, sizes
 from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Place, Select, Subsample
-from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
+from bhc.graph.tokens import ChannelNorm, Embed, FlattenPlaces, SelfAttention, Shift
 from bhc.graph.trace import trace
 from bhc.graph.units import Units, find_units
+from bhc.models.log_mel import LogMel
 
 __all__ = [
     "CONVOLUTIONS",
@@ -17,15 +18,18 @@ __all__ = [
     "KINDS",
     "KINDS_BY_NAME",
     "LAYERS",
+    "PRODUCTS",
     "Add",
     "Affine",
     "ChannelNorm",
     "Concat",
+    "Embed",
     "FlattenPlaces",
     "GlobalMean",
     "Graph",
     "Kind",
     "Layer",
+    "LogMel",
     "Multiply",
     "PadChannels",
     "Passage",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.kinds import BATCH_NORMS, LAYERS
+from bhc.graph.kinds import BATCH_NORMS, PRODUCTS
 from bhc.graph.steps import Affine
 
 
@@ -27,7 +27,7 @@ def fold_batch_norms(graph: Graph) -> Graph:
             continue
         factor, shift = _numbers(step.module)
         before = steps.get(reads[0])
-        if before is not None and isinstance(before.module, LAYERS) and len(graph.readers[step.reads[0]]) == 1:
+        if before is not None and isinstance(before.module, PRODUCTS) and len(graph.readers[step.reads[0]]) == 1:
             steps[before.name] = Step(before.name, _folded(before.module, factor, shift), before.reads)
             instead[step.name] = before.name
         else:

@@ -9,11 +9,12 @@ from torch import nn
 
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS
+from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, PRODUCTS
 from bhc.graph.steps import Place, Select
 
 # No supported layer comes near this; a damaged or hostile description must not make us allocate more.
 LARGEST_LAYER = 1 << 28
+LARGEST_WINDOW = 1 << 12  # samples; the waves of a window are its square
 
 
 def describe(graph: Graph) -> list[dict[str, Any]]:
@@ -34,7 +35,7 @@ def _describe_step(name: str, module: nn.Module) -> dict[str, Any]:
     kind = KINDS[type(module)]
     step: dict[str, Any] = {"kind": kind.name, "name": name}
     step |= {argument: getattr(module, argument) for argument in kind.arguments}
-    if isinstance(module, LAYERS):
+    if isinstance(module, PRODUCTS):
         step["bias"] = module.bias is not None
     if kind.name in ("select", "place"):
         step["kept"] = len(module.index)  # type: ignore[arg-type]
@@ -80,6 +81,13 @@ def _rebuild_step(step: dict[str, Any]) -> nn.Module:
         if len(kernel) != 1 + CONVOLUTIONS.index(kind.module):
             raise ValueError(f"a {kind.name} step with a kernel of size {kernel}")
         _bounded(max(inputs, 1), arguments["out_channels"], *kernel)
+    elif kind.name == "embedding":
+        _bounded(arguments["count"])
+        _bounded(arguments["rows"], arguments["channels"])
+    elif kind.name == "log-mel":
+        _bounded(arguments["rate"], arguments["hop"])
+        if _bounded(arguments["window"]) > LARGEST_WINDOW or _bounded(arguments["bands"]) > arguments["window"] // 2:
+            raise ValueError(f"{arguments['bands']} bands of windows of {arguments['window']} samples")
     elif kind.name in ("affine", "channel-norm"):
         _bounded(arguments["channels"])
     elif kind.name == "self-attention":

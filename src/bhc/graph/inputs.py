@@ -11,6 +11,7 @@ from bhc.graph.kinds import CONVOLUTIONS
 from bhc.graph.layers import Layer
 from bhc.graph.shapes import Shape
 from bhc.graph.steps import Affine
+from bhc.graph.tokens import Embed
 from bhc.models.normalise import Normalise
 
 VALUE_BY_VALUE = (Normalise, Affine, nn.Flatten, nn.Identity, nn.Dropout)
@@ -19,12 +20,7 @@ VALUE_BY_VALUE = (Normalise, Affine, nn.Flatten, nn.Identity, nn.Dropout)
 def find_features(
     graph: Graph, layers: tuple[Layer, ...], input_shape: Shape, features: Shape
 ) -> dict[str, Tensor]:  # (channels that arrive,) by layer: the feature that each carries
-    """The layers that read features of a shape: every value of the input, or its channels."""
-    if features not in (input_shape, input_shape[:1]):
-        raise BhcError(
-            f"features of shape {features}, and the network takes inputs of shape {input_shape}",
-            hint=f"give {input_shape}, every value, or {input_shape[:1]}, the channels",
-        )
+    """The layers that read features of a shape: every value of the input, or its channels; of texts, words."""
     by_name = {layer.name: layer for layer in layers}
     given, places = {INPUT}, {}
     for step in graph.steps:
@@ -38,12 +34,24 @@ def find_features(
             raise BhcError(
                 f"layer {step.name!r} ({type(step.module).__name__}) reads the input before any layer with weights, so"
                 " no feature can be left out there",
-                hint="wrap a network that begins with a linear layer or a convolution",
+                hint="wrap a network that begins with a linear layer, a convolution or an embedding",
             )
     return places
 
 
 def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
+    if isinstance(layer.module, Embed):
+        if features != (layer.module.count,):
+            raise BhcError(
+                f"features of shape {features}, and layer {layer.name!r} reads words of {layer.module.count:,}",
+                hint=f"give VocabularySubsets({layer.module.count})",
+            )
+        return layer.module.words.cpu()
+    if features not in (input_shape, input_shape[:1]):
+        raise BhcError(
+            f"features of shape {features}, and the network takes inputs of shape {input_shape}",
+            hint=f"give {input_shape}, every value, or {input_shape[:1]}, the channels",
+        )
     if isinstance(layer.module, CONVOLUTIONS):
         if layer.groups > 1 or (features != input_shape[:1] and prod(input_shape[1:]) > 1):
             raise BhcError(

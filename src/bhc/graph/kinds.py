@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Place, Select, Subsample
-from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
+from bhc.graph.tokens import ChannelNorm, Embed, FlattenPlaces, SelfAttention, Shift
+from bhc.models.log_mel import LogMel
 from bhc.models.normalise import Normalise
 
 
@@ -28,6 +29,7 @@ WEIGHTED = (
     Kind("conv-1d", nn.Conv1d, _CONVOLUTION),
     Kind("conv-2d", nn.Conv2d, _CONVOLUTION),
     Kind("conv-3d", nn.Conv3d, _CONVOLUTION),
+    Kind("embedding", Embed, ("count", "rows", "channels")),
 )
 
 # Applied number by number. Most map zero to zero; what the others make of a unit that is switched off is not read.
@@ -64,6 +66,7 @@ POOLS = (
 SHAPERS = (
     Kind("flatten", nn.Flatten),
     Kind("normalise", Normalise),
+    Kind("log-mel", LogMel, ("rate", "bands", "window", "hop")),
     Kind("select", Select),
     Kind("place", Place, ("width",)),
     Kind("affine", Affine, ("channels",)),
@@ -92,9 +95,10 @@ KINDS: dict[type[nn.Module], Kind] = {
 }
 KINDS_BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS.values()}
 
-WeightedModule = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+WeightedModule = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | Embed
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-LAYERS = (nn.Linear, *CONVOLUTIONS)
+PRODUCTS = (nn.Linear, *CONVOLUTIONS)  # of weights and values
+LAYERS = (*PRODUCTS, Embed)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 
@@ -155,6 +159,7 @@ def supported() -> str:
     """The table as one line for error messages."""
     own = [kind.module for kind in KINDS.values() if kind.module.__module__.startswith("torch.")]
     layers = sorted(
-        module.__name__ for module in (*own, *BATCH_NORMS, *GLOBAL_POOLS, nn.LayerNorm, nn.MultiheadAttention)
+        module.__name__
+        for module in (*own, *BATCH_NORMS, *GLOBAL_POOLS, nn.Embedding, nn.LayerNorm, nn.MultiheadAttention)
     )
     return f"{', '.join(layers)}; sums and products of two values, torch.cat of channels"

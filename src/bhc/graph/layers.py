@@ -11,6 +11,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import Graph
 from bhc.graph.kinds import CONVOLUTIONS, LAYERS, WeightedModule
 from bhc.graph.shapes import Shape, passages
+from bhc.graph.tokens import Embed
 from bhc.graph.units import Units
 
 Count = TypeVar("Count", int, Tensor)
@@ -24,7 +25,7 @@ class Layer:
     module: WeightedModule
     reads: Tensor  # (channels that arrive,) the unit of each; after a flatten many have the same
     writes: Tensor  # (O,)
-    output_area: int  # places a filter is applied at; 1 for a linear layer
+    output_area: int  # places its weights are multiplied at: 1 for a linear layer, none for rows that are picked
 
     @property
     def is_convolution(self) -> bool:
@@ -83,13 +84,14 @@ def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, 
     for passage in passages(graph, input_shape):
         leaving = passage.leaving
         if isinstance(passage.module, LAYERS):
-            reads, writes = units.carried[passage.step.reads[0]], units.carried[passage.name]
-            area = prod(leaving[1:])
+            reads = units.words.get(passage.name, units.carried[passage.step.reads[0]])
+            writes = units.carried[passage.name]
+            area = 0 if isinstance(passage.module, Embed) else prod(leaving[1:])
             layers.append(Layer(passage.name, passage.module, torch.tensor(reads), torch.tensor(writes), area))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
-            hint="the weights of nn.Linear and nn.Conv1d, 2d and 3d are what is compressed",
+            hint="the weights of nn.Linear, nn.Conv1d, 2d and 3d and nn.Embedding are what is compressed",
         )
     outputs = units.carried[graph.last_step]
     if len(leaving) != 1 or len(set(outputs)) < len(outputs) or units.always[outputs].any():

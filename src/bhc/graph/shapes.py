@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.kinds import AVERAGE_POOLS, CONVOLUTIONS, MAX_POOLS
 from bhc.graph.steps import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Place, Select, Subsample
-from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift
+from bhc.graph.tokens import ChannelNorm, Embed, FlattenPlaces, SelfAttention, Shift
+from bhc.models.log_mel import LogMel
 from bhc.models.normalise import Normalise
 
 Shape = tuple[int, ...]  # of one example: (C, H, W) or (features,)
@@ -60,6 +61,12 @@ def output_shape(module: nn.Module, *arriving: Shape) -> Shape:
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             _expect(len(shape) == _directions(module) + 1 and shape[0] == module.in_channels, refusal)
             return (module.out_channels, *_window(module, shape, padding=conv_padding(module)))
+        case Embed():
+            _expect(len(shape) == 1, refusal)
+            return (module.channels, shape[0])
+        case LogMel():
+            _expect(len(shape) == 2 and shape[0] == 1 and module.frames(shape[1]) > 0, refusal)
+            return (1, module.bands, module.frames(shape[1]))
         case nn.MaxPool1d() | nn.MaxPool2d() | nn.MaxPool3d() | nn.AvgPool1d() | nn.AvgPool2d() | nn.AvgPool3d():
             _expect(len(shape) == _directions(module) + 1, refusal)
             padding = sizes(module.padding, _directions(module))

@@ -1,5 +1,7 @@
 """Sequences with channels first, (N, C, T): a token is a place, and a linear layer on tokens a convolution.
 
+Where tokens are words, whole numbers come in, and an embedding has a row of weights for each.
+
 What mixes all channels of a token, norms and attention, is kept whole: its channels are never cut.
 """
 
@@ -9,6 +11,54 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+
+class Embed(nn.Module):
+    """``nn.Embedding`` with channels first: (N, T) whole numbers under ``count`` -> (N, C, T).
+
+    A layer with weights (C, rows): words are its inputs, of which each token has one, and columns are its units. Words
+    without a row give zeros: padding, and those that a context has not.
+    """
+
+    index: Tensor  # (count,) the row of each word; ``rows`` for those that have none
+    bias: None
+
+    def __init__(self, count: int, rows: int, channels: int) -> None:
+        super().__init__()
+        if not 0 < rows <= count:
+            raise ValueError(f"{rows} rows for {count} words")
+        self.count, self.rows, self.channels = count, rows, channels
+        self.weight = nn.Parameter(torch.zeros(channels, rows), requires_grad=False)
+        self.register_parameter("bias", None)
+        self.register_buffer("index", torch.arange(count).clamp(max=rows))
+
+    @classmethod
+    def of(cls, module: nn.Embedding) -> "Embed":
+        weight, padding = module.weight.detach(), module.padding_idx
+        words = torch.arange(len(weight))
+        if padding is not None and not weight[padding].any():
+            words = words[words != padding]
+        embed = cls(len(weight), len(words), weight.shape[1])
+        embed.weight.data = weight[words].mT.contiguous()
+        embed.has_rows_(words)
+        return embed
+
+    @property
+    def words(self) -> Tensor:  # (rows,)
+        """The word of each row."""
+        return (self.index < self.rows).nonzero().flatten()
+
+    def has_rows_(self, words: Tensor) -> None:
+        """These words, ascending, have the rows; all others have none."""
+        self.rows = len(words)
+        self.index = torch.full_like(self.index, self.rows)
+        self.index[words] = torch.arange(self.rows, device=self.index.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(self.index[x.long()], F.pad(self.weight, (0, 1)).mT).mT
+
+    def extra_repr(self) -> str:
+        return f"{self.rows} of {self.count} words, {self.channels}"
 
 
 class FlattenPlaces(nn.Module):

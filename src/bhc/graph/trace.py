@@ -14,6 +14,7 @@ from bhc.errors import BhcError
 from bhc.graph.batch_norm import fold_batch_norms
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.kinds import IN_PLACE, JOINING, KINDS, TRANSPARENT, supported
+from bhc.graph.tokens import Embed
 from bhc.graph.translate import TURNS, Node, NotKnown, is_leaf, module_of
 
 HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
@@ -132,7 +133,8 @@ def _steps(net: nn.Module, nodes: Sequence[fx.Node], ran: _Recorder) -> Iterator
             except NotKnown as problem:
                 raise _unknown(f"{described.what} {problem}") from None
             reads = tuple(instead[source] for source in sources)
-            if len(ran.shapes[node]) == 3 and (sources[0] in turned) != (node.target in TURNS):
+            gives_turned = (sources[0] in turned) != (node.target in TURNS) or isinstance(module, Embed)
+            if len(ran.shapes[node]) == 3 and gives_turned:
                 turned.add(node)
             if isinstance(module, TRANSPARENT):
                 instead[node] = reads[0]
@@ -245,11 +247,7 @@ def _run(net: nn.Module, example_input: Tensor) -> Tensor:
 def _check_runs_alike(net: nn.Module, graph: Graph, example_input: Tensor, expected: Tensor) -> None:
     """On the example, and on noise: an example of zeros would prove little."""
     draws = torch.Generator().manual_seed(0)
-    floats = example_input.float()
-    peak = float(floats.abs().max()) or 1.0
-    inputs = [example_input] + [
-        (peak * torch.randn(2, *example_input.shape[1:], generator=draws)).to(floats) for _ in range(PROBES)
-    ]
+    inputs = [example_input, *(_noise(graph, example_input, draws) for _ in range(PROBES))]
     for x in inputs:
         wanted = expected if x is example_input else net(x.clone())
         given = graph(x)
@@ -259,3 +257,14 @@ def _check_runs_alike(net: nn.Module, graph: Graph, example_input: Tensor, expec
                 f"the traced graph does not compute what {type(net).__name__} computes",
                 hint="look for values that are changed in place, or layers that keep a state between calls",
             )
+
+
+def _noise(graph: Graph, example_input: Tensor, draws: torch.Generator) -> Tensor:
+    """Two random inputs: of the example's size, or words where it is words that are read."""
+    shape = (2, *example_input.shape[1:])
+    counts = [step.module.count for step in graph.steps if isinstance(step.module, Embed)]
+    if counts:
+        return torch.randint(min(counts), shape, generator=draws).to(example_input)
+    floats = example_input.float()
+    peak = float(floats.abs().max()) or 1.0
+    return (peak * torch.randn(shape, generator=draws)).to(floats)

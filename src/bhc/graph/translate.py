@@ -24,7 +24,7 @@ from bhc.graph.kinds import (
     TRANSPARENT,
 )
 from bhc.graph.steps import Add, Concat, GlobalMean, PadChannels, Subsample
-from bhc.graph.tokens import ChannelNorm, FlattenPlaces, SelfAttention, Shift, as_convolution
+from bhc.graph.tokens import ChannelNorm, Embed, FlattenPlaces, SelfAttention, Shift, as_convolution
 
 Translation = tuple[nn.Module, Sequence[fx.Node]]
 
@@ -82,7 +82,7 @@ class Node:
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether it is translated whole."""
-    return type(module) in (*KINDS, *BATCH_NORMS, *GLOBAL_POOLS, *TRANSPARENT)
+    return type(module) in (*KINDS, *BATCH_NORMS, *GLOBAL_POOLS, *TRANSPARENT, nn.Embedding)
 
 
 def module_of(node: Node) -> Translation:
@@ -139,6 +139,8 @@ def _of_module(node: Node) -> Translation:
         if any(size not in (1, None) for size in _listed(module.output_size)):
             raise NotKnown(f"is a {type(module).__name__} to {module.output_size} places")
         return GlobalMean(True), node.values
+    if isinstance(module, nn.Embedding):
+        return _embedding(node, module), node.values
     if node.is_turned and isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
         return ChannelNorm.of(module), node.values
     if node.is_turned and isinstance(module, nn.Linear):
@@ -175,6 +177,16 @@ def _check_variant(node: Node, module: Any) -> None:
         raise NotKnown(f"is an {name} with ceil_mode, a divisor or uncounted padding")
     if isinstance(module, BATCH_NORMS) and (module.running_mean is None or module.running_var is None):
         raise NotKnown(f"is a {name} without running statistics")
+
+
+def _embedding(node: Node, module: nn.Embedding) -> Embed:
+    if node.values[0].op != "placeholder" and node.values[0].target not in WHOLE_NUMBERS:
+        raise NotKnown("is an Embedding of what is not the network's input")
+    if len(node.shapes[node.values[0]]) != 2:
+        raise NotKnown(f"is an Embedding of {len(node.shapes[node.values[0]])}-dimensional batches (2 are known)")
+    if module.max_norm is not None:
+        raise NotKnown("is an Embedding with max_norm")
+    return Embed.of(module)
 
 
 def _is_flat(start: int, end: int, dimensions: int) -> bool:
@@ -354,9 +366,14 @@ TRANSLATIONS: dict[object, Callable[[Node], nn.Module]] = {
     F.avg_pool3d: _average_pool,
     F.dropout: _nothing,
     "contiguous": lambda node: nn.Identity(),
+    "long": lambda node: nn.Identity(),
+    "int": lambda node: nn.Identity(),
     "transpose": _transpose,
     torch.transpose: _transpose,
 }
+
+# What makes numbers of words fit for an embedding; in the graph it sees to that itself.
+WHOLE_NUMBERS = ("long", "int")
 
 # Of these, what can be done to tokens with their channels last.
 KEEP_TURNED = ("contiguous", "transpose", torch.transpose, F.dropout, "mean", torch.mean)

@@ -5,7 +5,7 @@ the way. Each value of the graph says, channel by channel, which unit it carries
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -15,7 +15,7 @@ from bhc.graph.graph import INPUT, Graph
 from bhc.graph.kinds import CONVOLUTIONS, LAYERS
 from bhc.graph.shapes import Passage, Shape, passages
 from bhc.graph.steps import Add, Concat, Multiply, PadChannels
-from bhc.graph.tokens import ChannelNorm, SelfAttention
+from bhc.graph.tokens import ChannelNorm, Embed, SelfAttention
 
 Carried = np.ndarray  # the unit of each channel
 
@@ -27,6 +27,7 @@ class Units:
     carried: dict[str, Carried]  # by every value, in the graph's names
     always: np.ndarray  # (U,) bool: these are never cut
     tied: np.ndarray  # (U,) bool: of these all parts are needed, not only their sum
+    words: dict[str, Carried] = field(default_factory=dict)  # of each embedding: what its rows stand for
 
     @property
     def count(self) -> int:
@@ -72,6 +73,7 @@ class _Search:
         self.carried: dict[str, Carried] = {INPUT: self.sets.new(input_shape[0])}
         self.whole: list[Carried] = []  # what is never cut
         self.tied: list[Carried] = []  # what all of its writers write
+        self.words: dict[str, Carried] = {}
 
     def follow(self, passage: Passage) -> None:
         arriving = [self.carried[name] for name in passage.step.reads]
@@ -79,6 +81,10 @@ class _Search:
 
     def _leaving(self, passage: Passage, arriving: Sequence[Carried]) -> Carried:
         module, units = passage.module, arriving[0]
+        if isinstance(module, Embed):
+            # Whole numbers carry no units; the words that they stand for do, as inputs that are always there.
+            self.words[passage.name] = self.sets.new(module.rows)
+            self.whole.append(self.words[passage.name])
         if isinstance(module, LAYERS):
             return self._written(module, units)
         match module:
@@ -125,4 +131,4 @@ class _Search:
             always[units] = True
         for units in self.tied:
             tied[of[units]] = True
-        return Units(carried, always, tied)
+        return Units(carried, always, tied, {name: of[units] for name, units in self.words.items()})

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from bhc import contexts
 from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
 from bhc.errors import BhcError
-from bhc.graph import LAYERS, Graph, describe, find_features, find_layers, find_units, rebuild
+from bhc.graph import LAYERS, Embed, Graph, describe, find_features, find_layers, find_units, rebuild
 from bhc.hypernet.budgets import climb
 from bhc.hypernet.decoder import ContextDecoder, check_readable
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
@@ -113,6 +113,11 @@ class ConditionalNetwork(nn.Module):
         return sum(layer.num_weights for layer in self.layers)
 
     @property
+    def reads_words(self) -> bool:
+        """Whether inputs are numbers that stand for words, and not amounts."""
+        return any(isinstance(layer.module, Embed) for layer in self.layers)
+
+    @property
     def device(self) -> torch.device:
         return self.layers[0].module.weight.device
 
@@ -130,6 +135,7 @@ class ConditionalNetwork(nn.Module):
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [LayerUncertainty(layer.in_scale, layer.out_scale).dropout for layer in posteriors]
             masks = self._masks_without(gone, dropouts, batch)
+        x = self.space.as_read(x, batch.inputs)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
 
     def _without_absent(self, batch: ContextBatch) -> list[LayerMask | None] | None:
@@ -175,6 +181,7 @@ class ConditionalNetwork(nn.Module):
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
         with torch.no_grad():
             fates = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
+        x = self.space.as_read(x, batch.inputs)
         return self.bayesian.masked(x, self.hypernet.means(self.space.encode(batch)), fates.layers)
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
 """From an encoded context to the embedding that all heads read."""
 
 from collections.abc import Sequence
+from math import prod
 
 from torch import Generator, Tensor, nn
 from torch.nn import init
@@ -93,7 +94,8 @@ def _embedder(space: ContextSpace, width: int) -> nn.Module:
         case ClassSubsets():
             return VectorEmbedder(space.num_classes, width)
         case InputDomains():
-            return ImageEmbedder(space.image_shape[0], width)
+            shape = space.domain_shape
+            return ImageEmbedder(shape[0], width) if len(shape) == 3 else VectorEmbedder(prod(shape), width)
         case FeatureSubsets():
             return VectorEmbedder(space.num_features, width)
         case Budgets():

@@ -12,8 +12,11 @@ from bhc.models.cifar_resnet import resnet, resnet_20, resnet_32, resnet_44, res
 from bhc.models.cifar_vgg import vgg
 from bhc.models.initial import initialise_
 from bhc.models.lenet import lenet_5_caffe, lenet_300_100
+from bhc.models.log_mel import LogMel
 from bhc.models.normalise import Normalise
 from bhc.models.shortcut import SubsampleAndPad
+from bhc.models.speech import speech_cnn
+from bhc.models.text import text_cnn
 
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "lenet-300-100": lenet_300_100,
@@ -23,14 +26,20 @@ BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "resnet-32": resnet_32,
     "resnet-44": resnet_44,
     "resnet-56": resnet_56,
+    "speech-cnn": speech_cnn,
+    "text-cnn": text_cnn,
 }
 NAMES = tuple(BUILDERS)
+
+WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 
 # The paper clips the standard deviation of some layers, by name: these networks learn better so.
 STD_LIMITS: dict[str, Mapping[str, float]] = {
     "lenet-300-100": {"fc1": 0.2},
     "lenet-5-caffe": {"conv1": 0.5},
     "vgg": cifar_vgg.STD_LIMITS,
+    # Of rows that are seldom picked the prior alone would decide, and it is wider than the rows.
+    "text-cnn": {"embedding": 0.1, "conv": 0.1},
 }
 
 
@@ -49,7 +58,7 @@ def outline(name: str) -> nn.Sequential:
 
 def std_limits(name: str) -> tuple[float | None, ...]:
     """The largest standard deviation of each layer's weights that training usually allows."""
-    layers = [layer for layer, module in outline(name).named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    layers = [layer for layer, module in outline(name).named_modules() if isinstance(module, WEIGHTED)]
     limits = STD_LIMITS.get(name, {})
     return tuple(limits.get(layer) for layer in layers)
 
@@ -57,7 +66,7 @@ def std_limits(name: str) -> tuple[float | None, ...]:
 def build(
     name: str,
     *,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, ...],
     num_classes: int,
     full_scale: float = 255.0,
     generator: Generator | None = None,
@@ -73,6 +82,7 @@ def build(
 __all__ = [
     "BUILDERS",
     "NAMES",
+    "LogMel",
     "Normalise",
     "SubsampleAndPad",
     "build",
@@ -86,6 +96,8 @@ __all__ = [
     "resnet_32",
     "resnet_44",
     "resnet_56",
+    "speech_cnn",
     "std_limits",
+    "text_cnn",
     "vgg",
 ]

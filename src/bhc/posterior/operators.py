@@ -12,31 +12,49 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.graph import Layer
+from bhc.graph import Embed, Layer
 from bhc.posterior.beliefs import WeightMean
 from bhc.posterior.convolved import ConvolvedMoments
+from bhc.posterior.lookup import Lookup
+from bhc.posterior.noise import Noise
 from bhc.posterior.products import MeanAndVariance
+from bhc.posterior.scales import Scales
+from bhc.posterior.units import only, times, times_noisy
 
 
 class Operator(Protocol):
-    """How a layer type applies weights to inputs."""
+    """How a layer type applies weights to inputs.
 
-    def apply(self, h: Tensor, weight: Tensor) -> Tensor:
+    Before that inputs are multiplied by numbers of their units. What comes of that is for the operator alone to read.
+    """
+
+    def only(self, h: Any, keep: Tensor) -> Any:
+        """Inputs of units that their context keeps, (K, n); zero, whatever they were, for others."""
+
+    def times(self, h: Any, values: Tensor) -> Any:
+        """Inputs times their unit's number in their context, (K or 1, n)."""
+
+    def times_noisy(self, h: Any, scales: Scales, *, noise: Noise) -> Any:
+        """Inputs times scales of their units that are drawn anew for each example."""
+
+    def apply(self, h: Any, weight: Tensor) -> Tensor:
         """``h`` (K * B, ...) times ``weight`` (K or 1, O, I, ...)."""
 
-    def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_and_variance(self, h: Any, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Moments of the output over the weights: ``h`` times the mean, ``h^2`` times the variance."""
 
-    def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def apply_low_rank(self, h: Any, left: Tensor, right: Tensor) -> Tensor:
         """``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
 
 
 def operator_of(layer: Layer) -> Operator:
     """The operator of a layer."""
+    if isinstance(layer.module, Embed):
+        return Lookup(layer.module)
     return Convolution.of(layer.module) if layer.is_convolution else Linear()
 
 
-def apply_mean(operator: Operator, h: Tensor, weight: WeightMean) -> Tensor:
+def apply_mean(operator: Operator, h: Any, weight: WeightMean) -> Tensor:
     """``h`` times a mean, with its low-rank part where it has one."""
     product = operator.apply(h, weight.base)
     if weight.left is not None and weight.right is not None:
@@ -52,14 +70,24 @@ def _in_working_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors)
 
 
-class _Moments:
-    """The plain way to the output's moments: one product after the other."""
+class _Dense:
+    """What all do whose inputs are numbers."""
+
+    def only(self, h: Tensor, keep: Tensor) -> Tensor:
+        return only(h, keep)
+
+    def times(self, h: Tensor, values: Tensor) -> Tensor:
+        return times(h, values)
+
+    def times_noisy(self, h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
+        return times_noisy(h, scales, noise=noise)
 
     def mean_and_variance(self: Operator, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """The plain way: one product after the other."""
         return apply_mean(self, h, weight), self.apply(h * h, variance)
 
 
-class Linear(_Moments):
+class Linear(_Dense):
     """``h W^T``."""
 
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +113,7 @@ CONVOLVE: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
 
 
 @dataclass(frozen=True)
-class Convolution(_Moments):
+class Convolution(_Dense):
     """``h * W`` in one, two or three directions; per-context kernels run as groups of one convolution."""
 
     kernel_size: tuple[int, ...]

@@ -7,8 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bhc.posterior.moments import log_dropout
+from bhc.posterior.moments import TINY, log_dropout
 from bhc.posterior.products import Drawn, ScaledByNoise
+
+NOISIEST = 2.0  # log dropout rate of scales that are drawn at single places, at most
 
 
 class Scales(Protocol):
@@ -31,6 +33,9 @@ class Scales(Protocol):
         A single scale may go with any number of units.
         """
 
+    def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:  # (K, m)
+        """A scale for each of m places in every context, each drawn by itself; none is noisier than ``NOISIEST``."""
+
 
 @dataclass(frozen=True)
 class NormalScales:
@@ -48,6 +53,12 @@ class NormalScales:
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         return ScaledByNoise.apply(h, self.mean, self.logvar, noise)
+
+    def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
+        # Of a word that is seldom met the divergence alone is heard, step after step, and its variance runs away.
+        logvar = torch.minimum(self.logvar, torch.log(self.mean * self.mean + TINY) + NOISIEST)
+        spread = (0.5 * logvar).exp()
+        return torch.addcmul(self.mean.gather(1, places), spread.gather(1, places), noise)
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,10 @@ class LogNormalScales:
 
     def times(self, h: Tensor, noise: Tensor) -> Tensor:
         return h * self.draw(noise).to(h.dtype)[..., None]
+
+    def drawn_at(self, places: Tensor, noise: Tensor) -> Tensor:
+        spread = self.variance.clamp(max=NOISIEST).sqrt()
+        return torch.addcmul(self.centre.gather(1, places), spread.gather(1, places), noise).exp()
 
     def _sum(self, parts: Tensor) -> Tensor:
         units = (parts.shape[1] - 2) // 2

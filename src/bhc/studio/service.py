@@ -77,8 +77,8 @@ class Service:
         if "precision" in said:  # an object in Python, nothing that JSON could say
             self.model.space.resolve({"precision": said["precision"]})
         float32 = bool(said.pop("float32", False))
-        if isinstance(said.get("domain"), str) and "domain" in self.model.space.conditions:
-            said["domain"] = from_token(said["domain"], self.model.network.input_shape)
+        if isinstance(said.get("domain"), str) and self._domains is not None:
+            said["domain"] = from_token(said["domain"], self._domains.domain_shape)
         try:
             return self.model.request(said | ({"precision": Float32()} if float32 else {}))
         except OverflowError as error:  # JSON has integers of any size
@@ -145,15 +145,19 @@ class Service:
 
     def domain(self, content: bytes, most_samples: int) -> dict[str, Any]:
         """A token for the domain of an uploaded sample."""
-        spaces = [part for part in self.model.space.parts if isinstance(part, InputDomains)]
-        if not spaces:
+        domains = self._domains
+        if domains is None:
             raise BhcError(
                 "this model was not trained for a condition on domain",
                 hint=f"it takes: {', '.join(self.model.space.conditions) or 'none'}",
             )
-        sample = sample_of(content, most_samples)
-        mean = spaces[0].mean_of(sample)
+        mean = domains.mean_of(sample_of(content, most_samples))
         return {"domain": to_token(mean), "samples": mean.size}
+
+    @property
+    def _domains(self) -> InputDomains | None:
+        """What it takes as a domain."""
+        return next((part for part in self.model.space.parts if isinstance(part, InputDomains)), None)
 
     def facts(self) -> dict[str, Any]:
         """What may be asked, and what the networks are cut from."""
@@ -238,7 +242,7 @@ class Service:
                 case FeatureSubsets() if not space.optional:
                     asked["features"] = list(range(part.num_features))
                 case InputDomains() if not space.optional:
-                    grey = SampleMean(torch.full(part.image_shape, part.full_scale / 2), LARGEST_EXAMPLE)
+                    grey = SampleMean(torch.full(part.domain_shape, part.full_scale / 2), LARGEST_EXAMPLE)
                     seen = None if sample is None else part.mean_of(sample.images[:LARGEST_EXAMPLE])
                     asked["domain"] = to_token(seen or grey)
         return asked

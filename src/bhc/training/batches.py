@@ -9,7 +9,10 @@ from bhc.errors import BhcError
 
 
 class ClassIndex:
-    """A training set sorted by class, so that an example of a given class is one look-up away."""
+    """A training set sorted by class, so that an example of a given class is one look-up away.
+
+    Where examples have sources it is sorted by source and class, for contexts that ask for sources.
+    """
 
     def __init__(self, split: Split, num_classes: int, *, device: torch.device | None = None) -> None:
         if len(split) == 0 or int(split.labels.max()) >= num_classes:
@@ -25,12 +28,18 @@ class ClassIndex:
         self.counts = self.counts.to(device)
         self._order = split.labels.cpu().argsort(stable=True).to(device)
         self._starts = self.counts.cumsum(0) - self.counts
+        self.by_source = None if split.sources is None else SourceIndex(split, num_classes, device=device)
 
     def draw(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
         """Images (K * B, ...) and labels (K * B,), each context's classes at its rates, with replacement.
 
         Batch, generator and data are on one device, so that nothing is waited for.
         """
+        if batch.source_rates is not None:
+            if self.by_source is None:
+                raise BhcError("contexts are sources, and the training set does not say where its examples are from")
+            index, labels = self.by_source.draw(batch.class_rates, batch.source_rates, examples, generator=generator)
+            return self.images[index], labels
         labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=generator)
         places = torch.rand(labels.shape, generator=generator, device=generator.device) * self.counts[labels]
         index = self._order[self._starts[labels] + places.long()].flatten()
@@ -38,7 +47,43 @@ class ClassIndex:
 
     def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
         """``|D_t|``: how many training examples belong to each context."""
+        if batch.source_rates is not None and self.by_source is not None:
+            return self.by_source.context_sizes(batch.class_rates, batch.source_rates)
         return ((batch.class_rates > 0) * self.counts).sum(1).float()
+
+
+class SourceIndex:
+    """A training set in cells, one for each source and class."""
+
+    def __init__(self, split: Split, num_classes: int, *, device: torch.device | None) -> None:
+        assert split.sources is not None
+        cells = (split.sources * num_classes + split.labels).cpu()
+        num_sources = int(split.sources.max()) + 1
+        counts = torch.bincount(cells, minlength=num_sources * num_classes)
+        self.num_classes = num_classes
+        self.counts = counts.to(device)  # (S * C,)
+        self._order = cells.argsort(stable=True).to(device)
+        self._starts = self.counts.cumsum(0) - self.counts
+
+    def draw(
+        self,
+        class_rates: Tensor,  # (K, C)
+        source_rates: Tensor,  # (K, S)
+        examples: int,
+        *,
+        generator: Generator,
+    ) -> tuple[Tensor, Tensor]:  # (K * B,) each
+        """Places and labels, cells at the product of their rates; those that are empty are passed over."""
+        rates = self._rates(class_rates, source_rates)
+        cells = torch.multinomial(rates, examples, replacement=True, generator=generator)
+        places = torch.rand(cells.shape, generator=generator, device=generator.device) * self.counts[cells]
+        return self._order[self._starts[cells] + places.long()].flatten(), (cells % self.num_classes).flatten()
+
+    def context_sizes(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K,)
+        return ((self._rates(class_rates, source_rates) > 0) * self.counts).sum(1).float()
+
+    def _rates(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K, S * C)
+        return (source_rates[:, :, None] * class_rates[:, None]).flatten(1) * (self.counts > 0)
 
 
 def blend(

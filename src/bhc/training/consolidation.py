@@ -57,6 +57,8 @@ class Consolidate(Stage):
 
     def check(self, network: ConditionalNetwork) -> None:
         check_budget(self.budget, network.space)
+        if self.blended and network.reads_words:
+            raise BhcError("numbers of words cannot be blended", hint="leave blended at 0")
 
     @property
     def largest_ratio(self) -> float | None:

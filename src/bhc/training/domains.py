@@ -17,7 +17,7 @@ FAR = 1.25  # of the usual distance: domains of training stay under 0.9, classes
 class SeenDomains:
     """Means of training domains, and how far apart such means usually are."""
 
-    means: Tensor  # (R, *input shape)
+    means: Tensor  # (R, *domain shape)
     gap: float  # the largest distance of one of them from its nearest neighbour
     spread: float  # mean squared distance of an input from the mean of its domain
 
@@ -30,14 +30,19 @@ class SeenDomains:
         parts = {type(part): part for part in space.parts}
         if InputDomains not in parts:
             return None
-        drawn = parts.get(ClassSubsets, parts[InputDomains])
+        domains = parts[InputDomains]
+        assert isinstance(domains, InputDomains)
+        if domains.num_sources is not None:
+            sources = domains.sampler.examples(domains.num_sources, MOST_DOMAINS)
+            return cls.among([domains.told_by(train.from_sources(subset).images) for subset in sources])
+        drawn = parts.get(ClassSubsets, domains)
         assert isinstance(drawn, ClassSubsets | InputDomains)
         subsets = drawn.sampler.examples(num_classes, MOST_DOMAINS)
-        return cls.among([train.restricted_to(subset).images for subset in subsets])
+        return cls.among([domains.told_by(train.restricted_to(subset).images) for subset in subsets])
 
     @classmethod
     def among(cls, domains: list[Tensor]) -> "SeenDomains":
-        """Of samples of domains, each (n, *input shape)."""
+        """Of what samples of domains tell, each (n, *domain shape)."""
         means = torch.stack([images.float().mean(0) for images in domains])
         spreads = [float(images.float().flatten(1).var(0).sum()) for images in domains]
         apart = torch.cdist(means.flatten(1), means.flatten(1)).fill_diagonal_(torch.inf)

@@ -17,10 +17,16 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Probe:
-    """A context to try, and the classes whose examples it is tried on."""
+    """A context to try, and the classes, and sources where they matter, whose examples it is tried on."""
 
     context: Context
     classes: tuple[int, ...]
+    sources: tuple[int, ...] | None = None
+
+    def examples(self, data: Split) -> Split:
+        """Those that it is tried on."""
+        own = data.restricted_to(self.classes)
+        return own if self.sources is None else own.from_sources(self.sources)
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ def trade_off(
     network: ConditionalNetwork, probes: Sequence[Probe], data: Split, thresholds: Sequence[float]
 ) -> list[Point]:
     """Error against ratio as the threshold moves."""
-    examples = [data.restricted_to(probe.classes) for probe in probes]
+    examples = [probe.examples(data) for probe in probes]
     trials = [
         try_thresholds(network, probe.context, own, thresholds) for probe, own in zip(probes, examples, strict=True)
     ]
@@ -143,8 +149,9 @@ def try_thresholds(
 ) -> list[ThresholdTrial]:
     """Ratio and wrong answers of one context at each threshold; what does not depend on it is generated once."""
     device = network.device
-    images, labels = examples.images.to(device), examples.labels.to(device)
     batch = ContextBatch.of([context], network.num_classes).to(device)
+    images = network.space.as_met(examples.images.to(device), batch.inputs)
+    labels = examples.labels.to(device)
     dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
     trials = []
     for threshold in thresholds:
@@ -163,15 +170,14 @@ def try_thresholds(
 def base_error(network: ConditionalNetwork, probes: Sequence[Probe], data: Split) -> float:
     """Error of the pretrained network on the same probes, its outputs restricted alike, percent.
 
-    It is given zeros where features are missing.
+    It is given zeros where features are missing, and the unknown word for words.
     """
     wrong = seen = 0
     for probe in probes:
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
-        examples = data.restricted_to(probe.classes)
-        there = network.space.there(probe.context.inputs, network.input_shape)
+        examples = probe.examples(data)
         for x, labels in zip(examples.images.split(CHUNK), examples.labels.split(CHUNK), strict=True):
-            images = x if there is None else x * there
+            images = network.space.as_met(x, probe.context.inputs)
             logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
             seen += len(labels)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch import multiprocessing as mp
 from torch.multiprocessing.spawn import start_processes
 
-from bhc.data import Split
+from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.device import computing, settle
@@ -123,6 +123,7 @@ class Job:
     deterministic: bool = False
     calibration_set: Split | None = None
     class_names: tuple[str, ...] | None = None
+    vocabulary: Vocabulary | None = None
 
     def run(self, network: ConditionalNetwork, team: Team = ALONE) -> TrainedModel:
         """Train in this process, which may be one of several."""
@@ -137,6 +138,7 @@ class Job:
                     self.recipe,
                     calibration_set=self.calibration_set,
                     class_names=self.class_names,
+                    vocabulary=self.vocabulary,
                     options=replace(self.options, team=team, progress=progress),
                 )
         finally:

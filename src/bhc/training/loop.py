@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import ContextBatch
-from bhc.data import Split
+from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
@@ -44,7 +44,7 @@ from bhc.training.learning import Learn
 from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.recipes import ratios_around
-from bhc.training.run import RunFolder, TrainedModel, cap_per_class, network_tensors, save_run
+from bhc.training.run import RunFolder, TrainedModel, cap_per_class, network_tensors, save_run, words_read
 from bhc.training.stages import Draw, Recipe, Stage
 from bhc.training.step import TrainingStep, make_step
 from bhc.training.team import ALONE, Team
@@ -84,6 +84,7 @@ def train(
     *,
     calibration_set: Split | None = None,
     class_names: tuple[str, ...] | None = None,
+    vocabulary: Vocabulary | None = None,
     options: Options,
 ) -> TrainedModel:
     """Run every stage and return the model with its trade-off curves and a default threshold.
@@ -94,6 +95,8 @@ def train(
         raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
     for stage in recipe:
         stage.check(network)
+    if vocabulary is not None and words_read(network) != [len(vocabulary)]:
+        raise BhcError(f"a vocabulary of {len(vocabulary):,} words for a network that does not read just those")
     folder = None if options.run is None else RunFolder(options.run)
     if folder is not None:
         options.team.decide(partial(folder.open, resume=options.resume, overwrite=options.overwrite))
@@ -104,7 +107,7 @@ def train(
         trainer.go()
     finally:
         network.decoder = None  # nothing but learning has a use for it
-    model = replace(trainer.finished(class_names), calibration=calibration_set)
+    model = replace(trainer.finished(class_names), calibration=calibration_set, vocabulary=vocabulary)
     if folder is not None:
         options.team.decide(partial(_finish, folder, model))
     return model

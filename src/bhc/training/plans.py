@@ -42,13 +42,14 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Adam with decoupled weight decay, one cycle of the rate, images shifted by up to a pixel."""
+    """Adam with decoupled weight decay, one cycle of the rate, images shifted by up to a pixel or as they are told."""
 
     epochs: int = 10
     batch: int = 128
     rate: float = 2e-3
     weight_decay: float = 0.01
     shift: int = 1
+    augmentation: Augmentation | None = None  # instead of the shift
 
     def steps(self, split: Split) -> int:
         return self.epochs * (len(split) // self.batch)
@@ -62,10 +63,15 @@ class Pretraining:
     def batches(self, split: Split, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.steps(split)):
             index = torch.randint(len(split), (self.batch,), generator=generator, device=generator.device)
-            yield _shifted(split.images[index], self.shift, generator), split.labels[index]
+            yield self._augmented(split.images[index], generator), split.labels[index]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels)
+
+    def _augmented(self, images: Tensor, generator: Generator) -> Tensor:
+        if self.augmentation is not None:
+            return self.augmentation(images, generator=generator)
+        return _shifted(images, self.shift, generator)
 
 
 @dataclass(frozen=True)
@@ -116,9 +122,9 @@ class BatchNormPretraining:
 
 def _shifted(x: Tensor, most: int, generator: Generator) -> Tensor:
     """The whole batch moved by the same few pixels, zeros moving in."""
-    height, width = x.shape[2:]
-    if most == 0 or min(height, width) < SMALLEST_SHIFTED:
+    if most == 0 or x.ndim != 4 or min(x.shape[2:]) < SMALLEST_SHIFTED:
         return x
+    height, width = x.shape[2:]
     down, right = torch.randint(0, 2 * most + 1, (2,), generator=generator, device=generator.device).tolist()
     padded = F.pad(x, (most,) * 4)
     return padded[:, :, down : down + height, right : right + width]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Generator, nn
 
-from bhc.data import DataSet, Split
+from bhc.data import DataSet, DropWords, ShiftAndNoise, Split
 from bhc.errors import BhcError
 from bhc.models import build, outline
 from bhc.tensors import read_tensors, write_tensors
@@ -17,10 +17,16 @@ from bhc.training.progress import Progress, Silent
 CHUNK = 2048
 DEFAULT_PLAN = Pretraining()
 DEFAULT_BATCH_NORM_PLAN = BatchNormPretraining()
+# Small data sets of sounds and texts: more passes, and no example the same twice.
+SPEECH_PLAN = Pretraining(epochs=40, batch=64, augmentation=ShiftAndNoise())
+TEXT_PLAN = Pretraining(epochs=15, batch=64, weight_decay=0.1, augmentation=DropWords())
+OWN_PLANS = {"speech-cnn": SPEECH_PLAN, "text-cnn": TEXT_PLAN}
 
 
 def default_plan(name: str) -> Pretraining | BatchNormPretraining:
     """What trains a network of ``bhc.models`` well."""
+    if name in OWN_PLANS:
+        return OWN_PLANS[name]
     has_batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in outline(name).modules())
     return DEFAULT_BATCH_NORM_PLAN if has_batch_norm else DEFAULT_PLAN
 
@@ -57,7 +63,7 @@ def train_plainly_(
     net: nn.Module, split: Split, plan: Plan, *, generator: Generator, progress: Progress | None = None
 ) -> None:
     """Follow a plan on the generator's device, where the network is and the images go once, as bytes."""
-    split = Split(split.images.to(generator.device), split.labels.to(generator.device))
+    split = split.to(generator.device)
     steps = plan.steps(split)
     if steps < 1:
         raise BhcError(
@@ -123,6 +129,6 @@ def load_weights(path: Path, name: str, data: DataSet, *, held_out: int = 0) -> 
             f"{path} may have learned from the last {held_out:,} training images, so they can prove nothing of it",
             hint=f"hold them out there too: bhc pretrain --model {name} --data {data.name} --calibration {held_out}",
         )
-    net = build(name, image_shape=data.image_shape, num_classes=data.num_classes)
+    net = build(name, image_shape=data.image_shape, num_classes=data.num_classes, full_scale=data.full_scale)
     net.load_state_dict(tensors)
     return net.eval().requires_grad_(False)

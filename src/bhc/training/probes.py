@@ -35,6 +35,7 @@ def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: i
     alone = len(space.parts) == 1
     combined = product(
         _subsets(space, num_classes, limit if alone else SUBSETS),
+        _sources(space, limit if alone else SUBSETS),
         _masks(space, limit if alone else MASKS),
         _budgets(space),
     )
@@ -44,7 +45,14 @@ def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: i
     return tuple(probes)
 
 
-def _probe(space: ContextSpace, train: Split, subset: Subset, mask: Tensor | None, budget: float | None) -> Probe:
+def _probe(
+    space: ContextSpace,
+    train: Split,
+    subset: Subset,
+    sources: Subset | None,
+    mask: Tensor | None,
+    budget: float | None,
+) -> Probe:
     context = Context(features=mask, budget=budget)
     for part in space.parts:
         match part:
@@ -54,14 +62,14 @@ def _probe(space: ContextSpace, train: Split, subset: Subset, mask: Tensor | Non
                 context = replace(context, classes=part.classes)
             case InputDomains():
                 # The mean of training images, as at use: the examples judged on stay unseen.
-                images = train.restricted_to(subset).images
-                context = replace(context, domain=_mean(space, images, mask), domain_size=len(images))
-    return Probe(context, subset)
+                images = Probe(context, subset, sources).examples(train).images
+                context = replace(context, domain=_mean(space, part, images, mask), domain_size=len(images))
+    return Probe(context, subset, sources)
 
 
-def _mean(space: ContextSpace, images: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of images with nothing where features are missing."""
-    mean = images.float().mean(0)
+def _mean(space: ContextSpace, domains: InputDomains, images: Tensor, mask: Tensor | None) -> Tensor:
+    """What images tell in the mean, with nothing where features are missing."""
+    mean = domains.told_by(images).mean(0)
     there = space.there(None if mask is None else mask[None], tuple(mean.shape))
     return mean if there is None else mean * there[0]
 
@@ -71,11 +79,20 @@ def _subsets(space: ContextSpace, num_classes: int, limit: int) -> Sequence[Subs
     everything = tuple(range(num_classes))
     by_kind = {type(part): part for part in space.parts}
     match by_kind.get(ClassSubsets) or by_kind.get(InputDomains) or by_kind.get(SingleContext):
+        case InputDomains(num_sources=int()):
+            return [everything]
         case ClassSubsets(sampler=sampler) | InputDomains(sampler=sampler):
             return sampler.examples(num_classes, limit)
         case SingleContext(classes=classes):
             return [classes or everything]
     return [everything]
+
+
+def _sources(space: ContextSpace, limit: int) -> Sequence[Subset | None]:
+    for part in space.parts:
+        if isinstance(part, InputDomains) and part.num_sources is not None:
+            return part.sampler.examples(part.num_sources, limit)
+    return [None]
 
 
 def _masks(space: ContextSpace, limit: int) -> Sequence[Tensor | None]:

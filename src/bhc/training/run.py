@@ -2,8 +2,9 @@
 
 ``run.json``                        version, shapes, recipe, trade-off curves and the names of the next four
 ``model-<digest>.safetensors``       base network and hypernetwork
-``validation-<digest>.safetensors``  a capped sample of the validation set, uint8
-``calibration-<digest>.safetensors`` all images that guarantees rest on, uint8; only where some were given
+``validation-<digest>.safetensors``  a capped sample of the validation set, as it is stored (pixels uint8)
+``calibration-<digest>.safetensors`` all images that guarantees rest on; only where some were given
+``vocabulary-<digest>.json``          the words that texts are made of, in the order of their numbers
 ``domains-<digest>.safetensors``     means of training domains, where a model takes domains
 ``metrics.jsonl``                   the diary
 ``checkpoint.safetensors``          while training: everything needed to go on to the same bits
@@ -13,6 +14,7 @@ old run until the moment it is the new one.
 """
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bhc.data import Split
+from bhc.contexts import InputDomains
+from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
 from bhc.files import make_folder, read_json, remove_leftovers, write_bytes, write_json
+from bhc.graph import Embed
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, tensors_to_bytes
 from bhc.training.domains import SeenDomains
@@ -79,10 +83,17 @@ class RunFolder:
         write_bytes(self.path / name, content)
         return name
 
+    def store_json(self, kind: str, content: dict[str, Any]) -> str:
+        """Write plain data to a file named by its content; returns the name."""
+        text = json.dumps(content, ensure_ascii=False, indent=0).encode()
+        name = f"{kind}-{hashlib.sha256(text).hexdigest()[:16]}.json"
+        write_bytes(self.path / name, text)
+        return name
+
     def forget_others(self, names: list[str]) -> None:
         """Delete stored files that ``run.json`` no longer names."""
-        for kind in ("model", "domains", *SAMPLES):
-            for path in self.path.glob(f"{kind}-*.safetensors"):
+        for kind in ("model", "domains", "vocabulary", *SAMPLES):
+            for path in self.path.glob(f"{kind}-*.*"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)
 
@@ -99,6 +110,7 @@ class TrainedModel:
     default_threshold: float = 0.0
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
     domains: SeenDomains | None = None
+    vocabulary: Vocabulary | None = None  # of a network that reads words
 
     @cached_property
     @torch.no_grad()
@@ -117,10 +129,15 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     for kind in SAMPLES:
         sample: Split | None = getattr(model, kind)
         if sample is not None:
-            files[kind] = folder.store(kind, {"images": sample.images, "labels": sample.labels}, {})
+            parts = {"images": sample.images, "labels": sample.labels}
+            if sample.sources is not None:
+                parts["sources"] = sample.sources
+            files[kind] = folder.store(kind, parts, {})
     if model.domains is not None:
         known = {"gap": model.domains.gap, "spread": model.domains.spread}
         files["domains"] = folder.store("domains", {"means": model.domains.means}, known)
+    if model.vocabulary is not None:
+        files["vocabulary"] = folder.store_json("vocabulary", model.vocabulary.to_dict())
     description = {
         "format": "bhc-run",
         "version": VERSION,
@@ -175,6 +192,7 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
         default_threshold=float(data["default_threshold"]),
         training=dict(data["training"]),
         domains=_read_domains(files, network),
+        vocabulary=_read_vocabulary(files, network),
     )
 
 
@@ -182,7 +200,7 @@ def _read_sample(files: dict[str, Path], kind: str, network: ConditionalNetwork)
     if kind not in files:
         return None
     tensors, _ = read_tensors(files[kind])
-    sample = Split(tensors["images"], tensors["labels"])
+    sample = Split(tensors["images"], tensors["labels"], tensors.get("sources"))
     if tuple(sample.images.shape[1:]) != network.input_shape:
         raise ValueError(f"the {kind} sample does not fit the network")
     return sample
@@ -192,9 +210,24 @@ def _read_domains(files: dict[str, Path], network: ConditionalNetwork) -> SeenDo
     if "domains" not in files:
         return None
     tensors, header = read_tensors(files["domains"])
-    if tuple(tensors["means"].shape[1:]) != network.input_shape:
+    expected = {part.domain_shape for part in network.space.parts if isinstance(part, InputDomains)}
+    if tuple(tensors["means"].shape[1:]) not in expected:
         raise ValueError("the domains do not fit the network")
     return SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
+
+
+def _read_vocabulary(files: dict[str, Path], network: ConditionalNetwork) -> Vocabulary | None:
+    if "vocabulary" not in files:
+        return None
+    vocabulary = Vocabulary.from_dict(read_json(files["vocabulary"]))
+    if (vocabulary.length,) != network.input_shape or any(len(vocabulary) != count for count in words_read(network)):
+        raise ValueError("the vocabulary does not fit the network")
+    return vocabulary
+
+
+def words_read(network: ConditionalNetwork) -> list[int]:
+    """Out of how many words each embedding of a network picks rows."""
+    return [layer.module.count for layer in network.layers if isinstance(layer.module, Embed)]
 
 
 def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:
@@ -225,4 +258,4 @@ def cap_per_class(split: Split, *, limit: int = VALIDATION_PER_CLASS) -> Split:
     kept = torch.zeros(len(split), dtype=torch.bool)
     for label in split.labels.unique():
         kept[(split.labels == label).nonzero().flatten()[:limit]] = True
-    return Split(split.images[kept], split.labels[kept])
+    return split.at(kept)

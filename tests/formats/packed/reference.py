@@ -128,6 +128,14 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         if kind in (0, 1, 19):
             layer, shape = weighted(kind, arguments, shape)
             layers.append((layer, (arguments[-2], arguments[-1])))
+        elif kind == 38:
+            name, words, rows, channels, weight = arguments
+            selections.append((words, rows))
+            layers.append((Layer(name, (channels, rows)), (weight, False)))
+            shape = (channels, *shape)
+        elif kind == 39:
+            _, bands, samples, hop = arguments
+            shape = (1, bands, (shape[1] - samples) // hop + 1)
         elif kind == 37:
             selections.append((arguments[0], shape[0]))
             shape = (arguments[0], *shape[1:])

@@ -17,8 +17,9 @@ from bhc.formats.packed.layout import CARD_NAMES, KIND_NAMES, MOST_STEPS
 from bhc.formats.packed.priors import Flat
 from bhc.formats.packed.write import HOLDING_FLOATS, take_apart
 from bhc.graph import INPUT, KINDS, KINDS_BY_NAME, Add, GlobalMean, PadChannels, Select, Subsample
+from tests.formats import chains
 from tests.formats.chains import named
-from tests.formats.graphs import GRAPHS, wired
+from tests.formats.graphs import GRAPHS, TEXT, wired
 
 from .toys import CARD, branching_example, example, in_a_row, quantised, zoo
 
@@ -53,7 +54,7 @@ def test_a_network_reads_back_to_the_last_bit(name: str) -> None:
     network = ZOO[name]
     read = parse(pack(network))
     assert same(read, network)
-    inputs = 50 * torch.randn(3, *network.input_shape)
+    inputs = 50 * chains.inputs(network.input_shape, 3) if network.input_shape != TEXT else chains.inputs(TEXT, 3)
     assert torch.equal(read.graph(inputs), network.graph(inputs))
     assert list(read.weights) == list(network.weights)
     for codes, expected in ((read.weights, network.weights), (read.biases, network.biases)):
@@ -110,6 +111,7 @@ def test_numbers_of_kinds_and_names_stay() -> None:
         "convolution", "normalise-channels", "affine", "pad-channels", "global-mean", "subsample",
         "max-pool-1d", "max-pool-3d", "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
         "channel-norm", "self-attention", "flatten-places", "shift", "place",
+        "embedding", "log-mel",
     )  # fmt: skip
     assert CARD_NAMES == (
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",

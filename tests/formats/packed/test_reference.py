@@ -12,7 +12,7 @@ import bhc
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
 from bhc.formats.packed.write import HOLDING_FLOATS
-from bhc.graph import INPUT, LAYERS, Place, Select, passages
+from bhc.graph import INPUT, LAYERS, Embed, Place, Select, passages
 
 from . import reference
 from .toys import zoo
@@ -30,8 +30,9 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     assert file.shapes == [passage.leaving for passage in passages(network.graph, network.input_shape)]
     places = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     assert file.reads == [[places[name] for name in step.reads] for step in steps]
-    selects = [step.module for step in steps if isinstance(step.module, Select | Place)]
-    assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [step.index.tolist() for step in selects]
+    selects = [step.module for step in steps if isinstance(step.module, Select | Place | Embed)]
+    meant = [step.words if isinstance(step, Embed) else step.index for step in selects]
+    assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [places.tolist() for places in meant]
     layers = [step for step in steps if isinstance(step.module, (*LAYERS, *HOLDING_FLOATS))]
     for read, layer in zip(file.layers, layers, strict=True):
         if isinstance(layer.module, HOLDING_FLOATS):

@@ -135,7 +135,7 @@ def zoo() -> dict[str, QuantisedNetwork]:
         "16 bits": quantised(in_a_row(nn.Linear(70, 2)), (70,), {"0": 12000.0}),
         "zeros": quantised(in_a_row(nn.Linear(8, 2)), (8,), {"0": 0.0}, biased=["0"]),
         "no card": quantised(in_a_row(nn.Linear(8, 2)), (8,), {"0": 1.0}, card={}),
-        **{name: replace(chains.quantised(name), card=CARD) for name in GRAPHS},
+        **{name: replace(chains.quantised(name), card=CARD) for name in (*GRAPHS, "recordings")},
         "branches of floats": replace(chains.floats("squeeze-and-excite"), card=CARD),
         "flat picture": quantised(in_a_row(nn.Flatten(), nn.Linear(12, 2)), (3, 4), {"1": 1.0}),
     }

@@ -45,7 +45,7 @@ def is_joint(step: Any) -> bool:
 
 
 def is_weighted(step: Any) -> bool:
-    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1, 19) and isinstance(step[1], str)
+    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1, 19, 38) and isinstance(step[1], str)
 
 
 def _whole(numbers: Any, lowest: int, highest: int) -> bool:

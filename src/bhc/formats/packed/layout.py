@@ -22,7 +22,7 @@ KIND_NAMES = (
     "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat", "convolution",
     "normalise-channels", "affine", "pad-channels", "global-mean", "subsample", "max-pool-1d", "max-pool-3d",
     "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
-    "channel-norm", "self-attention", "flatten-places", "shift", "place",
+    "channel-norm", "self-attention", "flatten-places", "shift", "place", "embedding", "log-mel",
 )  # fmt: skip
 KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
 

@@ -46,7 +46,7 @@ from bhc.formats.packed.layout import (
 from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
 from bhc.formats.packed.write import HOLDING_FLOATS, take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Graph, Place, Select, Shape, Step, output_shape, rebuild
+from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Embed, Graph, Place, Select, Shape, Step, output_shape, rebuild
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -152,6 +152,8 @@ class _Assembly:
                 if groups < 1 or (groups == 1 and len(kernel) == 2):
                     raise ValueError(f"a convolution of {groups} groups")
                 self._convolution(name, outputs, kernel, stride, padding, dilation, groups, weight, bias)
+            case [38, str(name), int(count), int(rows), int(channels), weight]:
+                self._embedding(name, count, rows, channels, weight)
             case [13, float(mean), float(std)]:
                 normalise = KINDS_BY_NAME["normalise"].module
                 self._append(self._free_name("normalise"), normalise(moderate(mean), positive(std)))
@@ -177,7 +179,7 @@ class _Assembly:
                 self._joint(number, left, right)
             case [18, *backs] if len(backs) > 1:
                 self._joint(18, *backs)
-            case [int(number), *arguments] if 2 <= number <= 12 or 22 <= number <= 32 or number == 35:
+            case [int(number), *arguments] if 2 <= number <= 12 or 22 <= number <= 32 or number in (35, 39):
                 kind = KINDS_BY_NAME[KIND_NAMES[number]]
                 named = {name: argument(name, value) for name, value in zip(kind.arguments, arguments, strict=True)}
                 self._append(self._free_name(kind.name), self._build(kind.name, named))
@@ -205,8 +207,17 @@ class _Assembly:
         arguments = {"in_channels": channels, "out_channels": outputs} | geometry
         self._weighted(f"conv-{len(places)}d", arguments, name, *numbers)
 
+    def _embedding(self, name: str, count: int, rows: int, channels: int, weight: Any) -> None:
+        """Which words have rows is read, as a list of values is, when all sizes were found sound."""
+        if not 0 < rows <= count <= LARGEST_ACTIVATION:
+            raise ValueError(f"{rows} rows for {count} words")
+        self._spend(count)
+        self.selections.append((name, count, rows))
+        self._weighted("embedding", {"count": count, "rows": rows, "channels": channels}, name, weight, False)
+
     def _weighted(self, kind: str, arguments: dict[str, Any], name: str, weight: Any, bias: Any) -> None:
-        module: Any = self._build(kind, arguments | {"bias": bias is not False})
+        with_bias = {} if kind == "embedding" else {"bias": bias is not False}
+        module: Any = self._build(kind, arguments | with_bias)
         step = prior = None
         if weight is not None:
             step, prior = positive(weight[0], SMALLEST_STEP), prior_from_list(weight[1])
@@ -271,6 +282,11 @@ class _Assembly:
         decoder = Decoder(reader.take(reader.varint()))
         for name, arriving, kept in self.selections:
             index = _read_selection(decoder, arriving, kept)
+            embedding = self.steps[name].module
+            if isinstance(embedding, Embed):
+                embedding.index = torch.empty(arriving, dtype=torch.long)
+                embedding.has_rows_(index)
+                continue
             module = Place(index, arriving) if name in self.placed else Select(index)
             self.steps[name] = replace(self.steps[name], module=module)
         plain = [self._read_plain(reader, layer) for layer in self.layers]

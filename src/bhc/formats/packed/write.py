@@ -37,6 +37,7 @@ from bhc.graph import (
     Affine,
     ChannelNorm,
     Concat,
+    Embed,
     Multiply,
     Passage,
     Place,
@@ -129,16 +130,21 @@ def _step(
     """The step without what it reads; its numbers go to ``content``."""
     name, module = passage.name, passage.module
     kind = KINDS[type(module)]
+    if isinstance(module, Embed):
+        content.selections.append(Selection(len(content.layers), _mask(module.words, module.count)))
+        content.layers.append(layer := _pack_layer(network, name, module, priors.get(name)))
+        weight_form, _ = _number_forms(network, layer, module)
+        return [KIND_NUMBERS[kind.name], name, module.count, module.rows, module.channels, weight_form]
     if isinstance(module, LAYERS):
         layer = _pack_layer(network, name, module, priors.get(name))
         content.layers.append(layer)
         number = KIND_NUMBERS["convolution" if _is_general(module) else kind.name]
         return [number, name, len(module.weight), *_geometry(module), *_number_forms(network, layer, module)]
     if isinstance(module, Select):
-        content.selections.append(Selection(len(content.layers), _mask(module, passage.arriving[0][0])))
+        content.selections.append(Selection(len(content.layers), _mask(module.index, passage.arriving[0][0])))
         return [KIND_NUMBERS[kind.name], len(module.index)]
     if isinstance(module, Place):
-        content.selections.append(Selection(len(content.layers) - 1, _mask(module, module.width)))
+        content.selections.append(Selection(len(content.layers) - 1, _mask(module.index, module.width)))
         return [KIND_NUMBERS[kind.name], module.width]
     if isinstance(module, HOLDING_FLOATS):
         content.layers.append(PackedLayer(name, None, None, b"".join(map(_floats, module.parameters()))))
@@ -159,9 +165,9 @@ def _is_general(module: WeightedModule) -> bool:
     return isinstance(module, CONVOLUTIONS) and (not isinstance(module, nn.Conv2d) or module.groups > 1)
 
 
-def _mask(module: Select | Place, arriving: int) -> np.ndarray:
+def _mask(places: Tensor, arriving: int) -> np.ndarray:
     """Which values are read. A file does not know their order, so it must be the natural one."""
-    index = module.index.numpy()
+    index = places.numpy()
     if (np.diff(index) <= 0).any():
         raise BhcError("a step reads its inputs twice or out of order, which a .bhc file cannot say")
     mask = np.zeros(arriving, dtype=np.int32)
@@ -189,7 +195,7 @@ def _number_forms(network: QuantisedNetwork, layer: PackedLayer, module: nn.Modu
 
 
 def _geometry(module: WeightedModule) -> list[Any]:
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear | Embed):
         return []
     plain = [_plain(part) for part in (module.kernel_size, module.stride, module.padding, module.dilation)]
     return [*plain, module.groups] if _is_general(module) else plain

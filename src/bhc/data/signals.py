@@ -1,0 +1,68 @@
+"""How sounds and texts become splits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bhc.data.dataset import Split
+from bhc.data.layout import Splits
+from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, parse_questions
+from bhc.data.sound import fit_length
+from bhc.data.spoken_digits import Title, parse_recordings
+from bhc.data.vocabulary import Vocabulary
+from bhc.errors import BhcError
+
+SPOKEN_DIGITS = "fsdd.recordings"
+
+
+@dataclass(frozen=True)
+class SpokenDigitsLayout:
+    """Recordings by their index: the first ``test`` of each speaker and digit, then ``validation``, the rest is train.
+
+    So every split has every speaker and digit equally often.
+    """
+
+    test: int
+    validation: int
+
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
+        recordings = parse_recordings(contents[SPOKEN_DIGITS], where=SPOKEN_DIGITS)
+        titles = [Title.of(name) for name in recordings]
+        speakers = tuple(sorted({title.speaker for title in titles}))
+        samples = torch.from_numpy(np.stack([fit_length(recording) for recording in recordings.values()]))
+        every = Split(
+            samples.unsqueeze(1),
+            torch.tensor([title.digit for title in titles]),
+            torch.tensor([speakers.index(title.speaker) for title in titles]),
+        )
+        index = torch.tensor([title.index for title in titles])
+        known = self.test + self.validation
+        parts = (index >= known, (index >= self.test) & (index < known), index < self.test)
+        if not all(bool(part.any()) for part in parts):
+            raise BhcError(f"{SPOKEN_DIGITS} lacks the recordings of a split")
+        train, validation, test = (every.at(part) for part in parts)
+        return Splits(train, validation, test, source_names=speakers)
+
+
+@dataclass(frozen=True)
+class QuestionsLayout:
+    """Two files: the last ``validation`` questions of the training file are held back.
+
+    The vocabulary is that of the train split: words that occur there twice or more.
+    """
+
+    validation: int
+    length: int  # the most words of a question
+
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
+        labels, texts = parse_questions(contents[TRAIN_QUESTIONS], where=TRAIN_QUESTIONS)
+        kept = len(texts) - self.validation
+        if kept < 1:
+            raise BhcError(f"{TRAIN_QUESTIONS} has {len(texts):,} questions; over {self.validation:,} are needed")
+        vocabulary = Vocabulary.of(texts[:kept], length=self.length)
+        known = Split(vocabulary.encode(texts), torch.tensor(labels))
+        test_labels, test_texts = parse_questions(contents[TEST_QUESTIONS], where=TEST_QUESTIONS)
+        test = Split(vocabulary.encode(test_texts), torch.tensor(test_labels))
+        return Splits(known.at(slice(kept)), known.at(slice(kept, None)), test, vocabulary=vocabulary)

@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from bhc import contexts
+from bhc.contexts import ClassSubsets, ContextBatch, Joint, VocabularySubsets, WordsOfTexts
+from bhc.data import PADDING, UNKNOWN
+from bhc.errors import BhcError
+
+WORDS = 50
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def texts(count=200):
+    """Small numbers are frequent."""
+    return (WORDS * torch.rand(count, 8, generator=generator()) ** 3).long()
+
+
+def test_unknown_and_padding_are_always_there():
+    space = VocabularySubsets((WORDS,), WordsOfTexts.among(texts(), WORDS))
+    drawn = space.sample(100, 3, generator=generator()).inputs
+    assert drawn.shape == (100, WORDS)
+    assert drawn[:, [PADDING, UNKNOWN]].all()
+    context = space.resolve({"features": [7, 9]})
+    assert context.features.nonzero().flatten().tolist() == [PADDING, UNKNOWN, 7, 9]
+    assert str(context) == f"features 4 of {WORDS}"
+
+
+def test_other_words_are_read_as_unknown_in_each_context():
+    space = VocabularySubsets((WORDS,))
+    masks = torch.stack([space.resolve({"features": kept}).features for kept in ([5, 6], [6, 7])])
+    x = torch.tensor([[5, 6, 7, 0], [5, 6, 7, 0]], dtype=torch.int32)
+    assert space.as_read(x, masks).tolist() == [[5, 6, 1, 0], [1, 6, 7, 0]]
+    assert space.as_met(x, masks).dtype == torch.int32
+    assert space.as_read(x, None) is x
+    joint = Joint(ClassSubsets(3), space)
+    assert joint.as_read(x, masks).tolist() == joint.as_met(x, masks).tolist() == [[5, 6, 1, 0], [1, 6, 7, 0]]
+
+
+def test_frequent_words_are_most_often_there_and_more_so_the_more_texts():
+    sampler = WordsOfTexts(WordsOfTexts.among(texts(), WORDS).rates, (1, 100))
+    masks = sampler.draw(3_000, (WORDS,), generator=generator())
+    often = masks.float().mean(0)
+    assert often[0] > often[5] + 0.1 > often[49] + 0.2
+    sizes = masks.sum(1).float()
+    assert sizes.max() > 1.2 * sizes.min()
+    few = WordsOfTexts(sampler.rates, (1, 1)).draw(3_000, (WORDS,), generator=generator())
+    torch.testing.assert_close(few.float().mean(0), torch.tensor(sampler.rates), rtol=0, atol=0.04)
+
+
+def test_a_space_of_words_reads_back():
+    space = VocabularySubsets((WORDS,), WordsOfTexts.among(texts(), WORDS))
+    assert contexts.from_dict(space.to_dict()) == space
+    assert "the words of 50 to 400 texts" in space.describe()["features"]
+    assert space.encode(ContextBatch.unconditioned(2, 3))[0].shape == (2, WORDS)
+
+
+@pytest.mark.parametrize("shape", [(2,), (5, 5)])
+def test_what_is_no_vocabulary(shape):
+    with pytest.raises(BhcError, match="a vocabulary of shape"):
+        VocabularySubsets(shape)
+
+
+@pytest.mark.parametrize("features", [[0, 1], [1]])
+def test_a_vocabulary_without_words(features):
+    with pytest.raises(BhcError, match="the vocabulary has no word left"):
+        VocabularySubsets((WORDS,)).resolve({"features": features})
+
+
+@pytest.mark.parametrize(("rates", "texts"), [((0.5, 2.0), (1, 2)), ((0.5,), (3, 2)), ((0.5,), (0, 2))])
+def test_rates_that_cannot_be(rates, texts):
+    with pytest.raises(BhcError, match="rates lie between 0 and 1"):
+        WordsOfTexts(rates, texts)
+
+
+def test_a_sampler_of_other_words():
+    with pytest.raises(BhcError, match=r"features of shape \(5,\), and 1 words"):
+        WordsOfTexts((0.5,)).draw(2, (5,), generator=generator())

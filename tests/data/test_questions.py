@@ -1,0 +1,91 @@
+import hashlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bhc.data import UNKNOWN, DropWords
+from bhc.data.catalogue import RECIPES
+from bhc.data.loading import load_recipe
+from bhc.data.packed import PackedFile, Plain
+from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, parse_questions
+from bhc.data.signals import QuestionsLayout
+from bhc.errors import BhcError
+
+FINE = FineQuestions(train="train_5500.label", test="TREC_10.label")
+TRAIN = "".join(f"{label} What is the thing number {label} ?\n" for label in (0, 1, 2, 3, 4, 5) * 4).encode()
+TRAIN_FINE = "".join(
+    f"{name}:some What is the thing number {label} ?\n"
+    for label, name in list(enumerate(("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM"))) * 4
+).encode()
+TEST = "3 Who is Señor ?\n4 Where is it ?\n".encode("latin-1")
+TEST_FINE = "HUM:ind Who is Señor ?\nLOC:other Where is it ?\n".encode("latin-1")
+
+
+def file_of(name, content):
+    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), Plain())
+
+
+FILES = (file_of(TRAIN_QUESTIONS, TRAIN), file_of(TEST_QUESTIONS, TEST))
+RECIPE = replace(RECIPES["trec"], files=FILES, sources=(), layout=QuestionsLayout(validation=6, length=8))
+
+
+def test_lines_of_labels_and_questions():
+    assert parse_questions(TEST, where="test") == ([3, 4], ["Who is Señor ?", "Where is it ?"])
+
+
+@pytest.mark.parametrize("line", [b"6 Who ?", b"x Who ?", b"3", b"3 ", b"", "² Who ?".encode("latin-1")])
+def test_other_lines_are_refused_with_their_number(line):
+    with pytest.raises(BhcError, match="line 2 of test is"):
+        parse_questions(b"0 Why ?\n" + line + b"\n", where="test")
+
+
+def test_a_file_without_questions():
+    with pytest.raises(BhcError, match="test has no questions"):
+        parse_questions(b"", where="test")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"TREC.train.all": TRAIN, "TREC.test.all": TEST},
+        {"train_5500.label": TRAIN_FINE, "TREC_10.label": TEST_FINE},
+        {"raw_TREC.train": TRAIN_FINE, "raw_TREC.test": TEST_FINE},
+    ],
+)
+def test_every_public_form_gives_the_same_data_set(tmp_path, files):
+    folder = tmp_path / "trec"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    data = load_recipe(RECIPE, data_dir=tmp_path)
+    assert [len(split) for split in (data.train, data.validation, data.test)] == [18, 6, 2]
+    assert data.vocabulary is not None
+    assert data.vocabulary.words[:4] == ("?", "is", "number", "the")
+    assert data.test.images[0].tolist()[:4] == [UNKNOWN, 3, UNKNOWN, 2]
+    assert data.full_scale == len(data.vocabulary) - 1
+    assert data.image_shape == (8,)
+    assert data.class_names[3] == "human"
+
+
+def test_fine_classes_that_are_none():
+    with pytest.raises(BhcError, match=r"line 1 of there is 'WHO:x y'; expected is CLASS:detail"):
+        FINE.content(b"WHO:x y\n", FILES[0], where="there")
+    with pytest.raises(BhcError, match="there is damaged"):
+        FINE.content(b"HUM:x y\n", FILES[0], where="there")
+
+
+def test_too_few_questions():
+    with pytest.raises(BhcError, match="has 24 questions; over 24 are needed"):
+        QuestionsLayout(validation=24, length=8).splits({TRAIN_QUESTIONS: TRAIN, TEST_QUESTIONS: TEST})
+
+
+def test_words_are_dropped_and_padding_stays():
+    x = torch.tensor([[5, 6, 7, 0, 0]], dtype=torch.int32).expand(2_000, -1)
+    dropped = DropWords(0.25)(x, generator=torch.Generator().manual_seed(0))
+    assert dropped.dtype == torch.int32
+    assert (dropped[:, 3:] == 0).all()
+    assert float((dropped[:, :3] == UNKNOWN).float().mean()) == pytest.approx(0.25, abs=0.02)
+    assert ((dropped == x) | (dropped == UNKNOWN)).all()
+    with pytest.raises(BhcError, match="between 0 and 1"):
+        DropWords(1.5)

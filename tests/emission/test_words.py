@@ -1,0 +1,169 @@
+"""Networks that read words: what is emitted computes what the masked network computes, and has no other rows."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import bhc
+from bhc.contexts import ContextBatch, ContextSpace, WordsOfTexts
+from bhc.data import PADDING, UNKNOWN, Split, Vocabulary
+from bhc.emission import make_plan, slim_model
+from bhc.formats import open_deployed
+from bhc.graph import Embed
+from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.training import Silent
+
+WORDS, LENGTH, CLASSES = 40, 9, 4
+VOCABULARY = Vocabulary(tuple(f"word{number}" for number in range(2, WORDS)), LENGTH)
+
+
+def texts(count: int = 30, seed: int = 0) -> Tensor:
+    return torch.randint(WORDS, (count, LENGTH), generator=torch.Generator().manual_seed(seed)).int()
+
+
+def wrapped(space: ContextSpace, generator: GeneratorSpec | None = None, family: str = "io-gnj") -> bhc.Compressor:
+    net = bhc.models.build(
+        "text-cnn",
+        image_shape=(LENGTH,),
+        num_classes=CLASSES,
+        full_scale=WORDS - 1,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return bhc.wrap(net, space, example_input=texts(1), generator=generator, family=family)
+
+
+def perturbed(network: ConditionalNetwork, family: str) -> ConditionalNetwork:
+    """Dropout rates all over the place."""
+    rng = torch.Generator().manual_seed(1)
+    rates = "logvar_map.offset" if family != "sparse-vd" else "shared_logvar.offset"
+    with torch.no_grad():
+        for key, parameter in network.hypernet.named_parameters():
+            centre, spread = (8.0, 1.0 if family == "ghs" else 3.0) if key.endswith(rates) else (0.0, 0.03)
+            parameter += centre + spread * torch.randn(parameter.shape, generator=rng)
+    return network
+
+
+def subset(seed: int = 2) -> Tensor:
+    return torch.rand(WORDS, generator=torch.Generator().manual_seed(seed)) < 0.3
+
+
+@pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs", "sparse-vd"])
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
+def test_slim_equals_masked(generator: GeneratorSpec, family: str) -> None:
+    if family == "sparse-vd" and generator.kind != "scales-only":
+        pytest.skip("rates of single weights are set for shared ones here")
+    network = perturbed(wrapped(bhc.ClassSubsets(CLASSES), generator, family).network, family)
+    context, x = network.space.resolve({"classes": [1, 3]}), texts()
+    batch = ContextBatch.of([context], CLASSES)
+    sizes = set()
+    for threshold in (-4.0, -1.0, 1.0, 4.0, 9.0):
+        plan = make_plan(network, context, threshold)
+        expected = network.masked(x, batch, threshold=torch.full((1, 1), threshold))[:, [1, 3]]
+        slim = slim_model(network, plan)
+        tolerance = 1e-4 * max(1.0, float(expected.detach().abs().max()))
+        torch.testing.assert_close(slim(x), expected, rtol=0, atol=tolerance)
+        sizes.add(plan.num_weights)
+    assert len(sizes) > 2
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 2.0, 100.0])
+def test_a_network_for_some_words_has_rows_for_no_others(threshold: float) -> None:
+    space = bhc.VocabularySubsets(WORDS)  # type: ignore[arg-type]
+    network = perturbed(wrapped(space).network, "io-gnj")
+    context, x = space.resolve({"features": subset()}), texts()
+    slim = slim_model(network, make_plan(network, context, threshold))
+    embed = slim.steps[0].module
+    assert isinstance(embed, Embed)
+    kept = set(embed.words.tolist())
+    assert kept <= {UNKNOWN, *subset().nonzero().flatten().tolist()} - {PADDING}
+    if threshold == 100.0:
+        assert UNKNOWN in kept
+    batch = ContextBatch.of([context], CLASSES)
+    expected = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
+    met = space.as_met(x, context.inputs)
+    torch.testing.assert_close(slim(met), expected, rtol=0, atol=1e-4 * max(1.0, float(expected.detach().abs().max())))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Which of four words a text has is its class; for words and for classes, in a run folder."""
+    draws = torch.Generator().manual_seed(3)
+    images = torch.randint(6, WORDS, (600, LENGTH), generator=draws).int()
+    labels = torch.randint(CLASSES, (600,), generator=draws)
+    images[:, 4] = 2 + labels.int()
+    images[:, 7:] = PADDING
+    space = bhc.Joint(
+        bhc.ClassSubsets(CLASSES), bhc.VocabularySubsets((WORDS,), WordsOfTexts.among(images[:500], WORDS))
+    )
+    run = tmp_path_factory.mktemp("words") / "run"
+    recipe = (bhc.Learn(steps=60, kl_weight=0.01), bhc.Consolidate(steps=40))
+    train, validation = Split(images[:500], labels[:500]), Split(images[500:], labels[500:])
+    bhc.fit(wrapped(space), train, validation, recipe=recipe, run=run, vocabulary=VOCABULARY, progress=Silent())
+    return run
+
+
+def test_a_run_keeps_its_vocabulary_and_is_asked_in_words(trained: Path) -> None:
+    model = bhc.load(trained)
+    assert model.vocabulary == VOCABULARY
+    words = [f"word{number}" for number in range(2, 12)]
+    small = model.compress(features=words, threshold=1.0)
+    assert small.report.context["features"] == f"12 of {WORDS}"
+    x = VOCABULARY.restricted_to(VOCABULARY.numbers_of(words)).encode(["word2 word30 word9", "word3"])
+    assert x[0].tolist()[:3] == [2, UNKNOWN, 9]
+    assert len(small.predict(x).labels) == 2
+    with pytest.raises(bhc.BhcError, match="the vocabulary has no word 'wird'"):
+        model.compress(features=["word2", "wird"])
+
+
+def test_every_form_of_an_emitted_network_answers_alike(trained: Path, tmp_path: Path) -> None:
+    small = bhc.load(trained).compress(classes=[0, 2], features=list(range(2, 30)), threshold=1.0)
+    x = texts(50)
+    expected = small.network.graph(x)
+    small.save(tmp_path / "small.bhc")
+    assert torch.equal(bhc.read(tmp_path / "small.bhc").network.graph(x), expected)
+    small.to_onnx(tmp_path / "floats.onnx")
+    small.to_onnx(tmp_path / "integers.onnx", weights=bhc.WeightForm.INTEGERS)
+    small.to_torch(tmp_path / "small.pt2")
+    for name in ("floats.onnx", "integers.onnx", "small.pt2"):
+        given = open_deployed(tmp_path / name).logits(x)
+        torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
+    with pytest.raises(bhc.BhcError, match="reads words, and there is nothing in C that makes numbers of them"):
+        small.to_c(tmp_path / "small.h")
+
+
+def test_numbers_that_stand_for_no_word_are_refused(trained: Path) -> None:
+    small = bhc.load(trained).compress(classes=[0, 2], threshold=1.0)
+    for number in (-1, WORDS):
+        x = texts(2)
+        x[0, 0] = number
+        with pytest.raises(bhc.BhcError, match=f"{number} stands for no word"):
+            small.predict(x)
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
+    labels = torch.arange(30) % CLASSES
+    other = Vocabulary(("a", "b"), LENGTH)
+    model = wrapped(bhc.ClassSubsets(CLASSES))
+    split = Split(texts(), labels)
+    with pytest.raises(bhc.BhcError, match="a vocabulary of 4 words for a network that does not read just those"):
+        bhc.fit(model, split, split, recipe=(bhc.Learn(steps=1),), vocabulary=other, progress=Silent())
+
+
+def test_words_are_not_blended() -> None:
+    split = Split(texts(), torch.arange(30) % CLASSES)
+    with pytest.raises(bhc.BhcError, match="numbers of words cannot be blended"):
+        bhc.fit(
+            wrapped(bhc.ClassSubsets(CLASSES)),
+            split,
+            split,
+            recipe=(bhc.Learn(steps=1), bhc.Consolidate(steps=1, blended=0.5)),
+            progress=Silent(),
+        )
+
+
+def test_words_without_a_vocabulary_are_refused() -> None:
+    model = wrapped(bhc.VocabularySubsets((WORDS,)))
+    with pytest.raises(bhc.BhcError, match="given as words, and this model has no vocabulary"):
+        model.compress(features=["word2"])
