@@ -20,6 +20,7 @@ LEFT_AS_THEY_ARE = {
     *("padding-and-a-mean", "max-pool", "avg-pool"),  # nothing may lie between, zeros must stay zeros
     "normalise-by-channel",  # codes have one step
     *("two-readers-of-the-normalised-input", "input-read-late"),  # others read the value too
+    "recordings",  # energies come between
 }
 
 

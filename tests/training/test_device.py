@@ -53,6 +53,6 @@ print(after - before, float(torch.tensor(1e-39) * 1.0))
 def test_a_settled_process_keeps_its_memory_and_has_no_denormal_numbers() -> None:
     told = subprocess.run([sys.executable, "-c", COUNT_FAULTS], capture_output=True, text=True, check=True).stdout
     faults, denormal = told.split()
-    # Eight tensors of 16 MiB are 32,768 pages of 4 KiB.
-    assert int(faults) < 1000
+    # Sixteen tensors of 16 MiB are 65,536 pages of 4 KiB; one of them may be asked for anew.
+    assert int(faults) < 10_000
     assert float(denormal) == 0.0
