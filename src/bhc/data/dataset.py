@@ -79,8 +79,11 @@ class Split:
 
     def at(self, places: Tensor | slice) -> "Split":
         """The examples at some places: a mask, numbers, or a slice."""
-        sources = None if self.sources is None else self.sources[places]
-        return Split(self.images[places], self.labels[places], sources)
+        if isinstance(places, Tensor) and places.dtype == torch.int64:
+            images = self.images.index_select(0, places)  # several times faster
+        else:
+            images = self.images[places]
+        return Split(images, self.labels[places], None if self.sources is None else self.sources[places])
 
     def to(self, device: torch.device) -> "Split":
         """The same examples on a device."""
