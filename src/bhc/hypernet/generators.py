@@ -221,7 +221,7 @@ class _KeptLowRank(_KeptShared):
         shared = super().mean(place, rows, columns)
         left = self.left[place].index_select(0, rows)
         right = self._right.index_select(0, columns).view(-1, self.head.rank)
-        return shared + (left @ right.mT).view(shared.shape)
+        return torch.addmm(shared.flatten(1), left, right.mT).view(shared.shape)
 
     @cached_property
     def _right(self) -> Tensor:  # (I, kernel area * R)
