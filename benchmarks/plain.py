@@ -37,4 +37,9 @@ def captured(step: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay() -> object:
+        graph.replay()
+        return step  # which holds the tensors that the graph reads
+
+    return replay

@@ -186,3 +186,18 @@ def test_the_divergence_of_scales_equals_its_plain_twin_within_and_beyond_the_cl
     rates = log_dropout(mean, logvar)
     assert (rates.abs() > 10).any()
     assert (rates.abs() < 10).any()
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_gradients_that_arrive_with_channels_last_are_the_same(rank: int | None) -> None:
+    mean, logvar = normals(1, 4, 3, 2, 2), normals(1, 4, 3, 2, 2, seed=1)
+    left, right = (None, None) if rank is None else (normals(2, 4, rank, seed=2), normals(12, rank, seed=3))
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        inputs = [None if value is None else value.clone().requires_grad_() for value in (mean, logvar, left, right)]
+        base, variance, divergence = weights_of(*inputs)
+        arriving = normals(4, 3, 2, 2, seed=4).to(memory_format=layout)[None]
+        torch.autograd.backward([base, variance, divergence.sum()], [arriving, arriving, None])
+        found.append([value.grad for value in inputs if value is not None])
+    for plain, last in zip(*found, strict=True):
+        torch.testing.assert_close(plain, last)

@@ -68,7 +68,7 @@ class SharedWeights(Function):
         weighted = left * scaled[:, None, None]
         of_left = (product + left @ gram).mul_(scaled[:, None, None])
         whole = weighted.sum(0)  # (O, R)
-        flat = of_mean.view(len(whole), -1).addmm_(whole, right.mT)
+        flat = of_mean.reshape(len(whole), -1).addmm_(whole, right.mT)  # a copy where channels come last
         own = weighted.flatten(0, 1).mT @ left.flatten(0, 1)  # (R, R)
         of_right = (mean.view(len(whole), -1).mT @ whole).addmm_(right, own)
         return flat.view_as(mean), of_logvar, None, of_left, of_right
