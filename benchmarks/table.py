@@ -104,14 +104,12 @@ def deep_step(found: Results) -> Iterator[Row]:
 
 def gpu_step(found: Results) -> Iterator[Row]:
     for row in found["rows"]:
-        kind = f"{GENERATORS[row['generator']]}, " if "generator" in row else ""
-        yield row["model"], f"{kind}{row['stage']}: {row['ratio']:.1f} x"
+        yield row["model"], f"{GENERATORS[row['generator']]}, {row['stage']}: {row['ratio']:.1f} x"
 
 
 def gpu_step_over_plain(found: Results) -> Iterator[Row]:
     for row in found["rows"]:
-        if "plain_ratio" in row:
-            yield row["model"], f"{GENERATORS[row['generator']]}, {row['stage']}: {row['plain_ratio']:.1f} x"
+        yield row["model"], f"{GENERATORS[row['generator']]}, {row['stage']}: {row['plain_ratio']:.1f} x"
 
 
 def emission(found: Results) -> Iterator[Row]:

@@ -7,7 +7,6 @@ live there, and a step whose gradients are not finite is undone there.
 
 import warnings
 from collections.abc import Callable, Iterable
-from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from bhc.training import rates
 from bhc.training.stages import Dials, Draw, Stage
 from bhc.training.team import ALONE, Team
 
-CAPTURING = Lock()
 WARM_UP = 3  # real steps before the capture: libraries set themselves up in them
 
 Terms = dict[str, Tensor]
@@ -167,8 +165,8 @@ class CapturedStep(TrainingStep):
         try:
             for generator in generators:
                 graph.register_generator_state(generator)
-            # Other threads may train on the same GPU: one captures at a time, on a stream of its own.
-            with CAPTURING, torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
+            # What other threads of a program do on the GPU meanwhile is no part of it.
+            with torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
                 self._terms = self._run()
         except RuntimeError as error:
             for generator, state in zip(generators, untouched, strict=True):
