@@ -1,8 +1,6 @@
 """The commands on a few recordings and questions that are made here."""
 
-import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,45 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bhc.cli import app
-from bhc.data import catalogue, loading
-from bhc.data.packed import PackedFile, Plain
-from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS
-from bhc.data.signals import SPOKEN_DIGITS, QuestionsLayout
-from bhc.data.spoken_digits import format_recordings
-from tests.data.tiny_signals import fill_wavs, recordings
-
-QUESTION_WORDS = ("what", "which", "short", "who", "where", "many")
-
-
-def file_of(name: str, content: bytes) -> PackedFile:
-    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), Plain())
-
-
-def questions(count: int) -> bytes:
-    lines = [f"{n % 6} {QUESTION_WORDS[n % 6]} is the thing number {n % 7} ?" for n in range(count)]
-    return "".join(f"{line}\n" for line in lines).encode()
+from tests.data.tiny_signals import fill_wavs, publish, recordings
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "data"
-    fill_wavs(folder / "fsdd" / "recordings")
-    (folder / "trec").mkdir()
-    train, test = questions(120), questions(30)
-    (folder / "trec" / TRAIN_QUESTIONS).write_bytes(train)
-    (folder / "trec" / TEST_QUESTIONS).write_bytes(test)
-    recipes = catalogue.RECIPES
-    own = {
-        "fsdd": replace(recipes["fsdd"], files=(file_of(SPOKEN_DIGITS, format_recordings(recordings())),), sources=()),
-        "trec": replace(
-            recipes["trec"],
-            files=(file_of(TRAIN_QUESTIONS, train), file_of(TEST_QUESTIONS, test)),
-            sources=(),
-            layout=QuestionsLayout(validation=30, length=12),
-        ),
-    }
-    monkeypatch.setattr(loading, "RECIPES", recipes | own)
-    return folder
+    return publish(tmp_path / "data", monkeypatch)
 
 
 def run(*words: object) -> str:

@@ -1,13 +1,24 @@
 """A few recordings and questions, made here, in the public layouts."""
 
+import hashlib
 import io
 import wave
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from bhc.data import catalogue, loading
+from bhc.data.packed import PackedFile, Plain
+from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS
+from bhc.data.signals import SPOKEN_DIGITS, QuestionsLayout
+from bhc.data.spoken_digits import format_recordings
 
 SPEAKERS = ("ann", "bob")
 DIGITS, INDICES = 10, 20
+QUESTION_WORDS = ("what", "which", "short", "who", "where", "many")
 
 
 def tone(digit: int, speaker: int, index: int, samples: int = 2_000) -> np.ndarray:
@@ -28,11 +39,11 @@ def wav_of(samples: np.ndarray, *, rate: int = 8_000, channels: int = 1, width: 
     return file.getvalue()
 
 
-def recordings() -> dict[str, np.ndarray]:
+def recordings(speakers: Sequence[str] = SPEAKERS) -> dict[str, np.ndarray]:
     return {
         f"{digit}_{name}_{index}": tone(digit, speaker, index)
         for digit in range(DIGITS)
-        for speaker, name in enumerate(SPEAKERS)
+        for speaker, name in enumerate(speakers)
         for index in range(INDICES)
     }
 
@@ -54,3 +65,35 @@ def arrays_of(every: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "speaker": np.array([speaker for _, speaker, _ in parts]),
         "index": np.array([int(index) for _, _, index in parts], dtype=np.uint8),
     }
+
+
+def questions(count: int) -> bytes:
+    """Questions whose first word tells their class."""
+    lines = [f"{n % 6} {QUESTION_WORDS[n % 6]} is the thing number {n % 7} ?" for n in range(count)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def packed(name: str, content: bytes) -> PackedFile:
+    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), Plain())
+
+
+def publish(folder: Path, patch: pytest.MonkeyPatch, *, speakers: Sequence[str] = SPEAKERS) -> Path:
+    """A data folder with recordings and questions, which the readers take for the public ones from here on."""
+    spoken = recordings(speakers)
+    fill_wavs(folder / "fsdd" / "recordings", spoken)
+    (folder / "trec").mkdir()
+    train, test = questions(120), questions(30)
+    (folder / "trec" / TRAIN_QUESTIONS).write_bytes(train)
+    (folder / "trec" / TEST_QUESTIONS).write_bytes(test)
+    recipes = catalogue.RECIPES
+    own = {
+        "fsdd": replace(recipes["fsdd"], files=(packed(SPOKEN_DIGITS, format_recordings(spoken)),), sources=()),
+        "trec": replace(
+            recipes["trec"],
+            files=(packed(TRAIN_QUESTIONS, train), packed(TEST_QUESTIONS, test)),
+            sources=(),
+            layout=QuestionsLayout(validation=30, length=12),
+        ),
+    }
+    patch.setattr(loading, "RECIPES", recipes | own)
+    return folder
