@@ -133,6 +133,19 @@ def test_every_form_of_an_emitted_network_answers_alike(trained: Path, tmp_path:
         small.to_c(tmp_path / "small.h")
 
 
+@pytest.mark.parametrize("number", [-1, -WORDS, WORDS])
+def test_no_file_answers_for_a_number_that_stands_for_no_word(trained: Path, tmp_path: Path, number: int) -> None:
+    small = bhc.load(trained).compress(classes=[0, 2], threshold=1.0)
+    x = texts(2)
+    x[0, 0] = number
+    small.to_onnx(tmp_path / "floats.onnx")
+    small.to_onnx(tmp_path / "integers.onnx", weights=bhc.WeightForm.INTEGERS)
+    small.to_torch(tmp_path / "small.pt2")
+    for name in ("floats.onnx", "integers.onnx", "small.pt2"):
+        with pytest.raises(Exception, match=r"out of (data bounds|bounds|range)"):
+            open_deployed(tmp_path / name).logits(x)
+
+
 def test_numbers_that_stand_for_no_word_are_refused(trained: Path) -> None:
     small = bhc.load(trained).compress(classes=[0, 2], threshold=1.0)
     for number in (-1, WORDS):

@@ -12,10 +12,18 @@ INT64 = 7  # onnx.TensorProto.INT64
 
 
 def _embed(writer: Any, name: str, module: Embed) -> None:
-    """A column of zeros beside the weights, for words without a row."""
+    """A column of zeros beside the weights, for words without a row.
+
+    Numbers of no word are out of range and make a runtime stop; those under zero would count from the end.
+    """
     weight, words = writer.weight(name, module), writer.value
     writer.side_node("Pad", f"{name}.table", weight, writer.constant(f"{name}.pads", np.array([0, 0, 0, 1])))
-    writer.side_node("Cast", f"{name}.words", words, to=INT64)
+    writer.side_node("Cast", f"{name}.numbers", words, to=INT64)
+    zero, beyond = (
+        writer.constant(f"{name}.{key}", np.array(number)) for key, number in (("zero", 0), ("beyond", module.count))
+    )
+    writer.side_node("Less", f"{name}.negative", f"{name}.numbers", zero)
+    writer.side_node("Where", f"{name}.words", f"{name}.negative", beyond, f"{name}.numbers")
     rows = writer.constant(f"{name}.index", module.index.numpy())
     writer.side_node("Gather", f"{name}.rows", rows, f"{name}.words")
     writer.side_node("Gather", f"{name}.columns", f"{name}.table", f"{name}.rows", axis=1)

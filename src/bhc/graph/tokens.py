@@ -55,7 +55,8 @@ class Embed(nn.Module):
         self.index[words] = torch.arange(self.rows, device=self.index.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.embedding(self.index[x.long()], F.pad(self.weight, (0, 1)).mT).mT
+        rows = F.embedding(x.long(), self.index[:, None])[..., 0]  # in brackets a number under zero would do too
+        return F.embedding(rows, F.pad(self.weight, (0, 1)).mT).mT
 
     def extra_repr(self) -> str:
         return f"{self.rows} of {self.count} words, {self.channels}"
