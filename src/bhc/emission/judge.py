@@ -130,7 +130,8 @@ class Judge:
         if self.num_images <= count:
             return self
         own = torch.arange(count) * self.num_images // count
-        return Judge(self.model, self.images[own], self.labels[own], self.classes, self.weights, as_stored=False)
+        images = self.images.index_select(0, own)
+        return Judge(self.model, images, self.labels[own], self.classes, self.weights, as_stored=False)
 
     def calibrate(self, logits: Tensor) -> float:
         """The temperature with the lowest cross-entropy."""
