@@ -88,6 +88,8 @@ def test_the_budget_slides(visit: Visits, address: str) -> None:
         ("File at most", "Most bytes of the file", 3000, "max_bytes"),
         ("FLOPs at most", "Most FLOPs", 30000, "max_flops"),
         ("Validation error at most", "Highest validation error in percent", 50, "max_error"),
+        ("Memory in C at most", "Most bytes of the C form", 20000, "max_ram_bytes"),
+        ("Latency at most", "Longest latency in milliseconds", 50, "max_latency_ms"),
     ],
 )
 def test_limits_are_asked_for_and_kept(
@@ -102,12 +104,59 @@ def test_limits_are_asked_for_and_kept(
     number.press("Enter")
     assert last_asked(visitor)[field] == given
     kept = answer_to(visitor.asked("/v1/previews")[-1])["report"]
-    measured = {"max_bytes": kept["file_bytes"], "max_flops": kept["flops_after"], "max_error": kept["error"]}
+    measured = {
+        "max_bytes": kept["file_bytes"],
+        "max_flops": kept["flops_after"],
+        "max_error": kept["error"],
+        "max_ram_bytes": kept["ram_bytes"],
+        "max_latency_ms": kept["latency_ms"],
+    }
     assert measured[field] <= given
     page.get_by_role("slider", name=f"{label}, slider").press("ArrowLeft")
     assert last_asked(visitor)[field] != given
     page.get_by_role("checkbox", name=name).uncheck()
     assert field not in last_asked(visitor)
+
+
+def test_an_error_is_proved_where_there_is_one_to_prove(visit: Visits, address: str) -> None:
+    visitor = visit(address)
+    page = visitor.page
+    proved = page.get_by_role("checkbox", name="Proved for new data")
+    expect(proved).to_be_hidden()
+    page.get_by_role("checkbox", name="Validation error at most").check()
+    number = page.get_by_role("spinbutton", name="Highest validation error in percent")
+    number.fill("60")
+    number.press("Enter")
+    proved.check()
+    assert last_asked(visitor)["confidence"] == 0.95
+    sure = page.get_by_role("spinbutton", name="Percent sure")
+    sure.fill("90")
+    sure.press("Enter")
+    assert last_asked(visitor)["confidence"] == 0.9
+    expect(page.locator(".figures")).to_contain_text("proved: ≤ 60 %, 90 % sure")
+    guarantee = answer_to(visitor.asked("/v1/previews")[-1])["report"]["guarantee"]
+    assert (guarantee["max_error"], guarantee["confidence"]) == (60, 0.9)
+    page.get_by_role("checkbox", name="Validation error at most").uncheck()
+    assert "confidence" not in last_asked(visitor)
+
+
+def test_inputs_outside_the_context_are_flagged(visit: Visits, address: str) -> None:
+    visitor = visit(address, fragment="#classes=3.4")
+    page = visitor.page
+    flags = page.get_by_role("checkbox", name="Flag other inputs")
+    flags.check()
+    assert last_asked(visitor)["flag_outside"] == 0.05
+    rate = page.get_by_role("spinbutton", name="Percent of false alarms")
+    rate.fill("20")
+    rate.press("Enter")
+    assert last_asked(visitor)["flag_outside"] == 0.2
+    page.locator(".thumb").first.click()
+    expect(page.locator(".verdict")).to_contain_text(re.compile("flags it|does not flag it"))
+    page.reload()
+    visitor.wait_for_figures()
+    expect(flags).to_be_checked()
+    flags.uncheck()
+    assert "flag_outside" not in last_asked(visitor)
 
 
 def test_the_threshold_is_dragged_and_moved_by_keys(visit: Visits, address: str) -> None:

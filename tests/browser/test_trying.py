@@ -101,13 +101,13 @@ def test_downloads_load_and_classify(
 ) -> None:
     page = visit(address, fragment="#classes=3.4&budget=0.5").page
     files = {}
-    for button in ("Download .bhc", "Download ONNX", "Download C"):
+    for button in ("Download .bhc", "Download ONNX", "Download C", "Download .pt2"):
         with page.expect_download() as download:
             page.get_by_role("button", name=button).click()
         name = download.value.suggested_filename
         download.value.save_as(tmp_path / name)
         files[Path(name).suffix] = tmp_path / name
-    assert sorted(files) == [".bhc", ".h", ".onnx"]
+    assert sorted(files) == [".bhc", ".h", ".onnx", ".pt2"]
     assert all(path.stem.endswith("3-4") for path in files.values())
     images = digits.test.restricted_to([3, 4]).images
     expected = bhc.load(budget_run).compress(classes=[3, 4], budget=0.5).predict(images).labels.tolist()
@@ -116,6 +116,8 @@ def test_downloads_load_and_classify(
     (logits,) = session.run(None, {"input": images.float().numpy()})
     assert np.array([3, 4])[logits.argmax(1)].tolist() == expected
     assert labels_in_c(files[".h"], images.float().numpy()) == expected
+    program = torch.export.load(files[".pt2"]).module()
+    assert np.array([3, 4])[program(images.float()).argmax(1)].tolist() == expected
 
 
 def labels_in_c(header: Path, images: np.ndarray) -> list[int]:

@@ -6,7 +6,7 @@ import torch
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
-from bhc.emission.judge import HARD_IMAGES, Judge
+from bhc.emission.judge import CHUNK, HARD_IMAGES, Judge, logits_of
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 
@@ -189,3 +189,21 @@ def test_an_error_of_unequal_classes_is_searched_and_reported(weighing_model: bh
         limited = weighing_model.compress(classes=request, max_error=expected + 1, threshold=-1.5).report
         assert limited.error is not None
         assert limited.error <= expected + 1
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_quick_look_counts_what_the_verdict_counts(quick_model: bhc.Compressor, end: int) -> None:
+    assert quick_model.model.thresholds is not None
+    graph = quick_model.compress(classes=[1, 8, 9], threshold=quick_model.model.thresholds[end]).network.graph
+    judge = judge_of(quick_model, (1, 8, 9))
+    assert judge.wrong_of(graph) == judge.judge(graph).wrong
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_pixels_picked_before_normalising_give_the_same_bits(quick_model: bhc.Compressor, end: int) -> None:
+    assert quick_model.model.thresholds is not None
+    graph = quick_model.compress(classes=list(TEN), threshold=quick_model.model.thresholds[end]).network.graph
+    images = judge_of(quick_model).images
+    with torch.no_grad():
+        expected = torch.cat([graph(part) for part in images.split(CHUNK)])
+    assert torch.equal(logits_of(graph, images), expected)

@@ -74,6 +74,11 @@ def test_a_step_is_rounded_up_to_few_significant_bits() -> None:
         assert round_step(rounded) == rounded
 
 
+def test_a_step_that_is_not_finite_stays_so() -> None:
+    assert round_step(math.inf) == math.inf
+    assert math.isnan(round_step(math.nan))
+
+
 def test_powers_of_two_are_their_own_steps() -> None:
     assert [round_step(2.0**power) for power in (-20, 0, 3)] == [2.0**-20, 1.0, 8.0]
 

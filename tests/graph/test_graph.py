@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from bhc.graph import INPUT, Add, Concat, Graph, Multiply, Step
+from bhc.graph import INPUT, Add, Concat, Graph, Multiply, Step, bare_copy
 
 
 def numbers(*shape: int) -> Tensor:
@@ -160,3 +160,13 @@ def test_a_copy_is_a_graph_of_its_own(build: Any) -> None:
             parameter.zero_()
     assert torch.equal(graph(x), expected)
     assert twin.readers == graph.readers
+
+
+def test_a_bare_copy_shares_numbers_until_they_are_replaced() -> None:
+    layer = nn.Linear(3, 2)
+    twin = bare_copy(layer)
+    assert type(twin) is nn.Linear
+    assert twin.weight is layer.weight
+    twin._parameters["weight"] = nn.Parameter(torch.zeros(2, 3))
+    assert layer.weight.any()
+    assert not twin.weight.any()

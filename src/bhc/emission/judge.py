@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bhc.contexts import Context
 from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
-from bhc.graph import Graph
+from bhc.graph import Graph, Select
 from bhc.models import Normalise
 from bhc.training import TrainedModel
 
@@ -70,6 +70,10 @@ class Judge:
         loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
         return Verdict(self._wrong(logits), float(loss), logits)
 
+    def wrong_of(self, graph: Graph) -> float:
+        """The verdict's count of wrong answers alone."""
+        return self._wrong(logits_of(graph, self._images))
+
     @cached_property
     def _images(self) -> "Inputs":
         return Inputs(self.images)
@@ -96,7 +100,8 @@ class Judge:
             return None
         if not self.as_stored:
             return logits_of(self.model.network.base_model, self.images)[:, list(self.classes)]
-        return answers[validation.places_of(self.classes)][:, list(self.classes)]
+        own = answers.index_select(0, validation.places_of(self.classes))
+        return own.index_select(1, torch.tensor(self.classes))
 
     @property
     def wrong_before(self) -> float | None:
@@ -112,7 +117,12 @@ class Judge:
         margin = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
         hardest = margin.argsort(stable=True)[:HARD_IMAGES]
         return Judge(
-            self.model, self.images[hardest], self.labels[hardest], self.classes, self.weights, as_stored=self.as_stored
+            self.model,
+            self.images.index_select(0, hardest),
+            self.labels[hardest],
+            self.classes,
+            self.weights,
+            as_stored=self.as_stored,
         )
 
     def sample(self, count: int) -> "Judge":
@@ -120,7 +130,8 @@ class Judge:
         if self.num_images <= count:
             return self
         own = torch.arange(count) * self.num_images // count
-        return Judge(self.model, self.images[own], self.labels[own], self.classes, self.weights, as_stored=False)
+        images = self.images.index_select(0, own)
+        return Judge(self.model, images, self.labels[own], self.classes, self.weights, as_stored=False)
 
     def calibrate(self, logits: Tensor) -> float:
         """The temperature with the lowest cross-entropy."""
@@ -148,7 +159,12 @@ class Inputs:
     def begun(self, steps: list[nn.Module]) -> list[Tensor]:
         """The images after the first steps of a chain; roundings of one cut have these in common."""
         if self._begun is None or len(self._begun[0]) != len(steps) or any(map(is_not, self._begun[0], steps)):
-            self._begun = steps, [_through(steps[1:], part) for part in self.normalised(steps[0])]
+            first, *rest = steps
+            if _picks_before(first, rest):
+                # One mean for all: what is picked before is the same, and less to normalise. Bytes are slow to pick.
+                self._begun = steps, [first(_through(rest, part.float())) for part in self.parts]
+            else:
+                self._begun = steps, [_through(rest, part) for part in self.normalised(first)]
         return self._begun[1]
 
 
@@ -162,6 +178,11 @@ def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
         return torch.cat([fast(part) for part in inputs.parts])
     first = next((place for place, module in enumerate(modules) if module._parameters), len(modules))
     return torch.cat([_through(modules[first:], part) for part in inputs.begun(modules[:first])])
+
+
+def _picks_before(first: nn.Module, rest: list[nn.Module]) -> bool:
+    """Whether inputs may be picked before they are normalised: all of them alike, and not all are read."""
+    return isinstance(first, Normalise) and not first.mean.dim() and any(isinstance(step, Select) for step in rest)
 
 
 def _through(modules: list[nn.Module], x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bhc.emission.generated import Generated
 from bhc.emission.plan import LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
-from bhc.graph import CONVOLUTIONS, Affine, Embed, Graph, PadChannels, Place, Select, Shift, Step
+from bhc.graph import CONVOLUTIONS, Affine, Embed, Graph, PadChannels, Place, Select, Shift, Step, bare_copy
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import marginal_variance
 
@@ -185,7 +185,7 @@ def _written_places(layer: LayerPlan, alive: Tensor) -> Place | None:
 
 def _smaller(layer: SlimLayer) -> nn.Module:
     """The layer with fewer inputs and outputs."""
-    module: Any = _bare_copy(layer.cut.layer.module)
+    module: Any = bare_copy(layer.cut.layer.module)
     weight = layer.weight
     if isinstance(module, CONVOLUTIONS):
         module.groups = 1 if module.groups == 1 else len(weight) * module.groups // module.out_channels
@@ -204,22 +204,13 @@ def _smaller(layer: SlimLayer) -> nn.Module:
 
 def own_copy(module: nn.Module) -> nn.Module:
     """A module once more, on the CPU, with numbers of its own: moving them must not move the model's."""
-    if [*module.children()]:
+    if module._modules:
         return copy.deepcopy(module).cpu()
-    twin = _bare_copy(module)
-    for name, parameter in module.named_parameters():
-        twin._parameters[name] = nn.Parameter(parameter.detach().cpu().clone(), requires_grad=False)
-    for name, buffer in module.named_buffers():
-        twin._buffers[name] = buffer.cpu().clone()
-    return twin
-
-
-def _bare_copy(module: nn.Module) -> nn.Module:
-    """A module once more, with the same numbers, of which each may be replaced.
-
-    A constructor would draw weights that are replaced at once, and a deep copy walk through everything: together they
-    took most of the time of an emission.
-    """
-    twin = copy.copy(module)
-    vars(twin).update({name: value.copy() for name, value in vars(module).items() if isinstance(value, dict)})
+    twin = bare_copy(module)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            twin._parameters[name] = nn.Parameter(parameter.detach().cpu().clone(), requires_grad=False)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            twin._buffers[name] = buffer.cpu().clone()
     return twin

@@ -98,7 +98,7 @@ class Trial:
         """Wrong answers to the hardest examples: a quick look."""
         judge = self.stock.workshop.judge
         assert judge is not None
-        return judge.hard.judge(self.network.graph).wrong
+        return judge.hard.wrong_of(self.network.graph)
 
     @property
     def error(self) -> float | None:

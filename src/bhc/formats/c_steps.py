@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -20,7 +21,8 @@ class CWriter:
 
     def __init__(self, network: QuantisedNetwork, name: str, form: WeightForm) -> None:
         self.network, self.name, self.form = network, name, form
-        self.arrays: list[tuple[str, Iterable[str]]] = []  # how each is declared, and its numbers
+        # How each is declared, its numbers, and how these are written: memory is counted without writing them.
+        self.arrays: list[tuple[str, np.ndarray, Callable[[Any], str]]] = []
         self.names: set[str] = set()  # of the arrays
         self.functions: list[str] = []
         self.body: list[str] = []
@@ -54,10 +56,10 @@ class CWriter:
         bits = max(high.bit_length(), (~low if low < 0 else low).bit_length()) + spare
         size = next(size for size in TYPES if bits <= 8 * size)
         kind = ("u" if unsigned else "") + TYPES[size]
-        return self._array(kind, size, name, map(str, numbers.tolist()), numbers.size)
+        return self._array(kind, size, name, numbers, str)
 
     def floats(self, name: str, values: np.ndarray) -> str:
-        return self._array("float", 4, name, map(literal, values.ravel().tolist()), values.size)
+        return self._array("float", 4, name, values.ravel(), literal)
 
     def weights(self, name: str, values: np.ndarray) -> tuple[Callable[[str], str], str]:
         """How to read weight number ``index``, and the factor that is still to be applied."""
@@ -100,18 +102,23 @@ class CWriter:
             self.functions = _bit_reader(reader)
         return lambda index: f"(float)((int32_t){reader}({array}, (uint32_t)({index}), {width}) + ({lowest}))"
 
-    def _array(self, kind: str, size: int, name: str, numbers: Iterable[str], count: int) -> str:
+    def _array(self, kind: str, size: int, name: str, numbers: np.ndarray, text: Callable[[Any], str]) -> str:
+        count = numbers.size
         self.flash += size * count
         full = f"{self.name}_{c_name(name)}"
         while full in self.names:  # layers whose names differ in what C does not know
             full += "_"
         self.names.add(full)
-        self.arrays.append((f"static const {kind} {full}[{count}]", numbers))
+        self.arrays.append((f"static const {kind} {full}[{count}]", numbers, text))
         return full
 
     def declarations(self) -> list[str]:
         """The constants, written out."""
-        return [line for opening, numbers in self.arrays for line in (f"{opening} = {{", *_wrapped(numbers), "};")]
+        return [
+            line
+            for opening, numbers, text in self.arrays
+            for line in (f"{opening} = {{", *_wrapped(map(text, numbers.tolist())), "};")
+        ]
 
 
 def literal(value: float) -> str:

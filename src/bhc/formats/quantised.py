@@ -1,10 +1,10 @@
 """The one value that every format writes: a graph of plain steps whose weights are whole numbers times a step."""
 
 from collections.abc import Mapping
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import ceil, frexp, isfinite, ldexp, prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bhc.formats.names import with_plain_names
-from bhc.graph import CONVOLUTIONS, LAYERS, Embed, Graph, Shape, WeightedModule, passages
+from bhc.graph import CONVOLUTIONS, LAYERS, Embed, Graph, Shape, WeightedModule, bare_copy, passages
 
 FLOAT_BITS = 32
 LARGEST_CODE = (1 << 15) - 1
@@ -32,7 +32,7 @@ class Codes:
         """Round to multiples of ``step``, itself rounded to few bits, and made coarser if the codes need it."""
         peak = float(values.abs().max()) if values.numel() else 0.0
         step = round_step(max(step, peak / largest))
-        return cls(torch.round(values / step).to(torch.int32).numpy().clip(-largest, largest), step)
+        return cls((values / step).round_().to(torch.int32).clamp_(-largest, largest).numpy(), step)
 
     @property
     def bits(self) -> int:
@@ -55,10 +55,12 @@ class Codes:
 
 def round_step(step: float) -> float:
     """Up to the next number of ``SIGNIFICANT_BITS`` bits: up, so that the largest code still fits."""
-    mantissa, exponent = np.frexp(np.float64(step))
+    if not isfinite(step):
+        return step
+    mantissa, exponent = frexp(step)
     if mantissa == 0 or exponent < -120:  # a layer of zeros, or close to it; the exponent of zero is zero
-        return float(np.ldexp(1.0, -120))
-    return float(np.ldexp(np.ceil(np.ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS))
+        return ldexp(1.0, -120)
+    return ldexp(ceil(ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS)
 
 
 def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Graph:
@@ -67,11 +69,12 @@ def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Gr
     for key, values in numbers.items():
         name, kind = key.rsplit(".", 1)
         if name not in replaced:
-            replaced[name] = copy(graph.get_submodule(name))
-            replaced[name]._parameters = dict(replaced[name]._parameters)
+            replaced[name] = bare_copy(graph.get_submodule(name))
         numbers_of = replaced[name]._parameters
         numbers_of[kind] = None if values is None else nn.Parameter(values, requires_grad=False)
-    return graph.with_steps(replaced).eval().requires_grad_(False)
+    changed = graph.with_steps(replaced)
+    # To walk through all modules takes longer than to change them; what is emitted is at rest from the start.
+    return changed.eval().requires_grad_(False) if changed.training else changed
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ def is_rising(activation: nn.Module) -> bool:
 
 def unrolled(graph: Graph) -> Graph:
     """The same function with every convolution, activation and 2 x 2 maximum that allow it taken together."""
+    if not any(isinstance(module, nn.Conv2d) for module in graph.children()):
+        return graph
     steps = {step.name: step for step in graph.steps}
     instead: dict[str, str] = {}
     for step in graph.steps:

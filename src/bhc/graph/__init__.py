@@ -1,7 +1,7 @@
 """Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
 from bhc.graph.describe import describe, rebuild
-from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.graph import INPUT, Graph, Step, bare_copy
 from bhc.graph.inputs import find_features
 from bhc.graph.kinds import CONVOLUTIONS, KINDS, KINDS_BY_NAME, LAYERS, PRODUCTS, Kind, WeightedModule
 from bhc.graph.layers import Layer, find_layers
@@ -42,6 +42,7 @@ __all__ = [
     "Subsample",
     "Units",
     "WeightedModule",
+    "bare_copy",
     "conv_padding",
     "describe",
     "find_features",

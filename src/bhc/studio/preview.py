@@ -66,7 +66,7 @@ from bhc.training import TrainedModel
 POINTS = 13  # of a curve
 MOST_PLACES = 4096
 BINS = np.linspace(-12.0, 12.0, 49)
-CURVE_FLOPS = 2e9  # what all judging for one curve may cost
+CURVE_FLOPS = 1e9  # what all judging for one curve may cost
 LEAST_IMAGES = 50
 
 

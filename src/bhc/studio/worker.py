@@ -6,6 +6,7 @@ may be stopped at any moment and its request be given to the next.
 
 import gc
 import signal
+import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,11 +61,19 @@ def work(connection: Connection, run: Path) -> None:
         # What an emission leaves behind are few objects with much memory, of which the collector sees the number only:
         # it is called after each, and does not look at what was there before the first.
         gc.disable()
-        gc.freeze()
+        modules = _at_rest()
         while service is not None:
             task, arguments = connection.recv()
             connection.send(_outcome(service, task, arguments))
             gc.collect()
+            if len(sys.modules) > modules:  # a format was asked for the first time: what it imports is there to stay
+                modules = _at_rest()
+
+
+def _at_rest() -> int:
+    """Have the collector pass over all that is there; how many modules that are."""
+    gc.freeze()
+    return len(sys.modules)
 
 
 def _loaded(connection: Connection, run: Path) -> Service | None:

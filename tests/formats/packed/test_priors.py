@@ -10,12 +10,14 @@ from bhc.formats.packed.priors import (
     BIT,
     LARGEST_BELL,
     TOTAL,
+    USUAL_COUNT,
     WIDTHS,
     Bell,
     Bytes,
     Flat,
     Nibbles,
     StatedPrior,
+    _candidates,
     bell_curves,
     choose_prior,
     coding_cost,
@@ -224,3 +226,13 @@ def test_the_choice_is_the_same_everywhere() -> None:
     codes = np.array([int(x) for x in rng.integers(-3, 4, 200)] + [0] * 100, dtype=np.int32)
     assert choose_prior(codes) == choose_prior(codes.reshape(30, 10))
     assert choose_prior(np.array([0, 0, 1, -1, 0, 2, -2, 0, 0, 1])).to_list() == [0, -2, 5]
+
+
+@pytest.mark.parametrize("count", [2, 3, 17, USUAL_COUNT, USUAL_COUNT + 1, 300])
+def test_candidates_come_with_what_the_codes_cost_under_them(count: int) -> None:
+    counts = np.random.default_rng(count).integers(0, 50, count)
+    counts[[0, -1]] = 1
+    for _ in range(2):  # made, and remembered
+        offers = list(_candidates(-count // 2, counts))
+        assert {Flat, Bell, Nibbles, Bytes} <= {type(prior) for prior, _ in offers}
+        assert [cost for _, cost in offers] == [coding_cost(prior, counts) for prior, _ in offers]

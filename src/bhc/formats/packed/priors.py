@@ -14,7 +14,7 @@ whole numbers too, so every machine makes the same choice and thereby the same f
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import isqrt
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ ONE = 1 << 31  # the largest relative weight of a bell, and 1.0 as its factors c
 WIDTHS = 40  # of bells, from a quarter of a code to some two hundred codes
 LARGEST_BELL = 1 << 12
 BIT = 1 << 8  # costs are counted in 1/256 bit
+USUAL_COUNT, USUAL_BELLS = 64, 256  # codes of most layers; how many tables of bells for them are kept, 10 MB at most
 
 
 class Prior(ABC):
@@ -173,7 +174,7 @@ def choose_prior(codes: np.ndarray) -> StatedPrior:
     """The prior under which ``codes`` and the prior itself take the fewest bytes; the first of equals."""
     lowest = int(codes.min()) if codes.size else 0
     counts = np.bincount(codes.ravel().astype(np.int64) - lowest, minlength=1)
-    return min(_candidates(lowest, counts), key=lambda prior: coding_cost(prior, counts) + description_cost(prior))
+    return min(_candidates(lowest, counts), key=lambda offer: offer[1] + description_cost(offer[0]))[0]
 
 
 def coding_cost(prior: Prior, counts: np.ndarray) -> int:
@@ -195,9 +196,10 @@ def to_frequencies(weights: np.ndarray) -> np.ndarray:
     return rows.reshape(shares.shape)
 
 
-def _candidates(lowest: int, counts: np.ndarray) -> Iterator[StatedPrior]:
+def _candidates(lowest: int, counts: np.ndarray) -> Iterator[tuple[StatedPrior, int]]:
+    """Priors to choose from, each with what the codes cost under it."""
     count = len(counts)
-    yield Flat(lowest, count)
+    yield _offer(Flat(lowest, count), counts)
     if count == 1:
         return
     if count <= LARGEST_BELL:
@@ -208,15 +210,28 @@ def _candidates(lowest: int, counts: np.ndarray) -> Iterator[StatedPrior]:
     rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
     for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
         levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)
-        yield kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist()))
+        yield _offer(kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist())), counts)
 
 
-def _best_bell(lowest: int, counts: np.ndarray, centre: int) -> Bell:
+def _offer(prior: StatedPrior, counts: np.ndarray) -> tuple[StatedPrior, int]:
+    return prior, coding_cost(prior, counts)
+
+
+def _best_bell(lowest: int, counts: np.ndarray, centre: int) -> tuple[Bell, int]:
     """All shapes at once; they cost the same to describe."""
     count = len(counts)
-    curves = bell_curves(count)[:, np.abs(np.arange(count) - centre)]
-    costs = (counts * _bits_of(to_frequencies(curves))).sum(1)
-    return Bell(lowest, count, int(costs.argmin()), centre)
+    bits = (_usual_bell_bits if count <= USUAL_COUNT else _bell_bits)(count, centre)
+    costs = (counts * bits).sum(1)
+    shape = int(costs.argmin())
+    return Bell(lowest, count, shape, centre), int(costs[shape])
+
+
+def _bell_bits(count: int, centre: int) -> np.ndarray:  # (2 * WIDTHS, count)
+    """What each of ``count`` codes costs under every bell around ``centre``, in 1/256 bit."""
+    return _bits_of(to_frequencies(bell_curves(count)[:, np.abs(np.arange(count) - centre)]))
+
+
+_usual_bell_bits = lru_cache(USUAL_BELLS)(_bell_bits)
 
 
 def bell_curves(count: int) -> np.ndarray:  # (2 * WIDTHS, count or more)

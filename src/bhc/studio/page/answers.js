@@ -180,6 +180,8 @@ function inWords({ tailored, full }, truth, model) {
     const times = whole(full.flops / tailored.flops);
     said.push(`Both agree, with ${times} times fewer operations in the tailored one.`);
   }
+  if (tailored.outside === true) said.push("The tailored network flags it: not of its context.");
+  if (tailored.outside === false) said.push("The tailored network does not flag it.");
   if (truth !== null) said.push(`The picture is of class ${model.classes[truth]}.`);
   return said.join(" ");
 }

@@ -5,7 +5,7 @@ import { showProblem } from "./problems.js";
 import { service } from "./service.js";
 import { body } from "./state.js";
 
-const NAMES = { bhc: ".bhc", onnx: "ONNX", c: "C" };
+const NAMES = { bhc: ".bhc", onnx: "ONNX", c: "C", pt2: ".pt2" };
 
 /** A button for each form; `named` gives the stem of the file. */
 export function mountDownloads(model, asked, problem, named) {

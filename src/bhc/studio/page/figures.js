@@ -3,6 +3,12 @@
 import { h, write } from "./dom.js";
 import { bytes, milliseconds, percent, ratio, whole } from "./words.js";
 
+/** What was proved of the error on new data, or else the full network's. */
+function besideError({ error_before: before, guarantee }) {
+  if (guarantee === null) return before === null ? "" : `full network ${percent(before)}`;
+  return `proved: ≤ ${guarantee.max_error} %, ${Number((100 * guarantee.confidence).toPrecision(4))} % sure`;
+}
+
 /** One large number and five others, each with what it was before. */
 export function mountFigures(box, strip) {
   const large = h("strong");
@@ -17,7 +23,7 @@ export function mountFigures(box, strip) {
       const rows = [
         [bytes(report.file_bytes), `${ratio(report.file_ratio)} × smaller`],
         [whole(report.flops_after), `of ${whole(report.flops_before)}`],
-        [percent(report.error), report.error_before === null ? "" : `full network ${percent(report.error_before)}`],
+        [percent(report.error), besideError(report)],
         [`${ratio(report.bits_ratio)} ×`, "smaller, in bits"],
         [milliseconds(spent), "context to file"],
       ];

@@ -141,7 +141,13 @@ function sizeInWords({ model, layers, weights_before: weights, bytes_before: siz
 
 /** The figure of the network shown that a limit is about. */
 function figureOf(preview, name) {
-  const fields = { max_bytes: "file_bytes", max_flops: "flops_after", max_error: "error" };
+  const fields = {
+    max_bytes: "file_bytes",
+    max_flops: "flops_after",
+    max_error: "error",
+    max_ram_bytes: "ram_bytes",
+    max_latency_ms: "latency_ms",
+  };
   return preview?.report[fields[name]] || null;
 }
 

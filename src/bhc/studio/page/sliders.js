@@ -1,12 +1,13 @@
 // Budget and limits: numbers chosen by sliding.
 
 import { byId, h, set, write } from "./dom.js";
-import { LIMITS } from "./state.js";
+import { LIMITS, OPTIONS, canProve } from "./state.js";
 import { bytes, percent, short } from "./words.js";
 
 const FINENESS = 200; // places of a slider
 const LEAST = 100; // bytes or FLOPs
 const ERRORS = [0.05, 20]; // percent
+const LATENCIES = [0.01, 10]; // milliseconds
 
 /** The slider of a model that weighs size. */
 export function mountBudget(model, asked) {
@@ -32,8 +33,37 @@ export function mountLimits(model, asked, suggest) {
     max_bytes: { title: "File", label: "Most bytes of the file", ends: [LEAST, model.bytes_before], say: bytes },
     max_flops: { title: "FLOPs", label: "Most FLOPs", ends: [LEAST, model.flops_before], say: short },
     max_error: { title: "Validation error", label: "Highest validation error in percent", ends: ERRORS, say: percent },
+    max_ram_bytes: { title: "Memory in C", label: "Most bytes of the C form", ends: [LEAST, model.bytes_before], say: bytes },
+    max_latency_ms: { title: "Latency", label: "Longest latency in milliseconds", ends: LATENCIES, say: (ms) => `${ms} ms` },
   };
-  byId("limits").append(...LIMITS.map((name) => limit(name, kinds[name], asked, suggest)));
+  const options = {
+    confidence: { title: "Proved for new data", label: "Percent sure", unit: "% sure", usual: 0.95, fits: canProve },
+    flag_outside: { title: "Flag other inputs", label: "Percent of false alarms", unit: "% false", usual: 0.05 },
+  };
+  byId("limits").append(
+    ...LIMITS.map((name) => limit(name, kinds[name], asked, suggest)),
+    ...OPTIONS.map((name) => option(name, options[name], model, asked)),
+  );
+}
+
+/** A switch and a number in percent; there only where it `fits` what is asked. */
+function option(name, { title, label, unit, usual, fits = () => true }, model, asked) {
+  const box = h("input", { type: "checkbox", id: name });
+  const number = h("input", { type: "number", "aria-label": label, min: 0, max: 100, step: "any" });
+  const amount = h("span", { class: "amount" }, number, h("span", { class: "note" }, unit));
+  const head = h("div", { class: "head" }, h("label", { for: name }, box, h("span", {}, title)), amount);
+  const row = h("div", { class: "limit" }, head);
+  const choose = (value) => asked.change({ [name]: value });
+  box.addEventListener("change", () => choose(box.checked ? usual : null));
+  number.addEventListener("change", () => choose(number.value === "" ? null : Number(number.value) / 100));
+  asked.listen((request) => {
+    const value = request[name];
+    row.hidden = !fits(request, model);
+    box.checked = value !== null;
+    amount.hidden = value === null;
+    if (value !== null) number.value = String(Number((100 * value).toPrecision(6)));
+  });
+  return row;
 }
 
 function limit(name, { title, label, ends, say }, asked, suggest) {

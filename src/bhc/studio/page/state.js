@@ -1,14 +1,16 @@
 // What is asked for, as one value; kept in the fragment of the address, so that a link restores it.
 
-export const LIMITS = ["max_bytes", "max_flops", "max_error"];
+export const LIMITS = ["max_bytes", "max_flops", "max_error", "max_ram_bytes", "max_latency_ms"];
+export const OPTIONS = ["confidence", "flag_outside"]; // parts of one, kept whatever else is limited
+const NUMBERS = ["threshold", ...LIMITS, ...OPTIONS];
 export const MOST_PINS = 4;
 
 /** What the page asks for at first: two classes side by side, the run's own threshold, no limits. */
 export function initialRequest(model) {
   const middle = Math.min(3, Math.max(0, model.classes.length - 2));
   const classes = "classes" in model.conditions ? [middle, middle + 1] : model.classes.map((_, one) => one);
-  const limits = Object.fromEntries(LIMITS.map((name) => [name, null]));
-  return { classes, budget: model.budget?.default ?? 1, features: null, domain: null, threshold: null, ...limits };
+  const unsaid = Object.fromEntries(NUMBERS.map((name) => [name, null]));
+  return { classes, budget: model.budget?.default ?? 1, features: null, domain: null, ...unsaid };
 }
 
 /** The JSON the service takes: only conditions the model has, only limits that are set. */
@@ -20,8 +22,14 @@ export function body(request, model) {
   const missing = request.features !== null;
   if (has("features") && (missing || !model.optional)) asked.features = request.features ?? every(model);
   if (has("domain") && request.domain !== null) asked.domain = request.domain.token;
-  for (const name of ["threshold", ...LIMITS]) if (request[name] !== null) asked[name] = request[name];
+  for (const name of NUMBERS) if (request[name] !== null) asked[name] = request[name];
+  if (!canProve(request, model)) delete asked.confidence;
   return asked;
+}
+
+/** Whether there is something to be sure of, and images that could prove it. */
+export function canProve(request, model) {
+  return model.calibration_images > 0 && request.max_error !== null;
 }
 
 /** Whether something must be said that is not said yet: a model for domains alone needs one. */
@@ -67,7 +75,7 @@ export function toFragment(request, pins = []) {
   fields.set("budget", String(request.budget));
   if (request.features !== null) fields.set("features", packPlaces(request.features));
   if (request.domain !== null) fields.set("domain", `${request.domain.token}.${request.domain.name}`);
-  for (const name of ["threshold", ...LIMITS]) if (request[name] !== null) fields.set(name, String(request[name]));
+  for (const name of NUMBERS) if (request[name] !== null) fields.set(name, String(request[name]));
   for (const pin of pins) fields.append("pin", toFragment(pin));
   return fields.toString();
 }
@@ -93,7 +101,7 @@ function readRequest(fields, model) {
     const [token, ...name] = fields.get("domain").split(".");
     request.domain = { token, name: name.join(".") };
   }
-  for (const name of ["threshold", ...LIMITS]) request[name] = readNumber(fields, name);
+  for (const name of NUMBERS) request[name] = readNumber(fields, name);
   return request;
 }
 
