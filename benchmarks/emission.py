@@ -19,6 +19,7 @@ from bhc.emission import Cutter, make_plan
 from bhc.emission.generated import Generated
 from bhc.emission.plan import cut_all
 from bhc.emission.slim import Slimmer, assemble
+from bhc.emission.together import slim_many
 from bhc.hypernet import ConditionalNetwork
 
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
@@ -53,9 +54,7 @@ def emit(network: ConditionalNetwork, context: Context = CONTEXT) -> None:
 def weigh_many(network: ConditionalNetwork, contexts: list[Context]) -> None:
     """Masks and kept weights of all contexts."""
     generated = Generated.of(network, contexts)
-    slimmer = Slimmer(generated)
-    for place, plan in enumerate(cut_all(generated, THRESHOLD)):
-        slimmer.layers(plan, place)
+    slim_many(Slimmer(generated), cut_all(generated, THRESHOLD))
 
 
 @torch.no_grad()

@@ -62,34 +62,58 @@ class Slimmer:
     @torch.no_grad()
     def layers(self, plan: Plan, place: int = 0) -> tuple[SlimLayer, ...]:
         """Every layer of the context at ``place``, at its kept rows and columns."""
-        return tuple(self._layer(cut, index, place) for index, cut in enumerate(plan.layers))
+        return tuple(self.layer(cut, index, place) for index, cut in enumerate(plan.layers))
 
-    def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
+    def layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
+        """One of them."""
         vectors, rows, columns = self.generated.vectors[index], cut.kept_outputs, cut.columns
         mean = self.kept[index].mean(place, rows, columns)
         in_scale, out_scale = _at(vectors.in_scale, place, columns), _at(vectors.out_scale, place, rows)
-        bias = _at(vectors.bias, place, rows)
-        kernel = [1] * (mean.dim() - 2)
-        weight = mean
-        if in_scale is not None:
-            weight = weight * in_scale.view(-1, *kernel)
-        if out_scale is not None:
-            weight = weight * out_scale.view(-1, 1, *kernel)
-            bias = None if bias is None else bias * out_scale
+        weight, bias = _scaled(mean, _at(vectors.bias, place, rows), in_scale, out_scale)
         if cut.kept_weights is not None:
             weight = weight * cut.kept_weights
-        find_variance = partial(self._variance, cut, index, place, mean, in_scale, out_scale)
+        find_variance = partial(self.variance, cut, index, place, mean)
         return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), find_variance)
 
+    def scaled(self, index: int, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weights (K or 1, O', I', *kernel) and biases (K or 1, O') of one layer at the same units in all contexts."""
+        vectors = self.generated.vectors[index]
+        in_scale, out_scale = _among(vectors.in_scale, columns), _among(vectors.out_scale, rows)
+        return _scaled(self.kept[index].means(rows, columns), _among(vectors.bias, rows), in_scale, out_scale)
+
     @torch.no_grad()
-    def _variance(
-        self, cut: LayerPlan, index: int, place: int, mean: Tensor, in_scale: Tensor | None, out_scale: Tensor | None
-    ) -> Tensor:
-        rates, rows, columns = self.generated.rates[index], cut.kept_outputs, cut.columns
+    def variance(self, cut: LayerPlan, index: int, place: int, mean: Tensor | None = None) -> Tensor:
+        """Of the weights that stay of one layer; ``mean`` is theirs before scales, where it is known."""
+        vectors, rates = self.generated.vectors[index], self.generated.rates[index]
+        rows, columns = cut.kept_outputs, cut.columns
+        mean = self.kept[index].mean(place, rows, columns) if mean is None else mean
+        in_scale, out_scale = _at(vectors.in_scale, place, columns), _at(vectors.out_scale, place, rows)
         z, in_logvar = _with_logvar(in_scale, _at(rates.in_log_dropout, place, columns), columns)
         s, out_logvar = _with_logvar(out_scale, _at(rates.out_log_dropout, place, rows), rows)
         logvar = self.kept[index].logvar(place, rows, columns)
         return marginal_variance(mean[None], logvar[None], z, in_logvar, s, out_logvar)[0].cpu()
+
+
+def _scaled(
+    mean: Tensor,  # (..., O', I', *kernel)
+    bias: Tensor | None,  # (..., O')
+    in_scale: Tensor | None,  # (..., I' or 1)
+    out_scale: Tensor | None,  # (..., O')
+) -> tuple[Tensor, Tensor | None]:
+    """``mu_z mu_ij mu_s``, and the bias under the output scale."""
+    vectors = next((vector for vector in (in_scale, out_scale) if vector is not None), None)
+    kernel = () if vectors is None else (1,) * (mean.dim() - 1 - vectors.dim())
+    if in_scale is not None:
+        mean = mean * in_scale.view(*in_scale.shape[:-1], 1, -1, *kernel)
+    if out_scale is not None:
+        mean = mean * out_scale.view(*out_scale.shape, 1, *kernel)
+        bias = None if bias is None else bias * out_scale
+    return mean, bias
+
+
+def _among(values: Tensor | None, units: Tensor) -> Tensor | None:
+    """What every context has for some units; a convolution has one number for all of its input."""
+    return values if values is None or values.shape[1] == 1 else values.index_select(1, units)
 
 
 def _at(values: Tensor | None, place: int, units: Tensor) -> Tensor | None:

@@ -57,8 +57,12 @@ class KeptWeights(ABC):
         """The mean in the context at ``place``, (O', I', *kernel)."""
 
     @abstractmethod
+    def means(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The means in all contexts at the same outputs and inputs, (K or 1, O', I', *kernel)."""
+
+    @abstractmethod
     def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """The log-variance there."""
+        """The log-variance in the context at ``place``."""
 
 
 class GeneratorSpec(ABC):
@@ -151,6 +155,9 @@ class _KeptFull(KeptWeights):
     def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
         return self.head.mean_map.at(self.embedding[place], rows, columns)
 
+    def means(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return self.head.mean_map.at_all(self.embedding, rows, columns)
+
     def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
         logvar = self.head.logvar_map.at(self.embedding[place], rows, columns)
         return logvar if self.head.largest_std is None else clip_variance(logvar, self.head.largest_std)
@@ -184,6 +191,9 @@ class _KeptShared(KeptWeights):
 
     def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
         return at(self.head.shared_mean.offset, rows, columns)
+
+    def means(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_mean.offset, rows, columns)[None]
 
     def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
         return at(self.head.shared_logvar.offset, rows, columns)
@@ -222,6 +232,12 @@ class _KeptLowRank(_KeptShared):
         left = self.left[place].index_select(0, rows)
         right = self._right.index_select(0, columns).view(-1, self.head.rank)
         return torch.addmm(shared.flatten(1), left, right.mT).view(shared.shape)
+
+    def means(self, rows: Tensor, columns: Tensor) -> Tensor:
+        shared = super().means(rows, columns)
+        right = self._right.index_select(0, columns).view(-1, self.head.rank)
+        change = self.left.index_select(1, rows) @ right.mT
+        return shared + change.view(-1, *shared.shape[1:])
 
     @cached_property
     def _right(self) -> Tensor:  # (I, kernel area * R)

@@ -20,11 +20,19 @@ class Map(nn.Module):
 
     def at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (E,) -> (R, C, ...)
         """``forward(embedding[None])[0, rows][:, columns]``, computing only those entries."""
-        shape = self.offset.shape
-        places = (rows[:, None] * shape[1] + columns).flatten()
-        matrix = self.matrix.view(shape[0] * shape[1], -1).index_select(0, places)  # (R * C, kernel * E)
-        change = (matrix.view(-1, len(embedding)) @ embedding).view(len(rows), len(columns), *shape[2:])
-        return at(self.offset, rows, columns) + change
+        change = self._matrix_at(rows, columns) @ embedding
+        return at(self.offset, rows, columns) + change.view(len(rows), len(columns), *self.offset.shape[2:])
+
+    def at_all(self, embeddings: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (K, E) -> (K, R, C, ...)
+        """``forward(embeddings)[:, rows][:, :, columns]``, computing only those entries."""
+        offset = at(self.offset, rows, columns)
+        flat = F.linear(embeddings, self._matrix_at(rows, columns), offset.flatten())
+        return flat.view(-1, *offset.shape)
+
+    def _matrix_at(self, rows: Tensor, columns: Tensor) -> Tensor:  # (R * C * kernel, E)
+        outputs, inputs = self.offset.shape[:2]
+        places = (rows[:, None] * inputs + columns).flatten()
+        return self.matrix.view(outputs * inputs, -1).index_select(0, places).view(-1, self.matrix.shape[1])
 
 
 class Constant(nn.Module):

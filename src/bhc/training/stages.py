@@ -170,9 +170,7 @@ def draw_places(
     return batch, *draw.data.find(batch, examples, generator=draw.generator)
 
 
-def show(
-    network: ConditionalNetwork, draw: Draw, batch: ContextBatch, places: Tensor
-) -> tuple[ContextBatch, Tensor]:
+def show(network: ConditionalNetwork, draw: Draw, batch: ContextBatch, places: Tensor) -> tuple[ContextBatch, Tensor]:
     """The contexts with what is to be seen of their examples, and these as they are learned from, (K * B, ...)."""
     x = draw.data.images[places]
     batch = network.space.observe(batch, x.unflatten(0, (len(batch), -1)))
