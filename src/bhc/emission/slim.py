@@ -157,12 +157,12 @@ def _steps(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer])
             arriving, leaving = (network.units.carried[name] for name in (step.reads[0], step.name))
             yield Step(step.name, _narrower(step.module, alive[leaving], len(arriving)), reads)
             continue
-        index = _read_positions(layer.cut, plan.alive)
+        index = _read_positions(layer.cut, alive)
         if index is not None:
             yield Step(f"select_{step.name}", Select(index), reads)
             reads = (f"select_{step.name}",)
         yield Step(step.name, _smaller(layer), reads)
-        places = _written_places(layer.cut, plan.alive)
+        places = _written_places(layer.cut, alive)
         if places is not None:
             instead[step.name] = f"place_{step.name}"
             yield Step(instead[step.name], places, (step.name,))
@@ -187,24 +187,25 @@ def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
     return own_copy(module)
 
 
-def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
+def _read_positions(layer: LayerPlan, alive: np.ndarray) -> Tensor | None:
     """Which of the values that arrive this layer reads; None if it reads them all, or picks rows by itself."""
     if isinstance(layer.layer.module, Embed):
         return None
-    arriving = alive[layer.layer.reads.to(alive.device)]
-    is_read = torch.zeros_like(arriving)
-    is_read[layer.kept_inputs] = True
-    among = is_read[arriving]
-    return None if bool(among.all()) else among.nonzero().flatten().cpu()
+    among = _among_living(layer.layer.reads, layer.kept_inputs, alive)
+    return None if among.all() else torch.from_numpy(among.nonzero()[0])
 
 
-def _written_places(layer: LayerPlan, alive: Tensor) -> Place | None:
+def _written_places(layer: LayerPlan, alive: np.ndarray) -> Place | None:
     """Where among the units that live this layer's are; None if it writes them all."""
-    living = alive[layer.layer.writes.to(alive.device)]
-    is_written = torch.zeros_like(living)
-    is_written[layer.kept_outputs] = True
-    among = is_written[living]
-    return None if bool(among.all()) else Place(among.nonzero().flatten().cpu(), len(among))
+    among = _among_living(layer.layer.writes, layer.kept_outputs, alive)
+    return None if among.all() else Place(torch.from_numpy(among.nonzero()[0]), len(among))
+
+
+def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> np.ndarray:
+    """Of a layer's units those that live, and which of them it keeps; arrays, since there are many small steps."""
+    keeps = np.zeros(len(units), dtype=bool)
+    keeps[kept.cpu().numpy()] = True
+    return keeps[alive[units.cpu().numpy()]]
 
 
 def _smaller(layer: SlimLayer) -> nn.Module:
@@ -228,13 +229,15 @@ def _smaller(layer: SlimLayer) -> nn.Module:
 
 def own_copy(module: nn.Module) -> nn.Module:
     """A module once more, on the CPU, with numbers of its own: moving them must not move the model's."""
-    if [*module.children()]:
+    if module._modules:
         return copy.deepcopy(module).cpu()
     twin = _bare_copy(module)
-    for name, parameter in module.named_parameters():
-        twin._parameters[name] = nn.Parameter(parameter.detach().cpu().clone(), requires_grad=False)
-    for name, buffer in module.named_buffers():
-        twin._buffers[name] = buffer.cpu().clone()
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            twin._parameters[name] = nn.Parameter(parameter.detach().cpu().clone(), requires_grad=False)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            twin._buffers[name] = buffer.cpu().clone()
     return twin
 
 
@@ -244,6 +247,8 @@ def _bare_copy(module: nn.Module) -> nn.Module:
     A constructor would draw weights that are replaced at once, and a deep copy walk through everything: together they
     took most of the time of an emission.
     """
-    twin = copy.copy(module)
-    vars(twin).update({name: value.copy() for name, value in vars(module).items() if isinstance(value, dict)})
+    twin = module.__class__.__new__(module.__class__)
+    vars(twin).update(
+        {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
+    )
     return twin
