@@ -9,10 +9,11 @@ import torch
 import bhc
 from bhc.contexts import Context, all_subsets
 from bhc.data import DataSet
-from bhc.emission import Cutter
+from bhc.emission import Cutter, together
 from bhc.emission.generated import Generated
 from bhc.emission.plan import cut_all
 from bhc.emission.slim import Slimmer
+from bhc.emission.together import slim_many
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
@@ -127,6 +128,24 @@ def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pr
     ]
     contexts = [space.resolve(request) for request in asked]
     assert_batch_is_each_alone(model.network, contexts, threshold=-3.0)
+
+
+@pytest.mark.parametrize("numbers", [together.MOST_NUMBERS, 0], ids=["at once", "one by one"])
+@pytest.mark.parametrize("family", ["io-gnj", "sparse-vd"])
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
+def test_layers_of_all_contexts_are_those_of_each(
+    monkeypatch: pytest.MonkeyPatch, generator: bhc.ScalesOnly, family: str, numbers: int
+) -> None:
+    monkeypatch.setattr(together, "MOST_NUMBERS", numbers)
+    network = perturbed_network("lenet-5-caffe", generator, family=family)
+    generated = Generated.of(network, [Context(classes=classes) for classes in SUBSETS[5:25]])
+    plans, slimmer = cut_all(generated, 0.0), Slimmer(generated)
+    for place, (plan, layers) in enumerate(zip(plans, slim_many(slimmer, plans), strict=True)):
+        for one, other in zip(layers, slimmer.layers(plan, place), strict=True):
+            assert one.cut is other.cut
+            torch.testing.assert_close(one.weight, other.weight, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(one.variance, other.variance, rtol=1e-3, atol=1e-9)
+            torch.testing.assert_close(one.bias, other.bias)
 
 
 def assert_batch_is_each_alone(network: ConditionalNetwork, contexts: list[Context], *, threshold: float) -> None:

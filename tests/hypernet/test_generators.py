@@ -110,6 +110,17 @@ class TestEveryGenerator:
             given = head.kept(embedding).mean(1, rows, columns)
             torch.testing.assert_close(given, dense[rows][:, columns], rtol=1e-4, atol=1e-5)
 
+    def test_parts_of_all_means_are_those_of_each_context(self, spec, network):
+        model, batch = conditional(spec, network), pairs(2)
+        perturb_(model.hypernet)
+        embedding = model.hypernet.embedder(*PAIRS.encode(batch))
+        for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
+            rows, columns = torch.arange(0, layer.num_outputs, 2), torch.arange(0, layer.num_inputs, 3)
+            kept = head.kept(embedding)
+            means = kept.means(rows, columns)
+            for place, mean in enumerate(means.expand(2, *means.shape[1:])):
+                torch.testing.assert_close(mean, kept.mean(place, rows, columns), rtol=1e-4, atol=1e-5)
+
     @pytest.mark.parametrize("limit", [None, 0.02])
     def test_a_part_of_the_log_variance_is_the_same_part_of_the_dense_one(self, spec, network, limit):
         limits = (limit, *[None] * (len(posterior_layers(network)) - 1))

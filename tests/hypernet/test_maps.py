@@ -37,3 +37,9 @@ def test_the_tensor_a_map_starts_from_is_copied():
     for module in (Constant(value), Map(value, 7, Initial(), generator=seeded())):
         torch.nn.init.ones_(module.offset)
     assert torch.equal(value, torch.zeros(2, 3))
+
+
+def test_a_part_of_a_map_in_several_contexts_is_that_part_of_its_values():
+    map_, embeddings = random_map(5, 6, 2, 2), torch.randn(3, 7, generator=seeded(2))
+    rows, columns = torch.tensor([4, 0]), torch.tensor([1, 5, 2])
+    torch.testing.assert_close(map_.at_all(embeddings, rows, columns), map_(embeddings)[:, rows][:, :, columns])
