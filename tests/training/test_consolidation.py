@@ -92,9 +92,7 @@ def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_teacher_that_is_asked_once_for_each_image_says_the_same(
-    digits: DataSet, pretrained: torch.nn.Module
-) -> None:
+def test_a_teacher_that_is_asked_once_an_image_says_the_same(digits: DataSet, pretrained: torch.nn.Module) -> None:
     network = network_of(digits, pretrained)
     stage = bhc.Consolidate(thresholds=(0.0, 0.0), contexts=4, examples=8)
     stage.prepare_(network)
