@@ -90,3 +90,23 @@ def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend
         away = (of_teacher * (of_teacher / of_student).log()).sum()
         expected = expected + ((1 - teacher_weight) * entropy + teacher_weight * 9 * away) / 32
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_teacher_that_is_asked_once_an_image_says_the_same(digits: DataSet, pretrained: torch.nn.Module) -> None:
+    network = network_of(digits, pretrained)
+    stage = bhc.Consolidate(thresholds=(0.0, 0.0), contexts=4, examples=8)
+    stage.prepare_(network)
+    equipped = stage.equipped(network, draw_of(digits))
+    assert equipped.teacher is not None
+    torch.testing.assert_close(equipped.teacher, network.bayesian.plain(digits.train.images))
+    asked, remembered = (stage.loss(network, draw, DIALS).total for draw in (draw_of(digits), equipped))
+    torch.testing.assert_close(remembered, asked)
+
+
+@pytest.mark.parametrize("changed", ["blended", "augmented", "short"])
+def test_a_teacher_of_images_that_are_seldom_the_same_is_asked_in_each_step(
+    digits: DataSet, pretrained: torch.nn.Module, changed: str
+) -> None:
+    stage = bhc.Consolidate(steps=2 if changed == "short" else 3500, blended=0.5 if changed == "blended" else 0.0)
+    draw = replace(draw_of(digits), augment=bhc.data.Shift(padding=1) if changed == "augmented" else None)
+    assert stage.equipped(network_of(digits, pretrained), draw).teacher is None

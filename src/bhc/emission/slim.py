@@ -133,12 +133,12 @@ def _steps(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer])
             arriving, leaving = (network.units.carried[name] for name in (step.reads[0], step.name))
             yield Step(step.name, _narrower(step.module, alive[leaving], len(arriving)), reads)
             continue
-        index = _read_positions(layer.cut, plan.alive)
+        index = _read_positions(layer.cut, alive)
         if index is not None:
             yield Step(f"select_{step.name}", Select(index), reads)
             reads = (f"select_{step.name}",)
         yield Step(step.name, _smaller(layer), reads)
-        places = _written_places(layer.cut, plan.alive)
+        places = _written_places(layer.cut, alive)
         if places is not None:
             instead[step.name] = f"place_{step.name}"
             yield Step(instead[step.name], places, (step.name,))
@@ -163,24 +163,25 @@ def _narrower(module: nn.Module, kept: np.ndarray, arriving: int) -> nn.Module:
     return own_copy(module)
 
 
-def _read_positions(layer: LayerPlan, alive: Tensor) -> Tensor | None:
+def _read_positions(layer: LayerPlan, alive: np.ndarray) -> Tensor | None:
     """Which of the values that arrive this layer reads; None if it reads them all, or picks rows by itself."""
     if isinstance(layer.layer.module, Embed):
         return None
-    arriving = alive[layer.layer.reads.to(alive.device)]
-    is_read = torch.zeros_like(arriving)
-    is_read[layer.kept_inputs] = True
-    among = is_read[arriving]
-    return None if bool(among.all()) else among.nonzero().flatten().cpu()
+    among = _among_living(layer.layer.reads, layer.kept_inputs, alive)
+    return None if among.all() else torch.from_numpy(among.nonzero()[0])
 
 
-def _written_places(layer: LayerPlan, alive: Tensor) -> Place | None:
+def _written_places(layer: LayerPlan, alive: np.ndarray) -> Place | None:
     """Where among the units that live this layer's are; None if it writes them all."""
-    living = alive[layer.layer.writes.to(alive.device)]
-    is_written = torch.zeros_like(living)
-    is_written[layer.kept_outputs] = True
-    among = is_written[living]
-    return None if bool(among.all()) else Place(among.nonzero().flatten().cpu(), len(among))
+    among = _among_living(layer.layer.writes, layer.kept_outputs, alive)
+    return None if among.all() else Place(torch.from_numpy(among.nonzero()[0]), len(among))
+
+
+def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> np.ndarray:
+    """Of a layer's units those that live, and which of them it keeps; arrays, since there are many small steps."""
+    keeps = np.zeros(len(units), dtype=bool)
+    keeps[kept.cpu().numpy()] = True
+    return keeps[alive[units.cpu().numpy()]]
 
 
 def _smaller(layer: SlimLayer) -> nn.Module:

@@ -37,6 +37,8 @@ class Picked:
 class Lookup:
     """The operator of an embedding: ``W[:, word] z[word]`` at each token."""
 
+    has_parts = False
+
     def __init__(self, module: Embed) -> None:
         self.module = module
 

@@ -28,6 +28,10 @@ class Operator(Protocol):
     Before that inputs are multiplied by numbers of their units. What comes of that is for the operator alone to read.
     """
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether some of the inputs and outputs can be computed with as if the others were not there."""
+
     def only(self, h: Any, keep: Tensor) -> Any:
         """Inputs of units that their context keeps, (K, n); zero, whatever they were, for others."""
 
@@ -90,6 +94,8 @@ class _Dense:
 class Linear(_Dense):
     """``h W^T``."""
 
+    has_parts = True
+
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         if weight.base.shape[0] > 1 or variance.shape[0] > 1:
             return super().mean_and_variance(h, weight, variance)
@@ -140,6 +146,10 @@ class Convolution(_Dense):
         products, spread = ConvolvedMoments.apply(h, filters, variance, self._geometry)
         product, thin = products.split([len(shared), len(filters) - len(shared)], dim=1)
         return product + self._widen(thin, weight.left), spread
+
+    @property
+    def has_parts(self) -> bool:
+        return self.groups == 1
 
     @property
     def _geometry(self) -> dict[str, Any]:

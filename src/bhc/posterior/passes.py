@@ -6,6 +6,7 @@ from bhc.posterior.beliefs import LayerMean, LayerPosterior, WeightMean
 from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
 from bhc.posterior.operators import Operator, apply_mean
+from bhc.posterior.part import LayerPart
 from bhc.posterior.products import Sampled
 from bhc.posterior.scales import Scales
 from bhc.posterior.units import drawn, only, plus, times
@@ -49,7 +50,20 @@ def masked_pass(
     mean: LayerMean,
     mask: LayerMask,
 ) -> Tensor:  # (K * B, O, ...)
-    """The deterministic layer of Eq. 4: masks times means, the bias under the output's mask and scale."""
+    """The deterministic layer of Eq. 4: masks times means, the bias under the output's mask and scale.
+
+    On a CPU only the part is computed that any of the contexts keeps. Elsewhere a shape that follows from a mask would
+    have to be waited for in every step, and could not be captured.
+    """
+    if operator.has_parts and mask.keep_in.device.type == "cpu":
+        part = LayerPart.of(mask)
+        if part is not None:
+            narrow = _whole_pass(operator, part.read(h), part.mean(mean), part.mask(mask))
+            return part.written(narrow, mask.keep_out.shape[1])
+    return _whole_pass(operator, h, mean, mask)
+
+
+def _whole_pass(operator: Operator, h: Tensor, mean: LayerMean, mask: LayerMask) -> Tensor:
     inputs = mask.keep_in if mean.in_scale is None else mask.keep_in * mean.in_scale
     outputs = mask.keep_out if mean.out_scale is None else mask.keep_out * mean.out_scale
     weight = mean.weight if mask.keep_weight is None else WeightMean(mean.weight.dense() * mask.keep_weight)

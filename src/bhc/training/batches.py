@@ -31,19 +31,22 @@ class ClassIndex:
         self.by_source = None if split.sources is None else SourceIndex(split, num_classes, device=device)
 
     def draw(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Images (K * B, ...) and labels (K * B,), each context's classes at its rates, with replacement.
+        """Images (K * B, ...) and labels (K * B,), each context's classes at its rates, with replacement."""
+        places, labels = self.find(batch, examples, generator=generator)
+        return self.images[places], labels
+
+    def find(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:  # (K * B,)
+        """Places of such images in the training set, and their labels.
 
         Batch, generator and data are on one device, so that nothing is waited for.
         """
         if batch.source_rates is not None:
             if self.by_source is None:
                 raise BhcError("contexts are sources, and the training set does not say where its examples are from")
-            index, labels = self.by_source.draw(batch.class_rates, batch.source_rates, examples, generator=generator)
-            return self.images[index], labels
+            return self.by_source.draw(batch.class_rates, batch.source_rates, examples, generator=generator)
         labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=generator)
         places = torch.rand(labels.shape, generator=generator, device=generator.device) * self.counts[labels]
-        index = self._order[self._starts[labels] + places.long()].flatten()
-        return self.images[index], labels.flatten()
+        return self._order[self._starts[labels] + places.long()].flatten(), labels.flatten()
 
     def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
         """``|D_t|``: how many training examples belong to each context."""

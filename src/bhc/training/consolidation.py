@@ -12,7 +12,9 @@ from bhc.training import rates
 from bhc.training.batches import blend
 from bhc.training.evaluation import threshold_for
 from bhc.training.objective import distillation, restrict
-from bhc.training.stages import Dials, Draw, Loss, Stage, check_budget, check_numbers, draw_examples, groups
+from bhc.training.stages import Dials, Draw, Loss, Stage, check_budget, check_numbers, draw_places, groups, show
+
+CHUNK = 2048
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,22 @@ class Consolidate(Stage):
             network.hypernet.freeze_gates_()
         network.hypernet.freeze_variances_()
 
+    @torch.no_grad()
+    def equipped(self, network: ConditionalNetwork, draw: Draw) -> Draw:
+        """With the teacher's answers, where it is asked about the same images again and again."""
+        images = draw.data.images
+        if self.blended or draw.augment is not None or self.steps * self.contexts * self.examples < len(images):
+            return draw
+        return replace(draw, teacher=torch.cat([network.bayesian.plain(part) for part in images.split(CHUNK)]))
+
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         factors = rates.of_weights(network)
         others = 1 / rates.slowdown(network)  # nothing has a long way to go any more
         return groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
     def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
-        batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
+        batch, places, labels = draw_places(network, draw, self.contexts, self.examples, self.budget)
+        batch, x = show(network, draw, batch, places)
         assert self.ratios is None, "ratios are settled before the first step"
         low, high = self.thresholds or network.hypernet.family.thresholds
         threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
@@ -92,7 +103,7 @@ class Consolidate(Stage):
             x, labels = blend((x, labels[:, None] == every), self.contexts, part=self.blended, generator=draw.generator)
         logits = network.masked(x, batch, threshold=threshold)
         with torch.no_grad():
-            teacher = network.bayesian.plain(x)
+            teacher = network.bayesian.plain(x) if draw.teacher is None else draw.teacher[places]
         total = distillation(
             restrict(logits, batch.outputs),
             labels,

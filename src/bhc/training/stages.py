@@ -27,6 +27,7 @@ class Draw:
     generator: Generator  # of contexts and examples, on the device of the data
     noise: Noise
     augment: Augmentation | None = None
+    teacher: Tensor | None = None  # (n, C): what the pretrained network says of each training example
 
     @classmethod
     def of(
@@ -82,6 +83,10 @@ class Stage(ABC):
     @abstractmethod
     def prepare_(self, network: ConditionalNetwork) -> None:
         """Freeze or thaw what this stage needs; called once at its start, and again after a resume."""
+
+    def equipped(self, network: ConditionalNetwork, draw: Draw) -> Draw:
+        """What its steps draw from, with all that need not be worked out in each of them; called once, after that."""
+        return draw
 
     @abstractmethod
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
@@ -151,11 +156,22 @@ def draw_examples(
     network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
 ) -> tuple[ContextBatch, Tensor, Tensor]:
     """Contexts, their examples (K * B, ...) and labels, all on the network's device."""
+    batch, places, labels = draw_places(network, draw, contexts, examples, budget)
+    return *show(network, draw, batch, places), labels
+
+
+def draw_places(
+    network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
+) -> tuple[ContextBatch, Tensor, Tensor]:
+    """Contexts, places of their examples in the training set, and labels, (K * B,) each."""
     batch = network.space.sample(contexts, network.num_classes, generator=draw.generator)
     if budget is not None:
         batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.generator.device))
-    x, labels = draw.data.draw(batch, examples, generator=draw.generator)
-    batch = network.space.observe(batch, x.reshape(contexts, examples, *x.shape[1:]))
-    if draw.augment is not None:
-        x = draw.augment(x, generator=draw.generator)
-    return batch, x, labels
+    return batch, *draw.data.find(batch, examples, generator=draw.generator)
+
+
+def show(network: ConditionalNetwork, draw: Draw, batch: ContextBatch, places: Tensor) -> tuple[ContextBatch, Tensor]:
+    """The contexts with what is to be seen of their examples, and these as they are learned from, (K * B, ...)."""
+    x = draw.data.images[places]
+    batch = network.space.observe(batch, x.unflatten(0, (len(batch), -1)))
+    return batch, x if draw.augment is None else draw.augment(x, generator=draw.generator)

@@ -81,6 +81,8 @@ class TrainingStep:
         precision: torch.dtype | None = None,
         team: Team = ALONE,
     ) -> None:
+        with network.computing_in(precision):
+            draw = stage.equipped(network, draw)
         self.stage, self.network, self.draw, self.precision = stage, network, draw, precision
         self._first = first
         device = network.device
