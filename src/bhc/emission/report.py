@@ -115,7 +115,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """All fields, ratios and notes as plain data."""
         derived = ("pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        stored = {field.name: getattr(self, field.name) for field in fields(self)}
+        stored |= {"context": dict(self.context), "guarantee": self.guarantee and asdict(self.guarantee)}
+        return stored | {name: getattr(self, name) for name in derived}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Report":
