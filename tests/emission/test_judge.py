@@ -2,15 +2,24 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission.judge import CHUNK, HARD_IMAGES, Judge, logits_of
-from bhc.graph import Graph
+from bhc.graph import Graph, Select
+from bhc.models import Normalise
 from bhc.training import TrainedModel
 
 TEN = tuple(range(10))
+
+
+class Spectrum(nn.Module):
+    """Something that is worked out of all inputs together, without weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft(x.flatten(1)).abs()
 
 
 def judge_of(model: bhc.Compressor, classes: tuple[int, ...] = TEN) -> Judge:
@@ -207,3 +216,23 @@ def test_pixels_picked_before_normalising_give_the_same_bits(quick_model: bhc.Co
     with torch.no_grad():
         expected = torch.cat([graph(part) for part in images.split(CHUNK)])
     assert torch.equal(logits_of(graph, images), expected)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [[], [nn.Flatten()], [nn.Flatten(), nn.ReLU()], [nn.AvgPool2d(1), nn.Flatten()], [Spectrum()]],
+    ids=lambda steps: "-".join(type(step).__name__ for step in steps) or "nothing",
+)
+@pytest.mark.parametrize("first", [Normalise(100.0, 50.0), Normalise([90.0, 110.0], [50.0, 60.0])], ids=["one", "two"])
+def test_inputs_that_are_picked_late_are_judged_as_the_network_sees_them(
+    first: Normalise, between: list[nn.Module]
+) -> None:
+    images = torch.randint(0, 256, (20, 2, 3, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    arriving = first(images[:1])
+    for step in between:
+        arriving = step(arriving)
+    picked = Select(torch.tensor([1] if arriving.dim() > 2 else [2, 5, 7, 11]))
+    last = nn.Linear(picked(arriving).flatten(1).shape[1], 4)
+    steps = [first, *between, picked, nn.Flatten(), last]
+    graph = Graph.chain((f"step{place}", step) for place, step in enumerate(steps)).eval()
+    torch.testing.assert_close(logits_of(graph, images), graph(images))

@@ -181,8 +181,9 @@ def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
 
 
 def _picks_before(first: nn.Module, rest: list[nn.Module]) -> bool:
-    """Whether inputs may be picked before they are normalised: all of them alike, and not all are read."""
-    return isinstance(first, Normalise) and not first.mean.dim() and any(isinstance(step, Select) for step in rest)
+    """Whether inputs may be picked before they are normalised: all are normalised alike, and nothing but picked."""
+    alike = isinstance(first, Normalise) and not first.mean.dim()
+    return alike and Select in map(type, rest) and all(isinstance(step, Select | nn.Flatten) for step in rest)
 
 
 def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
