@@ -104,10 +104,12 @@ class Bench:
         generator: GeneratorSpec | None = None,
         family: str | None = None,
         calibration: int | None = None,
+        taught: DataSet | None = None,
     ) -> bhc.Compressor:
         """The model of a name: as it was trained before, from where that was interrupted, or anew.
 
-        The last ``calibration`` training images are kept from all training, that of the pretrained network too.
+        The last ``calibration`` training images are kept from all training, that of the pretrained network too. With
+        ``taught`` it learns from this data set, and only the pretrained network from the bench's own.
         """
         folder = self.runs / f"{self.config.name}-seed{self.seed}" / name
         run, recipe = RunFolder(folder), recipe or self.config.recipe()
@@ -127,8 +129,8 @@ class Bench:
             return model
         return bhc.fit(
             untrained,
-            dataset.train,
-            dataset.validation,
+            (taught or dataset).train,
+            (taught or dataset).validation,
             calibration_set=held_out,
             recipe=recipe,
             run=folder,

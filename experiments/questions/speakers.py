@@ -7,7 +7,7 @@ import torch
 
 import bhc
 from bhc.contexts import ContextBatch, Spectrum
-from bhc.data import DataSet, Split
+from bhc.data import DataSet, Split, with_voices
 from bhc.training.evaluation import threshold_for
 from questions.bench import Bench, most_accurate, thresholds_of
 
@@ -21,10 +21,10 @@ def answer(bench: Bench) -> dict[str, Any]:
 
 
 def space_of(dataset: DataSet) -> bhc.InputDomains:
-    """Domains of one speaker or two, told by how a voice sounds."""
+    """Domains of one voice, told by how it sounds."""
     return bhc.InputDomains(
         dataset.image_shape,
-        bhc.RandomSubsets((1, 2)),
+        bhc.RandomSubsets((1,)),
         dataset.full_scale,
         summary=Spectrum(),
         num_sources=len(dataset.source_names),
@@ -33,11 +33,12 @@ def space_of(dataset: DataSet) -> bhc.InputDomains:
 
 def _speaker(bench: Bench, name: str) -> dict[str, Any]:
     dataset, new = bench.dataset.without_source(name)
-    known = replace(bench, dataset=dataset)
-    told = known.train(f"{name}-told", space_of(dataset))
+    known, voices = replace(bench, dataset=dataset), with_voices(dataset, bench.config.asked["speeds"])
+    told = known.train(f"{name}-told", space_of(voices), taught=voices)
     learn = bhc.Learn(**bench.config.learn)
     size = {"contexts": 1, "examples": learn.contexts * learn.examples}
-    untold = known.train(f"{name}-untold", bhc.SingleContext(), recipe=bench.config.recipe(**size))
+    recipe = bench.config.recipe(**size)
+    untold = known.train(f"{name}-untold", bhc.SingleContext(), recipe=recipe, taught=voices)
     cases = [
         ({"domain": dataset.train.from_sources([source]).images}, dataset.validation.from_sources([source]))
         for source in range(len(dataset.source_names))

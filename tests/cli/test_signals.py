@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bhc.cli import app
+from tests.cli.test_commands import refused
 from tests.data.tiny_signals import fill_wavs, publish, recordings
 
 
@@ -30,7 +31,7 @@ def test_a_speaker_who_was_left_out_is_emitted_from_a_folder_of_recordings(data:
     common = ("--model", "speech-cnn", "--data", "fsdd", "--data-dir", data, "--leave-out", "bob")
     run("pretrain", *common, "--epochs", 2, "--out", tmp_path / "weights.safetensors")
     run(*short("train", *common, "--weights", tmp_path / "weights.safetensors", "--context", "domain", "--augment"),
-        "--out", tmp_path / "run")  # fmt: skip
+        "--speeds", "0.9,1.1", "--out", tmp_path / "run")  # fmt: skip
     voice = {name: samples for name, samples in recordings().items() if "_bob_" in name and name.endswith("1")}
     fill_wavs(tmp_path / "voice", voice)
     report = json.loads(
@@ -74,3 +75,23 @@ def test_silence_in_a_folder_of_recordings(data: Path, tmp_path: Path) -> None:
     fill_wavs(tmp_path / "voice", {"a": np.zeros(900, dtype=np.int16)})
     refused = CliRunner().invoke(app, ["compress", str(tmp_path / "run"), "--domain", str(tmp_path / "voice")])
     assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--speeds", "fast"), "cannot read the speeds 'fast'"),
+        (("--speeds", "1"), "speeds of [1.0]"),
+        (("--speeds", "0.9", "--data", "trec", "--model", "text-cnn"), "trec does not say who speaks"),
+    ],
+)
+def test_speeds_that_make_no_voices_are_refused(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    common = ("--model", "speech-cnn", "--data", "fsdd", "--data-dir", data, "--out", tmp_path / "run")
+    refused(monkeypatch, capsys, message, "train", *common, *options)

@@ -29,7 +29,11 @@ steps = 3
 thresholds = [-3.0, 1.0]
 """
 ASKED = {
-    "speakers": ("speech-cnn", "fsdd", f"speakers = {json.dumps(LEFT_OUT)}\nrecordings = 20\nratio = 1.2"),
+    "speakers": (
+        "speech-cnn",
+        "fsdd",
+        f"speakers = {json.dumps(LEFT_OUT)}\nrecordings = 20\nspeeds = [0.9]\nratio = 1.2",
+    ),
     "vocabulary": ("text-cnn", "trec", "part = 0.6\nembedding_ratio = 1.2"),
 }
 

@@ -127,6 +127,9 @@ def train_command(
         ),
     ] = False,
     leave_out: LeaveOut = None,
+    speeds: Annotated[
+        str | None, typer.Option(help="Learn from recordings at such speeds too, as voices of their own: 0.8,1.25.")
+    ] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Products in bfloat16: faster on a GPU.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     devices: Annotated[
@@ -160,6 +163,8 @@ def train_command(
     held_out = None
     if calibration is not None:
         dataset, held_out = dataset.held_out(calibration)
+    if speeds is not None:
+        dataset = datasets.with_voices(dataset, _speeds(speeds))
     kinds = _spaces(dataset, _sampler(sizes, dataset.num_classes), concentration, two_stage=two_stage)
     space = make_space(context, kinds, missing=missing)
     if weights is None:
@@ -337,6 +342,13 @@ def _sizes(text: str) -> Sequence[int] | str:
         raise BhcError(
             f"cannot read the subsets {text!r}", hint="'pairs', 'all', or sizes such as '2,3' or '1-5'"
         ) from None
+
+
+def _speeds(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise BhcError(f"cannot read the speeds {text!r}", hint="numbers around 1, such as 0.8,1.25") from None
 
 
 def _sampler(sizes: Sequence[int] | str, num_classes: int) -> SubsetSampler:

@@ -6,6 +6,7 @@ from bhc.data.dataset import DataSet, Split
 from bhc.data.loading import load
 from bhc.data.sound import read_recordings, recordings_in
 from bhc.data.vocabulary import PADDING, UNKNOWN, Vocabulary
+from bhc.data.voices import with_voices
 
 __all__ = [
     "NAMES",
@@ -23,4 +24,5 @@ __all__ = [
     "load",
     "read_recordings",
     "recordings_in",
+    "with_voices",
 ]
