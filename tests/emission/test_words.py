@@ -155,6 +155,15 @@ def test_numbers_that_stand_for_no_word_are_refused(trained: Path) -> None:
             small.predict(x)
 
 
+@pytest.mark.parametrize("number", [-1, WORDS])
+def test_they_are_refused_before_training_too(number: int) -> None:
+    good, bad = Split(texts(), torch.arange(30) % CLASSES), Split(texts(), torch.arange(30) % CLASSES)
+    bad.images[3, 2] = number
+    for splits in ((good, bad), (bad, good)):
+        with pytest.raises(bhc.BhcError, match=f"the number {number} stands for no word"):
+            bhc.fit(wrapped(bhc.ClassSubsets(CLASSES)), *splits, recipe=(bhc.Learn(steps=1),), progress=Silent())
+
+
 def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
     labels = torch.arange(30) % CLASSES
     other = Vocabulary(("a", "b"), LENGTH)

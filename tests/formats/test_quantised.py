@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from bhc.formats import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, with_numbers
+from bhc.formats import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, onnx_bytes, with_numbers
 from bhc.formats.quantised import LARGEST_CODE, SIGNIFICANT_BITS, round_step
 from bhc.graph import CONVOLUTIONS, LAYERS, Add, Embed, Graph, passages
 
@@ -211,3 +211,10 @@ def test_floats_have_32_bits() -> None:
     chain, shape = graph_of("one-layer")
     (layer,) = QuantisedNetwork(chain, shape, (0, 1, 2)).layers
     assert (layer.bits, layer.weight, layer.bias) == (32, None, None)
+
+
+def test_numbers_that_could_learn_no_longer_do() -> None:
+    graph = Graph.chain([("flat", nn.Flatten()), ("a", nn.Linear(8, 4))]).eval()
+    network = QuantisedNetwork.build(graph, weights={}, biases={}, input_shape=(8,), labels=(0, 1, 2, 3))
+    assert not any(parameter.requires_grad for parameter in network.graph.parameters())
+    assert onnx_bytes(network)

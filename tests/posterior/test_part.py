@@ -41,6 +41,17 @@ def test_of_a_layer_that_is_kept_whole_there_is_none():
     assert LayerPart.of(LayerMask(everything, everything, torch.zeros(2).bool())) is None
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_where_nothing_is_kept_outputs_are_zero(layer):
+    operator, shape, example = LAYERS[layer]
+    mean = random_posterior(shape, weights="shared").mean
+    for keep_in, keep_out in ((KEEP_IN & False, KEEP_OUT), (KEEP_IN, KEEP_OUT & False)):
+        mask = LayerMask(keep_in, keep_out, torch.zeros(2).bool())
+        given = masked_pass(operator, normals(6, *example), mean, mask)
+        torch.testing.assert_close(given, _whole_pass(operator, normals(6, *example), mean, mask))
+        assert not given[:, ~keep_out.any(0)].any()
+
+
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("single", [False, True], ids=["units", "single weights"])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 STEPS = 20
 LEARN = bhc.Learn(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
-CONSOLIDATE = bhc.Consolidate(steps=STEPS, contexts=4, examples=8)
+CONSOLIDATE = bhc.Consolidate(steps=STEPS, contexts=8, examples=8)  # enough for a teacher that is asked once
 BLENDED = replace(CONSOLIDATE, blended=0.5)
 NARROW = bhc.Narrow(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
 

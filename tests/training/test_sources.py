@@ -31,8 +31,9 @@ def test_examples_are_drawn_of_the_sources_and_classes_that_are_asked_for() -> N
     rates = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     classes = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
     batch = replace(batch, source_rates=rates, class_rates=classes)
-    images, labels = index.draw(batch, 200, generator=torch.Generator().manual_seed(0))
-    loud = images.float().abs().amax((1, 2)) > 6_000
+    places, labels = index.draw(batch, 200, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(data.labels[places], labels)
+    loud = data.images[places].float().abs().amax((1, 2)) > 6_000
     assert loud[:200].all()
     assert 70 < int(loud[200:].sum()) < 130
     assert set(labels[:200].tolist()) == {0, 1}

@@ -84,7 +84,9 @@ class Compressed:
                 f"inputs of shape {tuple(x.shape)}",
                 hint=f"this network takes a batch of shape (n, {', '.join(map(str, self.input_shape))})",
             )
-        self._check_words(x)
+        for step in self.network.graph.steps:
+            if isinstance(step.module, Embed):
+                step.module.check_words(x)
         logits = self.network.graph(x)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
@@ -93,17 +95,6 @@ class Compressed:
             return Prediction(labels, probabilities, self.classes, outside_score(logits))
         scores, flags = self.alarm.score(logits), self.alarm.flags(logits)
         return Prediction(labels, probabilities, self.classes, scores, flags)
-
-    def _check_words(self, x: Tensor) -> None:
-        """Raise where a number stands for no word: a negative one would pick a row from the end."""
-        for step in self.network.graph.steps:
-            if isinstance(step.module, Embed):
-                wrong = x[(x < 0) | (x >= step.module.count)]
-                if len(wrong):
-                    raise BhcError(
-                        f"the number {wrong[0]:g} stands for no word; there are {step.module.count:,}",
-                        hint="make inputs with the vocabulary of the run: model.vocabulary.encode(texts)",
-                    )
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
         """Write a packed ``.bhc`` file in one step, once it was found to read back."""

@@ -73,8 +73,9 @@ def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Gr
         numbers_of = replaced[name]._parameters
         numbers_of[kind] = None if values is None else nn.Parameter(values, requires_grad=False)
     changed = graph.with_steps(replaced)
-    # To walk through all modules takes longer than to change them; what is emitted is at rest from the start.
-    return changed.eval().requires_grad_(False) if changed.training else changed
+    # To put all modules to rest takes longer than to change some; what is emitted is at rest from the start.
+    at_rest = not changed.training and not any(parameter.requires_grad for parameter in changed.parameters())
+    return changed if at_rest else changed.eval().requires_grad_(False)
 
 
 @dataclass(frozen=True)

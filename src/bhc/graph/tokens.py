@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bhc.errors import BhcError
+
 
 class Embed(nn.Module):
     """``nn.Embedding`` with channels first: (N, T) whole numbers under ``count`` -> (N, C, T).
@@ -55,8 +57,20 @@ class Embed(nn.Module):
         self.index[words] = torch.arange(self.rows, device=self.index.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = F.embedding(x.long(), self.index[:, None])[..., 0]  # in brackets a number under zero would do too
-        return F.embedding(rows, F.pad(self.weight, (0, 1)).mT).mT
+        return F.embedding(self.rows_of(x), F.pad(self.weight, (0, 1)).mT).mT
+
+    def check_words(self, x: Tensor) -> None:
+        """Raise where a number stands for no word."""
+        wrong = x[(x < 0) | (x >= self.count)]
+        if len(wrong):
+            raise BhcError(
+                f"the number {wrong[0]:g} stands for no word; there are {self.count:,}",
+                hint="make inputs with the vocabulary of the run: model.vocabulary.encode(texts)",
+            )
+
+    def rows_of(self, x: Tensor) -> Tensor:
+        """The row of each word, ``rows`` for those that have none. In brackets a number under zero would do too."""
+        return F.embedding(x.long(), self.index[:, None])[..., 0]
 
     def extra_repr(self) -> str:
         return f"{self.rows} of {self.count} words, {self.channels}"

@@ -79,6 +79,6 @@ class Lookup:
     def _picked(self, h: "Tensor | Picked") -> Picked:
         if isinstance(h, Picked):
             return h
-        places = self.module.index[h.long()]
+        places = self.module.rows_of(h)
         there = places < self.module.rows
         return Picked(places.clamp(max=self.module.rows - 1), there.to(self.module.weight.dtype))

@@ -24,10 +24,10 @@ class LayerPart:
 
     @classmethod
     def of(cls, mask: LayerMask) -> "LayerPart | None":
-        """What is used under a mask; None where that is about everything."""
+        """What is used under a mask; None where that is about everything, or nothing."""
         part = cls(*(keep.any(0).nonzero().flatten() for keep in (mask.keep_out, mask.keep_in)))
         whole = mask.keep_out.shape[1] * mask.keep_in.shape[1]
-        return part if len(part.outputs) * len(part.inputs) < WORTH * whole else None
+        return part if 0 < len(part.outputs) * len(part.inputs) < WORTH * whole else None
 
     def read(self, h: Tensor) -> Tensor:  # (K * B, I', ...)
         """The inputs that are used."""

@@ -31,12 +31,7 @@ class ClassIndex:
         self.by_source = None if split.sources is None else SourceIndex(split, num_classes, device=device)
 
     def draw(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Images (K * B, ...) and labels (K * B,), each context's classes at its rates, with replacement."""
-        places, labels = self.find(batch, examples, generator=generator)
-        return self.images[places], labels
-
-    def find(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:  # (K * B,)
-        """Places of such images in the training set, and their labels.
+        """Places of images and their labels, (K * B,) each: each context's classes at its rates, with replacement.
 
         Batch, generator and data are on one device, so that nothing is waited for.
         """

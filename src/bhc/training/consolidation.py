@@ -83,9 +83,13 @@ class Consolidate(Stage):
     def equipped(self, network: ConditionalNetwork, draw: Draw) -> Draw:
         """With the teacher's answers, where it is asked about the same images again and again."""
         images = draw.data.images
-        if self.blended or draw.augment is not None or self.steps * self.contexts * self.examples < len(images):
+        altered = self.blended > 0 or draw.augment is not None
+        if altered or not self._taught(network) or self.steps * self.contexts * self.examples < len(images):
             return draw
         return replace(draw, teacher=torch.cat([network.bayesian.plain(part) for part in images.split(CHUNK)]))
+
+    def _taught(self, network: ConditionalNetwork) -> bool:
+        return network.pretrained and self.teacher_weight > 0
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         factors = rates.of_weights(network)
@@ -108,7 +112,7 @@ class Consolidate(Stage):
             restrict(logits, batch.outputs),
             labels,
             restrict(teacher, batch.outputs),
-            teacher_weight=self.teacher_weight if network.pretrained else 0.0,
+            teacher_weight=self.teacher_weight if self._taught(network) else 0.0,
             temperature=self.temperature,
         )
         return Loss(total, {"distillation": total})

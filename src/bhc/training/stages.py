@@ -167,7 +167,7 @@ def draw_places(
     batch = network.space.sample(contexts, network.num_classes, generator=draw.generator)
     if budget is not None:
         batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.generator.device))
-    return batch, *draw.data.find(batch, examples, generator=draw.generator)
+    return batch, *draw.data.draw(batch, examples, generator=draw.generator)
 
 
 def show(network: ConditionalNetwork, draw: Draw, batch: ContextBatch, places: Tensor) -> tuple[ContextBatch, Tensor]:

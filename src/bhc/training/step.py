@@ -167,7 +167,7 @@ class CapturedStep(TrainingStep):
         try:
             for generator in generators:
                 graph.register_generator_state(generator)
-            # What other threads of a program do on the GPU meanwhile is no part of it.
+            # What other threads do on the GPU meanwhile is no part of it, unless they capture too: then one falls back.
             with torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
                 self._terms = self._run()
         except RuntimeError as error:
