@@ -34,6 +34,7 @@ bench: .venv/.installed
 # leaves them; others: make benchmarks RUNS="one two". On an idle machine.
 RUNS ?= $(wildcard experiments/runs/lenet-*-bhc-cy-seed6)
 benchmarks: .venv/.installed-benchmarks bench
+	$(BIN)/python benchmarks/deep_emission.py
 	$(BIN)/python benchmarks/growth.py
 ifeq ($(strip $(RUNS)),)
 	@echo "no trained runs: new_context, inference, packing and agreement are left out (make benchmarks RUNS=...)"

@@ -36,11 +36,11 @@ def pruned_network(name: str, generator: bhc.ScalesOnly) -> ConditionalNetwork:
 
 
 @torch.no_grad()
-def prune_(network: ConditionalNetwork) -> None:
-    """Leave a quarter of the scales under the threshold."""
+def prune_(network: ConditionalNetwork, *, kept: float = KEPT) -> None:
+    """Leave a part of the scales under the threshold."""
     rng = torch.Generator().manual_seed(0)
     offset = network.hypernet.vectors.logvar_map.offset
-    offset.copy_(torch.where(torch.rand(offset.shape, generator=rng) < KEPT, -6.0, 6.0))
+    offset.copy_(torch.where(torch.rand(offset.shape, generator=rng) < kept, -6.0, 6.0))
 
 
 def emit(network: ConditionalNetwork, context: Context = CONTEXT) -> None:

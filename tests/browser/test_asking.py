@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from playwright.sync_api import Request, Route, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 import bhc
 from bhc.data import DataSet
@@ -82,6 +82,12 @@ def test_the_budget_slides(visit: Visits, address: str) -> None:
     expect(visitor.page.locator("#budget output")).to_have_text("0.05")
 
 
+def enter(page: Page, label: str, number: int) -> None:
+    box = page.get_by_role("spinbutton", name=label)
+    box.fill(str(number))
+    box.press("Enter")
+
+
 @pytest.mark.parametrize(
     ("name", "label", "given", "field"),
     [
@@ -99,9 +105,7 @@ def test_limits_are_asked_for_and_kept(
     page = visitor.page
     page.get_by_role("checkbox", name=name).check()
     assert field in last_asked(visitor)
-    number = page.get_by_role("spinbutton", name=label)
-    number.fill(str(given))
-    number.press("Enter")
+    enter(page, label, given)
     assert last_asked(visitor)[field] == given
     kept = answer_to(visitor.asked("/v1/previews")[-1])["report"]
     measured = {
@@ -124,14 +128,10 @@ def test_an_error_is_proved_where_there_is_one_to_prove(visit: Visits, address: 
     proved = page.get_by_role("checkbox", name="Proved for new data")
     expect(proved).to_be_hidden()
     page.get_by_role("checkbox", name="Validation error at most").check()
-    number = page.get_by_role("spinbutton", name="Highest validation error in percent")
-    number.fill("60")
-    number.press("Enter")
+    enter(page, "Highest validation error in percent", 60)
     proved.check()
     assert last_asked(visitor)["confidence"] == 0.95
-    sure = page.get_by_role("spinbutton", name="Percent sure")
-    sure.fill("90")
-    sure.press("Enter")
+    enter(page, "Percent sure", 90)
     assert last_asked(visitor)["confidence"] == 0.9
     expect(page.locator(".figures")).to_contain_text("proved: ≤ 60 %, 90 % sure")
     guarantee = answer_to(visitor.asked("/v1/previews")[-1])["report"]["guarantee"]
@@ -146,9 +146,7 @@ def test_inputs_outside_the_context_are_flagged(visit: Visits, address: str) -> 
     flags = page.get_by_role("checkbox", name="Flag other inputs")
     flags.check()
     assert last_asked(visitor)["flag_outside"] == 0.05
-    rate = page.get_by_role("spinbutton", name="Percent of false alarms")
-    rate.fill("20")
-    rate.press("Enter")
+    enter(page, "Percent of false alarms", 20)
     assert last_asked(visitor)["flag_outside"] == 0.2
     page.locator(".thumb").first.click()
     expect(page.locator(".verdict")).to_contain_text(re.compile("flags it|does not flag it"))

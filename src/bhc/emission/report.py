@@ -1,6 +1,7 @@
 """What came out, in numbers and in words."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -116,7 +117,7 @@ class Report:
         """All fields, ratios and notes as plain data."""
         derived = ("pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
         stored = {field.name: getattr(self, field.name) for field in fields(self)}
-        stored |= {"context": dict(self.context), "guarantee": self.guarantee and asdict(self.guarantee)}
+        stored |= {"context": deepcopy(self.context), "guarantee": self.guarantee and asdict(self.guarantee)}
         return stored | {name: getattr(self, name) for name in derived}
 
     @classmethod
