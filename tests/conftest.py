@@ -13,6 +13,13 @@ from bhc.training import Pretraining, Silent, pretrain
 # Everything here is small: two threads would mostly wait for each other.
 torch.set_num_threads(1)
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Networks whose weights a test leaves to chance are the same ones each time, whatever ran before."""
+    torch.manual_seed(0)
+
+
 QUICK = (
     bhc.Learn(steps=60, kl_weight=0.1, contexts=8, examples=8),
     bhc.Consolidate(steps=30, contexts=8, examples=8),
