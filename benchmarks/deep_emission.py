@@ -4,12 +4,16 @@
 
 Scales are set so that about one unit in eight stays, as training for pairs of classes leaves it. A file is made twice:
 from a model without validation images, and from one with 500 of each class, on which steps of rounding are chosen and
-what the report says is measured; noise, since what they look like does not change what it costs.
+what the report says is measured; noise, since what they look like does not change what it costs. Last, what who calls
+``bhc compress`` waits for: loading such a run, and the first file from it.
 """
 
+import tempfile
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from emission import CONTEXT, emit, prune_
@@ -41,9 +45,12 @@ def main() -> None:
     times = take_turns(rivals, rounds=rounds, warm_up=1)
     ratio = model.compress(**ask()).report.pruning_ratio
     seconds = {name: spent for name, (_, spent) in wrapping.items()}
-    write(arguments, {"wrap_seconds": seconds, "pruning_ratio": ratio, "emit_ms": times})
+    load, first = from_disk(judged, ask())
+    loaded = {"load_seconds": load, "first_file_seconds": first}
+    write(arguments, {"wrap_seconds": seconds, "pruning_ratio": ratio, "emit_ms": times, "from_disk": loaded})
     print(", ".join(f"{name} wrapped in {spent:.2f} s" for name, spent in seconds.items()))
     print(f"vgg, {ratio:.0f} x smaller: " + ", ".join(f"{kind} {spent:.0f} ms" for kind, spent in times.items()))
+    print(f"from disk: loaded in {load:.2f} s, the first file {first:.2f} s later")
 
 
 def wrapped(name: str, example: torch.Tensor) -> tuple[bhc.Compressor, float]:
@@ -52,6 +59,17 @@ def wrapped(name: str, example: torch.Tensor) -> tuple[bhc.Compressor, float]:
     began = time.perf_counter()
     model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=example)
     return model, time.perf_counter() - began
+
+
+def from_disk(model: bhc.Compressor, asked: dict[str, Any]) -> tuple[float, float]:
+    """Seconds to load a run, and from there to its first file."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "run")
+        began = time.perf_counter()
+        loaded = bhc.load(Path(folder) / "run")
+        ready = time.perf_counter()
+        loaded.compress(**asked).to_bytes()
+    return ready - began, time.perf_counter() - ready
 
 
 if __name__ == "__main__":

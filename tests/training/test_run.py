@@ -1,14 +1,17 @@
 """The run folder: what is written, read back, refused and left alone."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
+from bhc.tensors import read_tensors, tensors_to_bytes
 from bhc.training import RunFolder, load_run
 from tests.training.runs import RECIPE, assert_same_bits, broken_off, fit
 
@@ -217,3 +220,43 @@ def test_saving_again_keeps_calibration_images_and_forgets_others(
 def test_calibration_images_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
     with pytest.raises(BhcError, match=r"inputs of shape \(1, 4, 4\)"):
         fit(digits, pretrained, calibration_set=(digits.test.images[:, :, :4, :4], digits.test.labels))
+
+
+def test_a_loaded_run_asks_the_pretrained_network_nothing(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deep network's answers to the whole sample take most of a minute."""
+    model = fit(digits, pretrained, run=tmp_path / "run")
+    loaded = bhc.load(tmp_path / "run")
+    monkeypatch.setattr(loaded.network.base_model, "forward", lambda x: pytest.fail("it was asked"))
+    small = loaded.compress(classes=[2, 7])
+    assert small.report.error_before == model.compress(classes=[2, 7]).report.error_before
+    assert small.to_bytes() == model.compress(classes=[2, 7]).to_bytes()
+
+
+def test_a_run_without_the_pretrained_answers_finds_them_again(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    fit(digits, pretrained, run=tmp_path)
+    kept = bhc.load(tmp_path).model.base_logits
+    rewrite_validation(tmp_path, lambda parts: {name: parts[name] for name in ("images", "labels")})
+    found = bhc.load(tmp_path).model
+    assert found.answers is None
+    assert found.base_logits is not None
+    assert kept is not None
+    assert torch.allclose(found.base_logits, kept, atol=1e-5)
+
+
+def test_answers_that_do_not_fit_the_sample_are_refused(
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+) -> None:
+    fit(digits, pretrained, run=tmp_path)
+    rewrite_validation(tmp_path, lambda parts: parts | {"answers": parts["answers"][1:]})
+    with pytest.raises(BhcError, match="answers do not fit the validation sample"):
+        bhc.load(tmp_path)
+
+
+def rewrite_validation(run: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    (path,) = run.glob("validation-*.safetensors")
+    parts, header = read_tensors(path)
+    path.write_bytes(tensors_to_bytes(change(parts), header))

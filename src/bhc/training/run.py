@@ -1,8 +1,9 @@
 """The run folder: what a trained model is on disk.
 
-``run.json``                        version, shapes, recipe, trade-off curves and the names of the next four
+``run.json``                        version, shapes, recipe, trade-off curves and the names of the next five
 ``model-<digest>.safetensors``       base network and hypernetwork
-``validation-<digest>.safetensors``  a capped sample of the validation set, as it is stored (pixels uint8)
+``validation-<digest>.safetensors``  a capped sample of the validation set, as it is stored (pixels uint8), and what the
+                                    pretrained network answers to it
 ``calibration-<digest>.safetensors`` all images that guarantees rest on; only where some were given
 ``vocabulary-<digest>.json``          the words that texts are made of, in the order of their numbers
 ``domains-<digest>.safetensors``     means of training domains, where a model takes domains
@@ -111,6 +112,7 @@ class TrainedModel:
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
     domains: SeenDomains | None = None
     vocabulary: Vocabulary | None = None  # of a network that reads words
+    answers: Tensor | None = None  # ``base_logits``, where a run folder kept them
 
     @cached_property
     @torch.no_grad()
@@ -118,6 +120,8 @@ class TrainedModel:
         """What the pretrained network says to the validation sample; None without one or the other."""
         if self.validation is None or not self.network.pretrained:
             return None
+        if self.answers is not None:
+            return self.answers
         parts = [self.network.base_model(x.to(self.network.device)).cpu() for x in self.validation.images.split(CHUNK)]
         return torch.cat(parts)
 
@@ -132,6 +136,8 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
             parts = {"images": sample.images, "labels": sample.labels}
             if sample.sources is not None:
                 parts["sources"] = sample.sources
+            if kind == "validation" and model.base_logits is not None:
+                parts["answers"] = model.base_logits  # a deep network takes most of a minute to give them again
             files[kind] = folder.store(kind, parts, {})
     if model.domains is not None:
         known = {"gap": model.domains.gap, "spread": model.domains.spread}
@@ -182,28 +188,40 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
     names, limits = data["class_names"], data["thresholds"]
     files = {kind: folder.path / Path(name).name for kind, name in data["files"].items()}
     tensors, header = read_tensors(files["model"])
+    samples = {kind: read_tensors(files[kind])[0] for kind in SAMPLES if kind in files}
     load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"], hint=OTHER_RELEASE)
     return TrainedModel(
         network,
-        validation=_read_sample(files, "validation", network),
-        calibration=_read_sample(files, "calibration", network),
+        validation=_sample_in(samples, "validation", network),
+        calibration=_sample_in(samples, "calibration", network),
         class_names=None if names is None else tuple(names),
         thresholds=None if limits is None else (float(limits[0]), float(limits[1])),
         default_threshold=float(data["default_threshold"]),
         training=dict(data["training"]),
         domains=_read_domains(files, network),
         vocabulary=_read_vocabulary(files, network),
+        answers=_answers_in(samples, network),
     )
 
 
-def _read_sample(files: dict[str, Path], kind: str, network: ConditionalNetwork) -> Split | None:
-    if kind not in files:
+def _sample_in(samples: dict[str, dict[str, Tensor]], kind: str, network: ConditionalNetwork) -> Split | None:
+    if kind not in samples:
         return None
-    tensors, _ = read_tensors(files[kind])
+    tensors = samples[kind]
     sample = Split(tensors["images"], tensors["labels"], tensors.get("sources"))
     if tuple(sample.images.shape[1:]) != network.input_shape:
         raise ValueError(f"the {kind} sample does not fit the network")
     return sample
+
+
+def _answers_in(samples: dict[str, dict[str, Tensor]], network: ConditionalNetwork) -> Tensor | None:
+    tensors = samples.get("validation", {})
+    if "answers" not in tensors:
+        return None
+    answers = tensors["answers"]
+    if answers.shape != (len(tensors["labels"]), network.num_classes):
+        raise ValueError("the pretrained network's answers do not fit the validation sample")
+    return answers
 
 
 def _read_domains(files: dict[str, Path], network: ConditionalNetwork) -> SeenDomains | None:
