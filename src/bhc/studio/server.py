@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bhc.errors import BhcError
 from bhc.studio.app import Settings, build_app
@@ -48,28 +47,53 @@ class Place:
         return listening
 
 
-class HurriedProtocol(H11Protocol):
-    """HTTP/1.1 with clients that may not take for ever to say what they want."""
+class HurriedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with clients that may not take for ever to say what they want, nor say too much before they do."""
 
     patience: asyncio.TimerHandle | None = None
+    around = 0  # bytes since the last that were content: of a head, or of whatever follows a body
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        self.around += len(data)
         super().data_received(data)
-        self._wait()
+        if self.transport.is_closing():
+            return
+        if self.around > LARGEST_HEAD:
+            self._end_what_goes_on()
+        elif self.asked:
+            self._stop_waiting()
+        else:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def on_body(self, body: bytes) -> None:
+        self.around = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.around = 0
+        super().on_message_complete()
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is a request that is not answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _end_what_goes_on(self) -> None:
+        if self.asked:
+            self.transport.abort()
+        else:
+            self.send_400_response(f"The head of a request has at most {LARGEST_HEAD:,} bytes.")
+
     def _wait(self) -> None:
-        """Begin to wait for a head, or end it where it is there."""
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self.patience is None:
+        if self.patience is None:
             self.patience = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
     def _stop_waiting(self) -> None:
@@ -119,10 +143,10 @@ async def _serve(plan: Plan, ready: Callable[[str], None]) -> None:
             lifespan="off",
             log_level="error",
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             limit_concurrency=CONNECTIONS,
-            h11_max_incomplete_event_size=LARGEST_HEAD,
         )
         host, port = listening.getsockname()[:2]
         ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
