@@ -8,6 +8,7 @@ columns that stay; generating everything and then cutting is timed beside it. Of
 weights are made together, and beside that those of one context alone.
 """
 
+from collections import deque
 from functools import partial
 
 import torch
@@ -18,7 +19,8 @@ from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, make_plan
 from bhc.emission.generated import Generated
 from bhc.emission.plan import cut_all
-from bhc.emission.slim import Slimmer, assemble
+from bhc.emission.slim import assemble
+from bhc.emission.weights import Slimmer
 from bhc.hypernet import ConditionalNetwork
 
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank(), "full": bhc.Full()}
@@ -53,9 +55,7 @@ def emit(network: ConditionalNetwork, context: Context = CONTEXT) -> None:
 def weigh_many(network: ConditionalNetwork, contexts: list[Context]) -> None:
     """Masks and kept weights of all contexts."""
     generated = Generated.of(network, contexts)
-    slimmer = Slimmer(generated)
-    for place, plan in enumerate(cut_all(generated, THRESHOLD)):
-        slimmer.layers(plan, place)
+    deque(Slimmer(generated).layers_of_all(cut_all(generated, THRESHOLD)), maxlen=0)
 
 
 @torch.no_grad()

@@ -19,7 +19,8 @@ import bhc
 from bhc.contexts import ContextBatch
 from bhc.data import DataSet, Split
 from bhc.emission.plan import Cutter
-from bhc.emission.slim import Slimmer, assemble
+from bhc.emission.slim import assemble
+from bhc.emission.weights import Slimmer
 from bhc.graph import LAYERS, Select
 from bhc.models.initial import initialise_
 from bhc.training.evaluation import threshold_for

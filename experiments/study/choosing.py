@@ -10,8 +10,9 @@ import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission.plan import Cutter, Plan
 from bhc.emission.precision import scales_for
-from bhc.emission.slim import Slimmer, assemble
+from bhc.emission.slim import assemble
 from bhc.emission.trial import Workshop
+from bhc.emission.weights import Slimmer
 from bhc.posterior import Family
 from bhc.results import answers, exact_convolutions, logits
 from bhc.training import Point, ThresholdTrial, largest_within, pooled, try_thresholds

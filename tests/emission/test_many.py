@@ -9,10 +9,10 @@ import torch
 import bhc
 from bhc.contexts import Context, all_subsets
 from bhc.data import DataSet
-from bhc.emission import Cutter
+from bhc.emission import Cutter, weights
 from bhc.emission.generated import Generated
 from bhc.emission.plan import cut_all
-from bhc.emission.slim import Slimmer
+from bhc.emission.weights import Slimmer
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
@@ -91,6 +91,14 @@ def test_nothing_asked_is_nothing_given_and_no_chunk_is_refused(quick_model: bhc
         list(quick_model.compress_many([{"classes": [3]}], chunk=0))
 
 
+@pytest.fixture(params=["grouped", "one by one"])
+def _groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three contexts at a time, whatever they keep; or none together, since they keep too little of the same."""
+    monkeypatch.setattr(weights, "GROUP", 3)
+    monkeypatch.setattr(weights, "WASTE", 10_000 if request.param == "grouped" else 0)
+
+
+@pytest.mark.usefixtures("_groups")
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
 @pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5-caffe"])
 def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, generator: bhc.ScalesOnly) -> None:
@@ -99,12 +107,35 @@ def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, generato
     )
 
 
+def test_much_the_same_is_generated_together_and_little_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = perturbed_network("lenet-300-100", bhc.LowRank(rank=2))
+    contexts = [Context(classes=(3, 4))] * 5
+    together = Generated.of(network, contexts)
+    slimmer, plans = Slimmer(together), cut_all(together, 0.0)
+    asked: list[int] = []
+    patch = slimmer._patch
+
+    def noting(index: int, own: slice, rows: torch.Tensor, columns: torch.Tensor) -> weights.Patch:
+        asked.append(own.stop - own.start)
+        return patch(index, own, rows, columns)
+
+    monkeypatch.setattr(slimmer, "_patch", noting)
+    assert len(list(slimmer.layers_of_all(plans))) == 5
+    assert asked == [5, 5, 5]
+    asked.clear()
+    monkeypatch.setattr(weights, "LARGEST", 5 * plans[0].layers[2].num_weights)
+    list(slimmer.layers_of_all(plans))
+    assert asked == [1] * 10 + [5]
+
+
+@pytest.mark.usefixtures("_groups")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_are_for_every_family(family: str) -> None:
     network = perturbed_network("lenet-300-100", bhc.LowRank(rank=2), family=family)
     assert_batch_is_each_alone(network, [Context(classes=classes) for classes in SUBSETS[5:15]], threshold=0.0)
 
 
+@pytest.mark.usefixtures("_groups")
 def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pretrained: torch.nn.Module) -> None:
     space = bhc.Joint(
         bhc.ClassSubsets(10),
@@ -131,14 +162,15 @@ def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pr
 
 def assert_batch_is_each_alone(network: ConditionalNetwork, contexts: list[Context], *, threshold: float) -> None:
     together = Generated.of(network, contexts)
-    plans, slimmer = cut_all(together, threshold), Slimmer(together)
-    for place, (context, plan) in enumerate(zip(contexts, plans, strict=True)):
+    plans = cut_all(together, threshold)
+    layers = Slimmer(together).layers_of_all(plans)
+    for place, (context, plan, own) in enumerate(zip(contexts, plans, layers, strict=True)):
         for cutter in (Cutter(network, context), Cutter(network, context, together.alone(place))):
             alone = cutter.cut(threshold)
             assert alone.classes == plan.classes
             assert torch.equal(alone.alive, plan.alive)
             expected = Slimmer(cutter.generated).layers(alone)
-            for one, other in zip(slimmer.layers(plan, place), expected, strict=True):
+            for one, other in zip(own, expected, strict=True):
                 assert torch.equal(one.cut.kept_inputs, other.cut.kept_inputs)
                 assert torch.equal(one.cut.kept_outputs, other.cut.kept_outputs)
                 assert one.cut.rescued == other.cut.rescued

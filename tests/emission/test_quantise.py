@@ -11,7 +11,7 @@ from bhc.data import DataSet
 from bhc.emission import Cutter
 from bhc.emission.precision import SCALES, scales_for
 from bhc.emission.quantise import quantise, step_of
-from bhc.emission.slim import SlimLayer, Slimmer
+from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.formats.quantised import round_step
 from bhc.posterior import FAMILIES

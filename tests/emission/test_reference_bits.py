@@ -9,7 +9,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.emission import Cutter
 from bhc.emission.reference_bits import exponent_bits, reference_bits, significant_bits
-from bhc.emission.slim import SlimLayer, Slimmer
+from bhc.emission.weights import SlimLayer, Slimmer
 
 
 def twin_of_significant_bits(variances: list[float]) -> int:

@@ -10,7 +10,7 @@ import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, make_plan, slim_model
 from bhc.emission.plan import Plan
-from bhc.emission.slim import SlimLayer, Slimmer
+from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
 from bhc.posterior import LogNormalScales, NormalScales, Scales
 from bhc.training import TrainedModel

@@ -22,9 +22,9 @@ def test_a_zero_embedding_gives_the_offset_bit_for_bit():
 
 
 def test_a_part_of_a_map_is_that_part_of_its_value():
-    map_, embedding = random_map(5, 6, 2, 2), torch.randn(1, 7, generator=seeded(2))
+    map_, embedding = random_map(5, 6, 2, 2), torch.randn(3, 7, generator=seeded(2))
     rows, columns = torch.tensor([4, 0]), torch.tensor([1, 5, 2])
-    torch.testing.assert_close(map_.at(embedding[0], rows, columns), map_(embedding)[0, rows][:, columns])
+    torch.testing.assert_close(map_.at(embedding, rows, columns), map_(embedding)[:, rows][:, :, columns])
 
 
 def test_a_constant_is_the_same_in_every_context():

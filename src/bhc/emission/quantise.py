@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from bhc.emission.slim import SlimLayer
+from bhc.emission.weights import SlimLayer
 from bhc.formats import Codes
 
 

@@ -11,7 +11,7 @@ from math import ceil, log2
 
 import torch
 
-from bhc.emission.slim import SlimLayer
+from bhc.emission.weights import SlimLayer
 
 MOST_SIGNIFICANT = 23
 

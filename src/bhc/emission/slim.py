@@ -1,9 +1,7 @@
 """From a plan to a plain, smaller network."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,104 +10,9 @@ from torch import Tensor, nn
 
 from bhc.emission.generated import Generated
 from bhc.emission.plan import LayerPlan, Plan
-from bhc.formats import LARGEST_BIAS_CODE, Codes
+from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.graph import CONVOLUTIONS, Affine, Embed, Graph, PadChannels, Place, Select, Shift, Step, bare_copy
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import marginal_variance
-
-SMALLEST_VARIANCE = 1e-20
-
-
-@dataclass(frozen=True)
-class SlimLayer:
-    """The numbers of one layer that stay, and how sure the posterior is of them."""
-
-    cut: LayerPlan
-    weight: Tensor  # (O', I', *kernel): ``mu_z mu_ij mu_s`` (paper, Eq. 4)
-    bias: Tensor | None  # (O',)
-    find_variance: Callable[[], Tensor]  # only rounding needs it
-
-    @cached_property
-    def variance(self) -> Tensor:
-        """Of each weight, both scales integrated out."""
-        return self.find_variance()
-
-    @cached_property
-    def typical_variance(self) -> float:
-        """The geometric mean: the arithmetic one is ruled by a few weights of huge variance."""
-        return float(self.kept_variance.clamp_min(SMALLEST_VARIANCE).log().mean().exp())
-
-    @property
-    def kept_variance(self) -> Tensor:
-        """The variances of the weights that stay; all of them, unless single weights were cut."""
-        kept = self.cut.kept_weights
-        return self.variance if kept is None or not kept.any() else self.variance[kept.cpu()]
-
-    @cached_property
-    def bias_codes(self) -> Codes | None:
-        """Biases as a byte each; the posterior says nothing about them."""
-        return None if self.bias is None else Codes.of(self.bias, 0.0, largest=LARGEST_BIAS_CODE)
-
-
-class Slimmer:
-    """Generates the weights of contexts where they stay, and scales them."""
-
-    def __init__(self, generated: Generated) -> None:
-        self.generated = generated
-        with torch.no_grad():
-            self.kept = [head.kept(generated.embedding) for head in generated.network.hypernet.weight_heads]
-
-    @torch.no_grad()
-    def layers(self, plan: Plan, place: int = 0) -> tuple[SlimLayer, ...]:
-        """Every layer of the context at ``place``, at its kept rows and columns."""
-        return tuple(self._layer(cut, index, place) for index, cut in enumerate(plan.layers))
-
-    def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
-        vectors, rows, columns = self.generated.vectors[index], cut.kept_outputs, cut.columns
-        mean = self.kept[index].mean(place, rows, columns)
-        in_scale, out_scale = _at(vectors.in_scale, place, columns), _at(vectors.out_scale, place, rows)
-        bias = _at(vectors.bias, place, rows)
-        kernel = [1] * (mean.dim() - 2)
-        weight = mean
-        if in_scale is not None:
-            weight = weight * in_scale.view(-1, *kernel)
-        if out_scale is not None:
-            weight = weight * out_scale.view(-1, 1, *kernel)
-            bias = None if bias is None else bias * out_scale
-        if cut.kept_weights is not None:
-            weight = weight * cut.kept_weights
-        find_variance = partial(self._variance, cut, index, place, mean, in_scale, out_scale)
-        return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), find_variance)
-
-    @torch.no_grad()
-    def _variance(
-        self, cut: LayerPlan, index: int, place: int, mean: Tensor, in_scale: Tensor | None, out_scale: Tensor | None
-    ) -> Tensor:
-        rates, rows, columns = self.generated.rates[index], cut.kept_outputs, cut.columns
-        z, in_logvar = _with_logvar(in_scale, _at(rates.in_log_dropout, place, columns), columns)
-        s, out_logvar = _with_logvar(out_scale, _at(rates.out_log_dropout, place, rows), rows)
-        logvar = self.kept[index].logvar(place, rows, columns)
-        return marginal_variance(mean[None], logvar[None], z, in_logvar, s, out_logvar)[0].cpu()
-
-
-def _at(values: Tensor | None, place: int, units: Tensor) -> Tensor | None:
-    """What one context has for the units that stay; a convolution has one number for all of its input."""
-    if values is None:
-        return None
-    contexts, count = values.shape
-    own = values[place if contexts > 1 else 0]
-    return own if count == 1 else own.index_select(0, units)
-
-
-def _with_logvar(scale: Tensor | None, rate: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:  # (1, n) each
-    """Means and log-variances of scales; without scales, a one that is certain.
-
-    A rate is that of the end of learning, as the masks are; consolidation has since moved the means.
-    """
-    if scale is None or rate is None:
-        ones = torch.ones(1, len(places), device=places.device)
-        return ones, torch.full_like(ones, -torch.inf)
-    return scale[None], (rate + scale.square().log())[None]
 
 
 def slim_model(network: ConditionalNetwork, plan: Plan) -> Graph:

@@ -11,8 +11,9 @@ from bhc.emission.plan import Cutter, Plan
 from bhc.emission.quantise import quantise
 from bhc.emission.reference_bits import reference_bits
 from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
-from bhc.emission.slim import SlimLayer, Slimmer, assemble
+from bhc.emission.slim import assemble
 from bhc.emission.watch import Watch
+from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
 from bhc.graph import Graph
 from bhc.training import TrainedModel

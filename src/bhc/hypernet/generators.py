@@ -50,15 +50,15 @@ class WeightHead(nn.Module, ABC):
 
 
 class KeptWeights(ABC):
-    """One layer's weights in K contexts, generated at the kept outputs and inputs of one of them at a time."""
+    """One layer's weights in K contexts, generated for some of them at some outputs and inputs."""
 
     @abstractmethod
-    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """The mean in the context at ``place``, (O', I', *kernel)."""
+    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        """The means in k of the contexts, (k, O', I', *kernel), or (1, ...) where they share them."""
 
     @abstractmethod
-    def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """The log-variance there."""
+    def logvar(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        """The log-variances there."""
 
 
 class GeneratorSpec(ABC):
@@ -148,11 +148,11 @@ class _KeptFull(KeptWeights):
     head: _FullHead
     embedding: Tensor
 
-    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        return self.head.mean_map.at(self.embedding[place], rows, columns)
+    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        return self.head.mean_map.at(self.embedding[own], rows, columns)
 
-    def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        logvar = self.head.logvar_map.at(self.embedding[place], rows, columns)
+    def logvar(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        logvar = self.head.logvar_map.at(self.embedding[own], rows, columns)
         return logvar if self.head.largest_std is None else clip_variance(logvar, self.head.largest_std)
 
 
@@ -182,11 +182,11 @@ class _SharedHead(WeightHead):
 class _KeptShared(KeptWeights):
     head: _SharedHead
 
-    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        return at(self.head.shared_mean.offset, rows, columns)
+    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_mean.offset, rows, columns)[None]
 
-    def logvar(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        return at(self.head.shared_logvar.offset, rows, columns)
+    def logvar(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_logvar.offset, rows, columns)[None]
 
 
 class _LowRankHead(_SharedHead):
@@ -217,11 +217,14 @@ class _KeptLowRank(_KeptShared):
     head: _LowRankHead
     left: Tensor
 
-    def mean(self, place: int, rows: Tensor, columns: Tensor) -> Tensor:
-        shared = super().mean(place, rows, columns)
-        left = self.left[place].index_select(0, rows)
+    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+        shared = at(self.head.shared_mean.offset, rows, columns)
+        left = self.left[own].index_select(1, rows)  # (k, O', R)
         right = self._right.index_select(0, columns).view(-1, self.head.rank)
-        return torch.addmm(shared.flatten(1), left, right.mT).view(shared.shape)
+        if len(left) == 1:
+            return torch.addmm(shared.flatten(1), left[0], right.mT).view(1, *shared.shape)
+        change = (left.view(-1, self.head.rank) @ right.mT).view(len(left), *shared.shape)
+        return change.add_(shared)
 
     @cached_property
     def _right(self) -> Tensor:  # (I, kernel area * R)

@@ -18,13 +18,13 @@ class Map(nn.Module):
         flat = F.linear(embedding, self.matrix, self.offset.flatten())
         return flat.reshape(len(embedding), *self.offset.shape)
 
-    def at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (E,) -> (R, C, ...)
-        """``forward(embedding[None])[0, rows][:, columns]``, computing only those entries."""
+    def at(self, embedding: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (K, E) -> (K, R, C, ...)
+        """``forward(embedding)[:, rows][:, :, columns]``, computing only those entries."""
         shape = self.offset.shape
         places = (rows[:, None] * shape[1] + columns).flatten()
         matrix = self.matrix.view(shape[0] * shape[1], -1).index_select(0, places)  # (R * C, kernel * E)
-        change = (matrix.view(-1, len(embedding)) @ embedding).view(len(rows), len(columns), *shape[2:])
-        return at(self.offset, rows, columns) + change
+        change = F.linear(embedding, matrix.view(-1, embedding.shape[1]))
+        return at(self.offset, rows, columns) + change.view(len(embedding), len(rows), len(columns), *shape[2:])
 
 
 class Constant(nn.Module):
