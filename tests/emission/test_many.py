@@ -107,25 +107,24 @@ def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, generato
     )
 
 
-def test_much_the_same_is_generated_together_and_little_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = perturbed_network("lenet-300-100", bhc.LowRank(rank=2))
-    contexts = [Context(classes=(3, 4))] * 5
-    together = Generated.of(network, contexts)
+def test_groups_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = perturbed_network("lenet-300-100", bhc.Full())
+    together = Generated.of(network, [Context(classes=(3, 4))] * 5)
     slimmer, plans = Slimmer(together), cut_all(together, 0.0)
     asked: list[int] = []
     patch = slimmer._patch
 
-    def noting(index: int, own: slice, rows: torch.Tensor, columns: torch.Tensor) -> weights.Patch:
-        asked.append(own.stop - own.start)
+    def noting(index: int, own: Any, rows: torch.Tensor, columns: torch.Tensor) -> weights.Patch:
+        asked.append(len(rows))
         return patch(index, own, rows, columns)
 
     monkeypatch.setattr(slimmer, "_patch", noting)
-    assert len(list(slimmer.layers_of_all(plans))) == 5
-    assert asked == [5, 5, 5]
-    asked.clear()
-    monkeypatch.setattr(weights, "LARGEST", 5 * plans[0].layers[2].num_weights)
-    list(slimmer.layers_of_all(plans))
-    assert asked == [1] * 10 + [5]
+    numbers = together.embedding.shape[1] * max(layer.num_weights for layer in plans[0].layers)
+    for room, groups in ((5, [5]), (2, [2, 2, 1]), (0, [1] * 5)):
+        monkeypatch.setattr(weights, "LARGEST", room * numbers)
+        assert len(slimmer.layers_of_all(plans)) == 5
+        assert asked == [count for count in groups for _ in range(3)]
+        asked.clear()
 
 
 @pytest.mark.usefixtures("_groups")

@@ -45,6 +45,15 @@ def posterior(model, batch):
     return model.hypernet.posterior(model.space.encode(batch))
 
 
+def some_units(count):
+    """Of two contexts, half of the units each, in any order."""
+    return torch.stack([torch.randperm(count, generator=seeded(seed))[: count // 2 + 1] for seed in (0, 1)])
+
+
+def parts(dense, rows, columns):
+    return torch.stack([own[up][:, across] for own, up, across in zip(dense, rows, columns, strict=True)])
+
+
 def budgets(*values):
     return contexts(BinaryBudget(), *({"budget": value} for value in values))
 
@@ -99,34 +108,30 @@ class TestEveryGenerator:
         kept = batch.outputs.repeat_interleave(3, dim=0)
         assert not torch.allclose(given, pretrained(network)(x) * kept, rtol=1e-3, atol=1e-3)
 
-    def test_a_part_of_the_mean_is_the_same_part_of_the_dense_mean(self, spec, network):
+    @pytest.mark.parametrize("own", [slice(0, 2), slice(1, 2)], ids=["both", "one"])
+    def test_a_part_of_the_mean_is_the_same_part_of_the_dense_mean(self, spec, network, own):
         model, batch = conditional(spec, network), pairs(2)
         perturb_(model.hypernet)
         embedding = model.hypernet.embedder(*PAIRS.encode(batch))
         for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
-            rows = torch.randperm(layer.num_outputs, generator=seeded())[: layer.num_outputs // 2 + 1]
-            columns = torch.randperm(layer.num_inputs, generator=seeded())[: layer.num_inputs // 2 + 1]
-            dense = head.mean(embedding).dense()
-            kept = head.kept(embedding)
-            for own in (slice(0, 2), slice(1, 2)):
-                part = dense[own if len(dense) > 1 else slice(1)][:, rows][:, :, columns]
-                given = kept.mean(own, rows, columns)
-                torch.testing.assert_close(given, part, rtol=1e-4, atol=1e-5)
+            rows, columns = (some_units(count)[own] for count in (layer.num_outputs, layer.num_inputs))
+            given = head.kept(embedding).mean(own, rows, columns)
+            expected = parts(head.mean(embedding).dense().expand(2, *layer.weight_shape)[own], rows, columns)
+            torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.parametrize("own", [slice(0, 2), slice(1, 2)], ids=["both", "one"])
     @pytest.mark.parametrize("limit", [None, 0.02])
-    def test_a_part_of_the_log_variance_is_the_same_part_of_the_dense_one(self, spec, network, limit):
+    def test_a_part_of_the_log_variance_is_the_same_part_of_the_dense_one(self, spec, network, limit, own):
         limits = (limit, *[None] * (len(posterior_layers(network)) - 1))
         model, batch = conditional(spec, network, std_limits=limits), pairs(2)
         perturb_(model.hypernet, std=1.0)
         model.hypernet.clip_()
         embedding = model.hypernet.embedder(*PAIRS.encode(batch))
         for layer, head in zip(model.layers, model.hypernet.weight_heads, strict=True):
-            rows = torch.randperm(layer.num_outputs, generator=seeded())[: layer.num_outputs // 2 + 1]
-            columns = torch.randperm(layer.num_inputs, generator=seeded())[: layer.num_inputs // 2 + 1]
-            dense = head.logvar(embedding)[-1]
-            given = head.kept(embedding).logvar(slice(1, 2), rows, columns)[0]
-            assert given.shape == (len(rows), len(columns), *layer.weight_shape[2:])
-            torch.testing.assert_close(given, dense[rows][:, columns], rtol=1e-5, atol=1e-4)
+            rows, columns = (some_units(count)[own] for count in (layer.num_outputs, layer.num_inputs))
+            given = head.kept(embedding).logvar(own, rows, columns)
+            expected = parts(head.logvar(embedding).expand(2, *layer.weight_shape)[own], rows, columns)
+            torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-4)
 
     def test_contexts_get_networks_of_their_own_once_the_maps_have_moved(self, spec, network):
         model, batch, x = conditional(spec, network), pairs(2), images(network, 1).expand(2, -1, -1, -1)

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from bhc.hypernet import Initial
@@ -21,10 +22,15 @@ def test_a_zero_embedding_gives_the_offset_bit_for_bit():
     assert torch.equal(map_(torch.zeros(2, 7)), map_.offset.expand(2, 3, 4))
 
 
-def test_a_part_of_a_map_is_that_part_of_its_value():
-    map_, embedding = random_map(5, 6, 2, 2), torch.randn(3, 7, generator=seeded(2))
-    rows, columns = torch.tensor([4, 0]), torch.tensor([1, 5, 2])
-    torch.testing.assert_close(map_.at(embedding, rows, columns), map_(embedding)[:, rows][:, :, columns])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_part_of_a_map_is_that_part_of_its_value(count):
+    map_, embedding = random_map(5, 6, 2, 2), torch.randn(count, 7, generator=seeded(2))
+    rows, columns = (
+        torch.tensor([[4, 0], [1, 1], [0, 3]])[:count],
+        torch.tensor([[1, 5, 2], [0, 1, 2], [5, 5, 0]])[:count],
+    )
+    expected = [own[up][:, across] for own, up, across in zip(map_(embedding), rows, columns, strict=True)]
+    torch.testing.assert_close(map_.at(embedding, rows, columns), torch.stack(expected))
 
 
 def test_a_constant_is_the_same_in_every_context():

@@ -1,8 +1,9 @@
 """The weights that stay: generated where they do, and scaled."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
-GROUP = 64  # contexts whose weights are generated together
+GROUP = 64  # contexts whose weights are generated together, at most
 WASTE = 8  # times the weights that stay: more is not generated for the sake of a group
-LARGEST = 1 << 22  # numbers of one layer that a group may have at once
+LARGEST = 1 << 20  # numbers that are gathered at once for a layer of a group, padding aside
 
 
 @dataclass(frozen=True)
@@ -86,34 +87,54 @@ class Slimmer:
         return tuple(self._layer(cut, index, 0) for index, cut in enumerate(plan.layers))
 
     @torch.no_grad()
-    def layers_of_all(self, plans: Sequence[Plan]) -> Iterator[tuple[SlimLayer, ...]]:
-        """The same of every context, one plan for each; those that keep much the same are generated together."""
-        for first in range(0, len(plans), GROUP):
-            cuts = zip(*(plan.layers for plan in plans[first : first + GROUP]), strict=True)
-            yield from zip(*(self._group(own, index, first) for index, own in enumerate(cuts)), strict=True)
+    def layers_of_all(self, plans: Sequence[Plan]) -> list[tuple[SlimLayer, ...]]:
+        """The same of every context, one plan for each; those that keep about as much are generated together."""
+        by_size = sorted(range(len(plans)), key=lambda place: plans[place].num_weights)
+        found: dict[int, tuple[SlimLayer, ...]] = {}
+        while by_size:
+            count = self._group_size(plans[by_size[-1]])
+            places, by_size = by_size[-count:], by_size[:-count]
+            cuts = zip(*(plans[place].layers for place in places), strict=True)
+            groups = [self._group(own, index, places) for index, own in enumerate(cuts)]
+            found |= zip(places, zip(*groups, strict=True), strict=True)
+        return [found[place] for place in range(len(plans))]
+
+    def _group_size(self, largest: Plan) -> int:
+        """How many contexts that keep no more than one may go together."""
+        numbers = max(
+            cut.num_weights * kept.numbers_a_weight for cut, kept in zip(largest.layers, self.kept, strict=True)
+        )
+        return min(GROUP, max(1, LARGEST // max(numbers, 1)))
 
     def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
-        patch = self._patch(index, slice(place, place + 1), cut.kept_outputs, cut.columns)
+        patch = self._patch(index, slice(place, place + 1), cut.kept_outputs[None], cut.columns[None])
         weight, bias = patch.scaled()
         find_variance = partial(self._variance, cut, index, place, patch)
         return _slim(cut, weight[0], None if bias is None else bias[0], find_variance)
 
-    def _group(self, cuts: Sequence[LayerPlan], index: int, first: int) -> list[SlimLayer]:
-        """One layer of contexts that follow each other: generated wherever one of them keeps it, then picked."""
-        rows, own_rows = _union([cut.kept_outputs for cut in cuts])
-        columns, own_columns = _union([cut.columns for cut in cuts])
-        generated = len(cuts) * len(rows) * len(columns) * cuts[0].layer.kernel_area
-        if generated > min(LARGEST, WASTE * sum(cut.num_weights for cut in cuts)):
-            return [self._layer(cut, index, first + number) for number, cut in enumerate(cuts)]
-        weight, bias = self._patch(index, slice(first, first + len(cuts)), rows, columns).scaled()
-        layers = []
-        for number, (cut, outputs, inputs) in enumerate(zip(cuts, own_rows, own_columns, strict=True)):
-            own = _picked(_picked(_row(weight, number), 0, outputs), 1, inputs)
-            own_bias = None if bias is None else _picked(_row(bias, number), 0, outputs)
-            layers.append(_slim(cut, own, own_bias, partial(self._variance, cut, index, first + number)))
-        return layers
+    def _group(self, cuts: Sequence[LayerPlan], index: int, places: Sequence[int]) -> list[SlimLayer]:
+        """One layer of several contexts: padded to one size, generated, and cut to their own."""
+        rows, heights = _padded([cut.kept_outputs for cut in cuts])
+        columns, widths = _padded([cut.columns for cut in cuts])
+        if len(cuts) == 1 or rows.numel() * columns.shape[1] > WASTE * sum(map(mul, heights, widths)):
+            return [self._layer(cut, index, place) for cut, place in zip(cuts, places, strict=True)]
+        own = torch.tensor(places, device=rows.device)
+        weight, bias = self._patch(index, own, rows, columns).scaled()
+        biases = [None] * len(cuts) if bias is None else bias.expand(len(cuts), -1).unbind()
+        return [
+            _slim(
+                cut,
+                weights[:height, :width].contiguous(),
+                None if biases is None else biases[:height],
+                partial(self._variance, cut, index, place),
+            )
+            for cut, place, height, width, weights, biases in zip(
+                cuts, places, heights, widths, weight.unbind(), biases, strict=True
+            )
+        ]
 
-    def _patch(self, index: int, own: slice, rows: Tensor, columns: Tensor) -> Patch:
+    def _patch(self, index: int, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Patch:
+        """For k contexts; their units are (k, O') and (k, I')."""
         vectors = self.generated.vectors[index]
         return Patch(
             self.kept[index].mean(own, rows, columns),
@@ -124,7 +145,12 @@ class Slimmer:
 
     @torch.no_grad()
     def _variance(self, cut: LayerPlan, index: int, place: int, patch: Patch | None = None) -> Tensor:
-        rates, own, rows, columns = self.generated.rates[index], slice(place, place + 1), cut.kept_outputs, cut.columns
+        rates, own, rows, columns = (
+            self.generated.rates[index],
+            slice(place, place + 1),
+            cut.kept_outputs[None],
+            cut.columns[None],
+        )
         if patch is None:
             patch = self._patch(index, own, rows, columns)
         z, in_logvar = _with_logvar(patch.in_scale, _at(rates.in_log_dropout, own, columns), columns)
@@ -139,36 +165,31 @@ def _slim(cut: LayerPlan, weight: Tensor, bias: Tensor | None, find_variance: Ca
     return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), find_variance)
 
 
-def _at(values: Tensor | None, own: slice, units: Tensor) -> Tensor | None:  # (k or 1, n)
-    """What some contexts have for the units that stay; a convolution has one number for all of its input."""
+def _at(values: Tensor | None, own: slice | Tensor, units: Tensor) -> Tensor | None:  # (k, n), or one row or column
+    """What k contexts have for units of theirs; a convolution has one number for all of its input."""
     if values is None:
         return None
     rows = values if len(values) == 1 else values[own]
-    return rows if rows.shape[1] == 1 else rows.index_select(1, units)
+    if rows.shape[1] == 1:
+        return rows
+    return rows.index_select(1, units[0]) if len(units) == 1 else rows.expand(len(units), -1).gather(1, units)
 
 
-def _union(chosen: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """All units that are in one of the lists, ascending, and where in them those of each list are."""
-    every, counts = torch.cat(tuple(chosen)), [len(each) for each in chosen]
-    units, places = every.unique(return_inverse=True)
-    return units, places.split(counts)
+def _padded(chosen: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """Lists of units as rows of one length, filled up with the first unit; and how long each was."""
+    counts = [len(each) for each in chosen]
+    padded = torch.zeros(len(counts), max(counts), dtype=torch.long, device=chosen[0].device)
+    filled = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+    padded.masked_scatter_(filled.to(padded.device), torch.cat(tuple(chosen)))
+    return padded, counts
 
 
-def _row(values: Tensor, number: int) -> Tensor:
-    return values[number if len(values) > 1 else 0]
-
-
-def _picked(values: Tensor, dim: int, places: Tensor) -> Tensor:
-    """``places`` ascend, so as many as there are is all of them."""
-    return values if len(places) == values.shape[dim] else values.index_select(dim, places)
-
-
-def _with_logvar(scale: Tensor | None, rate: Tensor | None, places: Tensor) -> tuple[Tensor, Tensor]:  # (1, n) each
+def _with_logvar(scale: Tensor | None, rate: Tensor | None, units: Tensor) -> tuple[Tensor, Tensor]:  # (1, n) each
     """Means and log-variances of scales; without scales, a one that is certain.
 
     A rate is that of the end of learning, as the masks are; consolidation has since moved the means.
     """
     if scale is None or rate is None:
-        ones = torch.ones(1, len(places), device=places.device)
+        ones = torch.ones(units.shape, device=units.device)
         return ones, torch.full_like(ones, -torch.inf)
     return scale, rate + scale.square().log()

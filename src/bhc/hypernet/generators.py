@@ -50,14 +50,16 @@ class WeightHead(nn.Module, ABC):
 
 
 class KeptWeights(ABC):
-    """One layer's weights in K contexts, generated for some of them at some outputs and inputs."""
+    """One layer's weights in K contexts, generated for k of them at outputs (k, O') and inputs (k, I') of their own."""
+
+    numbers_a_weight: int = 1  # that are gathered to generate it
 
     @abstractmethod
-    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
-        """The means in k of the contexts, (k, O', I', *kernel), or (1, ...) where they share them."""
+    def mean(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The means, (k, O', I', *kernel)."""
 
     @abstractmethod
-    def logvar(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+    def logvar(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The log-variances there."""
 
 
@@ -148,10 +150,14 @@ class _KeptFull(KeptWeights):
     head: _FullHead
     embedding: Tensor
 
-    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+    @property
+    def numbers_a_weight(self) -> int:  # type: ignore[override]
+        return self.embedding.shape[1]
+
+    def mean(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         return self.head.mean_map.at(self.embedding[own], rows, columns)
 
-    def logvar(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
+    def logvar(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         logvar = self.head.logvar_map.at(self.embedding[own], rows, columns)
         return logvar if self.head.largest_std is None else clip_variance(logvar, self.head.largest_std)
 
@@ -182,11 +188,11 @@ class _SharedHead(WeightHead):
 class _KeptShared(KeptWeights):
     head: _SharedHead
 
-    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
-        return at(self.head.shared_mean.offset, rows, columns)[None]
+    def mean(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_mean.offset, rows, columns)
 
-    def logvar(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
-        return at(self.head.shared_logvar.offset, rows, columns)[None]
+    def logvar(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        return at(self.head.shared_logvar.offset, rows, columns)
 
 
 class _LowRankHead(_SharedHead):
@@ -217,14 +223,16 @@ class _KeptLowRank(_KeptShared):
     head: _LowRankHead
     left: Tensor
 
-    def mean(self, own: slice, rows: Tensor, columns: Tensor) -> Tensor:
-        shared = at(self.head.shared_mean.offset, rows, columns)
-        left = self.left[own].index_select(1, rows)  # (k, O', R)
-        right = self._right.index_select(0, columns).view(-1, self.head.rank)
-        if len(left) == 1:
-            return torch.addmm(shared.flatten(1), left[0], right.mT).view(1, *shared.shape)
-        change = (left.view(-1, self.head.rank) @ right.mT).view(len(left), *shared.shape)
-        return change.add_(shared)
+    def mean(self, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        shared = super().mean(own, rows, columns)
+        left, rank = self.left[own], self.head.rank
+        right = self._right.index_select(0, columns.flatten()).view(len(columns), -1, rank)  # (k, I' * kernel, R)
+        if len(rows) == 1:
+            change = torch.addmm(shared[0].flatten(1), left[0].index_select(0, rows[0]), right[0].mT)
+        else:
+            left = left.gather(1, rows[:, :, None].expand(-1, -1, rank))
+            change = torch.baddbmm(shared.flatten(2), left, right.mT)
+        return change.view(shared.shape)
 
     @cached_property
     def _right(self) -> Tensor:  # (I, kernel area * R)
