@@ -171,7 +171,7 @@ def described(each: Results) -> str:
     for name, rival in each["rivals"].items():
         lines.append(
             f"  {name}: {rival['times_module_median']:,.0f} x as long (least {rival['times_module_min']:,.0f}),"
-            f" {rival['times_report_median']:,.0f} x with our report, {rival['times_file_median']:,.0f} x with the file;"
+            f" {rival['times_report_median']:,.0f} x with our report, {rival['times_file_median']:,.0f} with the file;"
             f" no worse in {rival['reached']}; {_errors(rival)}"
         )
     return "\n".join(lines)

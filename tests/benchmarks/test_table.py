@@ -11,6 +11,8 @@ MEANS = {"test_error_mean": 1.234, "pruning_ratio_mean": 99.6}
 RIVAL = MEANS | {
     "times_module_median": 1234.5,
     "times_module_min": 56.7,
+    "times_report_median": 901.2,
+    "times_report_min": 34.5,
     "times_file_median": 890.1,
     "times_file_min": 23.4,
     "reached": 7,
@@ -49,7 +51,8 @@ def test_rivals_stand_beside_ours_with_their_errors(tmp_path: Path) -> None:
     ours, rival = rows_of(tmp_path, "new_context", found)
     assert ours[1:] == ("8-4", "ours: test error 1.23 %, 100 x smaller", "cpu, 2 threads")
     assert rival[2] == (
-        "torch-pruning: 1,234 x (57); with the file 890 x (23); no worse in 7 of 9; test error 1.23 %, 100 x smaller"
+        "torch-pruning: 1,234 x (57); with our report 901 x (34), with the file 890 x (23); no worse in 7 of 9;"
+        " test error 1.23 %, 100 x smaller"
     )
 
 
