@@ -100,10 +100,9 @@ class Slimmer:
         return [found[place] for place in range(len(plans))]
 
     def _group_size(self, largest: Plan) -> int:
-        """How many contexts that keep no more than one may go together."""
-        numbers = max(
-            cut.num_weights * kept.numbers_a_weight for cut, kept in zip(largest.layers, self.kept, strict=True)
-        )
+        """How many contexts may go together of which none keeps more than this one."""
+        layers = zip(largest.layers, self.kept, strict=True)
+        numbers = max(cut.num_weights * kept.numbers_a_weight for cut, kept in layers)
         return min(GROUP, max(1, LARGEST // max(numbers, 1)))
 
     def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
@@ -120,18 +119,13 @@ class Slimmer:
             return [self._layer(cut, index, place) for cut, place in zip(cuts, places, strict=True)]
         own = torch.tensor(places, device=rows.device)
         weight, bias = self._patch(index, own, rows, columns).scaled()
-        biases = [None] * len(cuts) if bias is None else bias.expand(len(cuts), -1).unbind()
-        return [
-            _slim(
-                cut,
-                weights[:height, :width].contiguous(),
-                None if biases is None else biases[:height],
-                partial(self._variance, cut, index, place),
-            )
-            for cut, place, height, width, weights, biases in zip(
-                cuts, places, heights, widths, weight.unbind(), biases, strict=True
-            )
-        ]
+        layers = []
+        for number, (cut, place) in enumerate(zip(cuts, places, strict=True)):
+            height, width = heights[number], widths[number]
+            own_bias = None if bias is None else bias[number if len(bias) > 1 else 0, :height]
+            find_variance = partial(self._variance, cut, index, place)
+            layers.append(_slim(cut, weight[number, :height, :width].contiguous(), own_bias, find_variance))
+        return layers
 
     def _patch(self, index: int, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Patch:
         """For k contexts; their units are (k, O') and (k, I')."""
@@ -145,12 +139,8 @@ class Slimmer:
 
     @torch.no_grad()
     def _variance(self, cut: LayerPlan, index: int, place: int, patch: Patch | None = None) -> Tensor:
-        rates, own, rows, columns = (
-            self.generated.rates[index],
-            slice(place, place + 1),
-            cut.kept_outputs[None],
-            cut.columns[None],
-        )
+        rates, own = self.generated.rates[index], slice(place, place + 1)
+        rows, columns = cut.kept_outputs[None], cut.columns[None]
         if patch is None:
             patch = self._patch(index, own, rows, columns)
         z, in_logvar = _with_logvar(patch.in_scale, _at(rates.in_log_dropout, own, columns), columns)
