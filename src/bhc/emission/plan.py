@@ -123,6 +123,8 @@ def _layer_plans(layer: Layer, mask: LayerMask) -> list[LayerPlan]:
 
 def _places(masks: Tensor) -> tuple[Tensor, ...]:
     """Where each row of (K, n) is true."""
+    if masks.shape[0] == 1:
+        return (masks[0].nonzero()[:, 0],)
     return masks.nonzero()[:, 1].split(masks.sum(1).tolist())
 
 

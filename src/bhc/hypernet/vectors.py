@@ -79,11 +79,11 @@ class VectorHeads(nn.Module):
 
     def _split(self, means: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Means of each group of scales, and the bias of each layer; absent ones are empty."""
-        parts = means.split([*self.scale_sizes, *self.bias_sizes], dim=1)
+        parts = means.split_with_sizes([*self.scale_sizes, *self.bias_sizes], dim=1)
         return parts[: len(self.scale_sizes)], parts[len(self.scale_sizes) :]
 
     def _scales(self, means: Sequence[Tensor], logvars: Tensor) -> list[Scales | None]:
-        parts = zip(means, logvars.split(self.scale_sizes, dim=1), strict=True)
+        parts = zip(means, logvars.split_with_sizes(self.scale_sizes, dim=1), strict=True)
         return [self.family.scales(mean, logvar) if mean.shape[1] else None for mean, logvar in parts]
 
 

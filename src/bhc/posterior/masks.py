@@ -1,6 +1,6 @@
 """From log dropout rates and a threshold to the units that stay."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -65,6 +65,8 @@ class MaskFinder(nn.Module):
         for name, places in (features or {}).items():
             self.register_buffer(f"features_{name}", places, persistent=False)
         self.layers = tuple(layers)
+        self.num_read = [len(layer.reads) for layer in layers]
+        self.num_written = [layer.num_outputs for layer in layers]
         self.num_units = units.count
         for name, index in (
             ("reads", torch.cat([layer.reads for layer in layers])),
@@ -101,12 +103,12 @@ class MaskFinder(nn.Module):
     ) -> Fates:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs)
-        quiet = (noisiest_link < threshold)[:, self.reads].split([len(layer.reads) for layer in self.layers], dim=1)
-        arriving = alive[:, self.reads].split([len(layer.reads) for layer in self.layers], dim=1)
-        leaving = alive[:, self.writes].split([layer.num_outputs for layer in self.layers], dim=1)
+        quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
+        arriving = alive[:, self.reads].split_with_sizes(self.num_read, dim=1)
+        leaving = alive[:, self.writes].split_with_sizes(self.num_written, dim=1)
         nothing = torch.zeros_like(outputs[:, 0])
         masks = []
-        musts = self.must_write.split([layer.num_outputs for layer in self.layers])
+        musts = self.must_write.split_with_sizes(self.num_written)
         for layer, dropout, keep_in, own, keep_out, feeding, one_of_several, must_write in zip(
             self.layers, dropouts, arriving, quiet, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
@@ -132,12 +134,10 @@ class MaskFinder(nn.Module):
 
     def noisiest_links(self, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (K, U)
         """What each unit's life hangs on: it stays while this is under the threshold."""
-        writers = [(_of_writers(dropout), layer.num_outputs) for layer, dropout in self._each(dropouts)]
-        readers = [(_of_readers(layer, dropout), len(layer.reads)) for layer, dropout in self._each(dropouts)]
-        written, read = (
-            self._least_noisy(index, rates, like=outputs)
-            for index, rates in ((self.writes, writers), (self.reads, readers))
-        )
+        writers = [_of_writers(dropout) for dropout in dropouts]
+        readers = [_of_readers(layer, dropout) for layer, dropout in zip(self.layers, dropouts, strict=True)]
+        written = self._least_noisy(self.writes, writers, self.num_written, like=outputs)
+        read = self._least_noisy(self.reads, readers, self.num_read, like=outputs)
         return torch.maximum(written, read).masked_fill(self.always, -torch.inf)
 
     def _alive(
@@ -148,22 +148,21 @@ class MaskFinder(nn.Module):
         for place in range(self.num_groups):
             group: Tensor = getattr(self, f"written_{place}")
             lost = ~alive[:, group].any(1, keepdim=True)
-            quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
-            alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost)
+            if _may_be_any(lost):
+                quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
+                alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost)
             forced.append(lost[:, 0])
         alive[:, self.outputs] = outputs
         return alive, forced
 
-    def _each(self, dropouts: Sequence[LayerDropout]) -> Iterator[tuple[Layer, LayerDropout]]:
-        return zip(self.layers, dropouts, strict=True)
-
     def _least_noisy(
-        self, index: Tensor, rates: Sequence[tuple[Tensor | None, int]], *, like: Tensor
+        self, index: Tensor, rates: Sequence[Tensor | None], counts: Sequence[int], *, like: Tensor
     ) -> Tensor:  # (K, U)
         """The smallest of the rates at each unit; those that a layer does not have count as minus infinity."""
         contexts = len(like)
         kept = torch.full((), -torch.inf, device=like.device)
-        parts = [(kept if rate is None else rate).expand(contexts, count) for rate, count in rates]
+        each = zip(rates, counts, strict=True)
+        parts = [(kept if rate is None else rate).expand(contexts, count) for rate, count in each]
         worst = torch.full((contexts, self.num_units), torch.inf, device=like.device)
         return worst.scatter_reduce(1, index.expand(contexts, -1), torch.cat(parts, dim=1), "amin")
 
@@ -193,9 +192,16 @@ def _skip(
     if among is not None:
         reads = reads & among
     unread = ~reads.any(1)
+    if not _may_be_any(unread):
+        return reads, unread
     finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not, always
     quietest = torch.where(arriving, finite, torch.inf).argmin(1)
     return reads | (unread[:, None] & F.one_hot(quietest, arriving.shape[1]).bool()), unread
+
+
+def _may_be_any(flags: Tensor) -> bool:
+    """Whether some are set. Who asks a GPU waits for it, so there the answer is always that some may be."""
+    return flags.device.type != "cpu" or bool(flags.any())
 
 
 def _under(rates: Tensor | None, threshold: Tensor) -> Tensor | None:
