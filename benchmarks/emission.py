@@ -52,7 +52,8 @@ def vary_(network: ConditionalNetwork, contexts: list[Context]) -> None:
     """Let contexts keep different units: rates move by as much as those that stay are under the threshold."""
     vectors = network.hypernet.vectors
     embedding = Generated.of(network, contexts).embedding
-    vectors.logvar_map.matrix.normal_(0.0, 6.0 / float(embedding.norm(dim=1).mean()))
+    rng = torch.Generator().manual_seed(0)
+    vectors.logvar_map.matrix.normal_(0.0, 6.0 / float(embedding.norm(dim=1).mean()), generator=rng)
     vectors.logvar_map.offset.copy_(torch.where(vectors.logvar_map.offset < 0, -6.0, 10.0))
 
 

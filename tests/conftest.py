@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Networks whose weights a test leaves to chance are the same ones each time, whatever ran before."""
+    """Networks whose weights a test leaves to chance are no others after other tests."""
     torch.manual_seed(0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,7 +242,7 @@ def test_a_run_without_the_pretrained_answers_finds_them_again(
     kept = bhc.load(tmp_path).model.base_logits
     rewrite_validation(tmp_path, lambda parts: {name: parts[name] for name in ("images", "labels")})
     found = bhc.load(tmp_path).model
-    assert found.answers is None
+    assert "base_logits" not in vars(found)
     assert found.base_logits is not None
     assert kept is not None
     assert torch.allclose(found.base_logits, kept, atol=1e-5)
@@ -254,6 +255,16 @@ def test_answers_that_do_not_fit_the_sample_are_refused(
     rewrite_validation(tmp_path, lambda parts: parts | {"answers": parts["answers"][1:]})
     with pytest.raises(BhcError, match="answers do not fit the validation sample"):
         bhc.load(tmp_path)
+
+
+def test_another_sample_has_other_answers(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+    fit(digits, pretrained, run=tmp_path)
+    loaded = bhc.load(tmp_path).model
+    other = replace(loaded, validation=digits.test)
+    assert other.base_logits is not None
+    with torch.no_grad():
+        expected = loaded.network.base_model(digits.test.images)
+    assert torch.allclose(other.base_logits, expected, atol=1e-5)
 
 
 def rewrite_validation(run: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:

@@ -116,7 +116,7 @@ class ContextBatch:
 
     def to(self, device: torch.device) -> "ContextBatch":
         """The same batch on a device."""
-        return self if device == self.class_rates.device else self._with_each(lambda part: part.to(device))
+        return self._with_each(lambda part: part.to(device))
 
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "ContextBatch":
         parts = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -16,7 +16,7 @@ from bhc.posterior import marginal_variance
 SMALLEST_VARIANCE = 1e-20
 GROUP = 64  # contexts whose weights are generated together, at most
 WASTE = 8  # times the weights that stay: more is not generated for the sake of a group
-LARGEST = 1 << 20  # numbers that are gathered at once for a layer of a group, padding aside
+LARGEST = 1 << 20  # numbers that are gathered at once for a layer of a group, were all its members like the largest
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Slimmer:
     @torch.no_grad()
     def layers(self, plan: Plan) -> tuple[SlimLayer, ...]:
         """Every layer of the one context, at its kept rows and columns."""
+        assert len(self.generated.contexts) == 1
         return tuple(self._layer(cut, index, 0) for index, cut in enumerate(plan.layers))
 
     @torch.no_grad()

@@ -6,11 +6,13 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bhc.errors import BhcError
 from bhc.studio.app import Settings, build_app
@@ -18,6 +20,7 @@ from bhc.studio.gate import LARGEST_HEAD
 from bhc.studio.workers import Manner, Workers
 
 HEADER_SECONDS = 10.0  # until the head of a request has arrived
+READING_SECONDS = 30.0  # that a client may leave an answer unread, once it fills what is kept for it
 KEEP_ALIVE_SECONDS = 15
 CONNECTIONS = 512
 BACKLOG = 512
@@ -47,59 +50,61 @@ class Place:
         return listening
 
 
-class HurriedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with clients that may not take for ever to say what they want, nor say too much before they do."""
+class HurriedProtocol(H11Protocol):
+    """HTTP/1.1 with clients that may not take for ever to say what they want, nor to read what they are told."""
 
     patience: asyncio.TimerHandle | None = None
-    around = 0  # bytes since the last that were content: of a head, or of whatever follows a body
+    unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        self.around += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if self.around > LARGEST_HEAD:
-            self._end_what_goes_on()
-        elif self.asked:
-            self._stop_waiting()
-        else:
-            self._wait()
+        self._wait()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._mind()
+
+    def resume_writing(self) -> None:
+        self._stop_minding()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_minding()
         super().connection_lost(exc)
 
-    def on_body(self, body: bytes) -> None:
-        self.around = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self.around = 0
-        super().on_message_complete()
-
-    @property
-    def asked(self) -> bool:
-        """Whether there is a request that is not answered."""
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _end_what_goes_on(self) -> None:
-        if self.asked:
-            self.transport.abort()
-        else:
-            self.send_400_response(f"The head of a request has at most {LARGEST_HEAD:,} bytes.")
-
     def _wait(self) -> None:
-        if self.patience is None:
-            self.patience = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        """Begin to wait for a head, or end it where it is there."""
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self.patience is None:
+            self.patience = self.loop.call_later(HEADER_SECONDS, self._hang_up)
 
     def _stop_waiting(self) -> None:
         if self.patience is not None:
             self.patience.cancel()
             self.patience = None
+
+    def _hang_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._mind()
+
+    def _mind(self) -> None:
+        """Wait for what was written to be read, but not for ever: closing alone would."""
+        self.unread = self.unread or self.loop.call_later(READING_SECONDS, self.transport.abort)
+
+    def _stop_minding(self) -> None:
+        if self.unread is not None:
+            self.unread.cancel()
+            self.unread = None
 
 
 class QuietServer(uvicorn.Server):
@@ -146,7 +151,9 @@ async def _serve(plan: Plan, ready: Callable[[str], None]) -> None:
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=ceil(plan.manner.time_limit + READING_SECONDS),
             limit_concurrency=CONNECTIONS,
+            h11_max_incomplete_event_size=LARGEST_HEAD,
         )
         host, port = listening.getsockname()[:2]
         ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")

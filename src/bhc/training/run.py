@@ -112,7 +112,6 @@ class TrainedModel:
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
     domains: SeenDomains | None = None
     vocabulary: Vocabulary | None = None  # of a network that reads words
-    answers: Tensor | None = None  # ``base_logits``, where a run folder kept them
 
     @cached_property
     @torch.no_grad()
@@ -120,8 +119,6 @@ class TrainedModel:
         """What the pretrained network says to the validation sample; None without one or the other."""
         if self.validation is None or not self.network.pretrained:
             return None
-        if self.answers is not None:
-            return self.answers
         parts = [self.network.base_model(x.to(self.network.device)).cpu() for x in self.validation.images.split(CHUNK)]
         return torch.cat(parts)
 
@@ -190,7 +187,7 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
     tensors, header = read_tensors(files["model"])
     samples = {kind: read_tensors(files[kind])[0] for kind in SAMPLES if kind in files}
     load_network_(network, tensors, gates=bool(header.get("gates")), source=files["model"], hint=OTHER_RELEASE)
-    return TrainedModel(
+    model = TrainedModel(
         network,
         validation=_sample_in(samples, "validation", network),
         calibration=_sample_in(samples, "calibration", network),
@@ -200,8 +197,11 @@ def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
         training=dict(data["training"]),
         domains=_read_domains(files, network),
         vocabulary=_read_vocabulary(files, network),
-        answers=_answers_in(samples, network),
     )
+    answers = _answers_in(samples, network)
+    if answers is not None:
+        vars(model)["base_logits"] = answers  # known already; a copy with another sample or network asks again
+    return model
 
 
 def _sample_in(samples: dict[str, dict[str, Tensor]], kind: str, network: ConditionalNetwork) -> Split | None:
