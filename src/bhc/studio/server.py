@@ -20,7 +20,7 @@ from bhc.studio.gate import LARGEST_HEAD
 from bhc.studio.workers import Manner, Workers
 
 HEADER_SECONDS = 10.0  # until the head of a request has arrived
-READING_SECONDS = 30.0  # that a client may leave an answer unread, once it fills what is kept for it
+READING_SECONDS = 30.0  # that a client may leave what it was told unread
 KEEP_ALIVE_SECONDS = 15
 CONNECTIONS = 512
 BACKLOG = 512
