@@ -8,6 +8,7 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ListedFeatures
 from bhc.data import Split
+from bhc.results import answers
 from bhc.training import error_of
 from questions.bench import Bench, most_accurate, thresholds_of
 
@@ -42,17 +43,48 @@ def answer(bench: Bench) -> dict[str, Any]:
 
 
 def _row(bench: Bench, model: bhc.Compressor, name: str, mask: Tensor) -> dict[str, Any]:
-    asked = {"features": mask}
-    points = bench.curve(model, [(asked, bench.dataset.validation)], thresholds_of(model))
-    chosen = most_accurate(points, ratio=bench.config.asked["ratio"])
-    (trial,) = bench.trials(model, asked, bench.dataset.test, [chosen.threshold])
+    chosen = COUNTED[bench.config.asked.get("counted", "weights")](bench, model, mask)
     zeroed = Split(bench.dataset.test.images * mask, bench.dataset.test.labels)
     return {
         "mask": name,
         "features": int(mask.sum()),
+        **chosen,
+        "zero_filled_error": error_of(model.network.base_model, zeroed),
+    }
+
+
+def _by_weights(bench: Bench, model: bhc.Compressor, mask: Tensor) -> dict[str, float]:
+    """Small enough by how many weights are left, as 32-bit numbers."""
+    asked = {"features": mask}
+    points = bench.curve(model, [(asked, bench.dataset.validation)], thresholds_of(model))
+    chosen = most_accurate(points, ratio=bench.config.asked["ratio"])
+    (trial,) = bench.trials(model, asked, bench.dataset.test, [chosen.threshold])
+    return {
         "threshold": chosen.threshold,
         "ratio": trial.ratio,
         "validation_error": chosen.error,
         "error": 100 * trial.wrong / trial.images,
-        "zero_filled_error": error_of(model.network.base_model, zeroed),
     }
+
+
+def _by_bytes(bench: Bench, model: bhc.Compressor, mask: Tensor) -> dict[str, float]:
+    """Small enough by the bytes of the packed file, whose weights have the bit widths of the posterior."""
+    least, found = bench.config.asked["ratio"], []
+    for threshold in thresholds_of(model):
+        small = model.compress(features=mask, threshold=threshold)
+        found.append((_error(small, bench.dataset.validation), threshold, small))
+    enough = [one for one in found if one[2].report.file_ratio >= least]
+    error, threshold, small = min(enough or found, key=lambda one: one[0])
+    return {
+        "threshold": threshold,
+        "ratio": small.report.file_ratio,
+        "validation_error": error,
+        "error": _error(small, bench.dataset.test),
+    }
+
+
+COUNTED = {"weights": _by_weights, "bytes": _by_bytes}
+
+
+def _error(small: bhc.Compressed, split: Split) -> float:
+    return 100 * float((answers(small.network, split.images) != split.labels).float().mean())
