@@ -17,7 +17,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
 from bhc.training import settle
 from bhc.training.objective import negative_elbo, restrict
-from bhc.training.step import not_finite
+from bhc.training.spikes import SpikeLimit, gradient_norm
 
 CONTEXTS, EXAMPLES = 16, 16
 # As `bhc train` sets them.
@@ -35,6 +35,7 @@ class LearningStep:
         self.optimizer = torch.optim.Adam(network.hypernet.parameters(), fused=True)
         self.num_data = torch.full((CONTEXTS,), 12_000.0)
         self.weight = torch.ones(CONTEXTS)
+        self.limit = SpikeLimit(x.device)
         self.step = 0
 
     def __call__(self) -> None:
@@ -45,7 +46,9 @@ class LearningStep:
         loss = negative_elbo(cross_entropy, divergence, num_data=self.num_data, kl_weight=self.weight)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimizer.grad_scale, self.optimizer.found_inf = None, not_finite(self.optimizer)
+        norm = gradient_norm(self.optimizer)
+        self.optimizer.grad_scale = self.limit.divisor(norm)
+        self.optimizer.found_inf = 1.0 - norm.isfinite().float()
         self.optimizer.step()
         self.network.hypernet.clip_()
         self.step += 1

@@ -1,7 +1,8 @@
 """What questions have in common: a configuration, models trained for it, and networks tried on a device."""
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,18 +157,25 @@ class Bench:
         self, model: bhc.Compressor, conditions: Conditions, examples: Split, thresholds: Sequence[float]
     ) -> list[ThresholdTrial]:
         """Ratio and wrong answers of one context at each threshold."""
-        network = model.network.to(self.device)
-        try:
-            with exact_convolutions():
-                return try_thresholds(network, model.space.resolve(dict(conditions)), examples, thresholds)
-        finally:
-            network.to("cpu")
+        with self.on_device(model), exact_convolutions():
+            return try_thresholds(model.network, model.space.resolve(dict(conditions)), examples, thresholds)
 
     def curve(
         self, model: bhc.Compressor, cases: Iterable[tuple[Conditions, Split]], thresholds: Sequence[float]
     ) -> list[Point]:
         """Error against ratio over contexts, each with its labelled examples."""
-        return pooled(thresholds, [self.trials(model, asked, examples, thresholds) for asked, examples in cases])
+        with self.on_device(model):
+            return pooled(thresholds, [self.trials(model, asked, examples, thresholds) for asked, examples in cases])
+
+    @contextmanager
+    def on_device(self, model: bhc.Compressor) -> Iterator[None]:
+        """The model is where things are computed, and back again afterwards; a large one takes long to move."""
+        before = model.network.device
+        model.network.to(self.device)
+        try:
+            yield
+        finally:
+            model.network.to(before)
 
 
 def _augmentation(name: str | None) -> Augmentation | None:

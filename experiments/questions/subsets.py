@@ -44,13 +44,9 @@ def _asked_for_all(bench: Bench, model: bhc.Compressor, sizes: Sequence[int], un
     cases = [({"classes": list(subset)}, bench.dataset.validation.restricted_to(subset)) for subset in judged]
     points = bench.curve(model, cases, thresholds_of(model))
     chosen = most_accurate(points, ratio=bench.config.asked["ratio"])
-    return {
-        "threshold": chosen.threshold,
-        "validation_error": chosen.error,
-        "subsets": [
-            _row(bench, model, subset, chosen.threshold) | {"seen": subset not in unseen} for subset in subsets
-        ],
-    }
+    with bench.on_device(model):
+        rows = [_row(bench, model, subset, chosen.threshold) | {"seen": subset not in unseen} for subset in subsets]
+    return {"threshold": chosen.threshold, "validation_error": chosen.error, "subsets": rows}
 
 
 def _row(bench: Bench, model: bhc.Compressor, subset: Subset, threshold: float) -> dict[str, Any]:

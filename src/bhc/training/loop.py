@@ -153,7 +153,7 @@ class _Trainer:
         first = self.position.stage
         for index in range(first, len(self.recipe)):
             if index > self.position.stage:
-                self.position.stage, self.position.stage_step, self.position.gone = index, 0, None
+                self.position.enter(index)
             stage = self._settle(index)
             if isinstance(stage, Consolidate) and not self.position.stage_step:
                 self._measure("before")
@@ -215,6 +215,7 @@ class _Trainer:
             restore_optimizer_(take.optimizer, restored, self.network)
         if self.position.gone is not None:
             take.leave_out(self.position.gone)
+        take.limit.expect(self.position.usual_norm)
         skipped_before = self.position.skipped
         progress = self.options.progress
         progress.begin(stage.title, stage.steps, self.position.stage_step)
@@ -253,6 +254,7 @@ class _Trainer:
         """Note how many steps were skipped, and stop where all are."""
         skipped, in_a_row = take.skipped()
         self.position.skipped = skipped_before + skipped
+        self.position.usual_norm = take.limit.usual()
         if in_a_row >= MOST_SKIPPED:
             raise BhcError(
                 f"training has diverged: the last {in_a_row} steps had gradients that are not finite",

@@ -2,7 +2,7 @@
 
 Small networks on a GPU are bound by launching kernels, not by computing; a replay launches them all at once. For
 that a step must never wait for the device: contexts and examples are drawn there, rates and warmth are numbers that
-live there, and a step whose gradients are not finite is undone there.
+live there, gradients that are too large are cut there, and a step where they are not finite is undone there.
 """
 
 import warnings
@@ -14,6 +14,7 @@ from torch.optim import Adam
 
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
+from bhc.training.spikes import SpikeLimit, gradient_norm
 from bhc.training.stages import Dials, Draw, Stage
 from bhc.training.team import ALONE, Team
 
@@ -66,7 +67,8 @@ class StageLoss(nn.Module):
 
 
 class TrainingStep:
-    """Draw, loss, gradients, update. A step with gradients that are not finite changes nothing and is counted.
+    """Draw, loss, gradients, update. Gradients far larger than usual are cut down; a step with some that are not finite
+    changes nothing and is counted.
 
     In a team gradients are means over its processes by then: what is not finite in one is not finite in any.
     """
@@ -96,6 +98,7 @@ class TrainingStep:
             capturable=device.type == "cuda",
         )
         self._loss = team.together(StageLoss(stage, network, draw, [p for group in groups for p in group["params"]]))
+        self.limit = SpikeLimit(device, taken=first)
         self._gone = torch.zeros((), device=device)
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
@@ -124,9 +127,12 @@ class TrainingStep:
             loss, terms = self._loss(warmth, self._gone)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        bad = not_finite(self.optimizer)
-        # The fused optimiser leaves everything as it is where this is 1, as gradient scaling has it do.
-        self.optimizer.grad_scale, self.optimizer.found_inf = None, bad  # type: ignore[attr-defined]
+        norm = gradient_norm(self.optimizer)
+        bad = 1.0 - norm.isfinite().float()
+        # The fused optimiser divides by the one and leaves everything as it is where the other is 1: gradient scaling
+        # has it do so.
+        self.optimizer.grad_scale = self.limit.divisor(norm)  # type: ignore[attr-defined]
+        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
         self.optimizer.step()
         self.network.hypernet.clip_()
         self._skipped.add_(bad)
@@ -202,10 +208,3 @@ def make_step(
     captured = capture and network.device.type == "cuda" and team.size == 1
     kind = CapturedStep if captured else TrainingStep
     return kind(stage, network, draw, first=first, precision=precision, team=team)
-
-
-def not_finite(optimizer: torch.optim.Optimizer) -> Tensor:
-    """1 if any gradient is infinite or no number, else 0; stays on the device."""
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients))
-    return 1.0 - torch.isfinite(norms).all().float()
