@@ -231,6 +231,13 @@ def test_a_mask_needs_both_a_lower_error_and_the_ratio(tmp_path: Path) -> None:
     assert "1 of 2 drawn masks better: mean error 2.00 % against 2.50 %, -0.50 (-2.00 to +1.00) points" in part
 
 
+def test_ratios_say_so_where_they_count_bytes(tmp_path: Path) -> None:
+    masks = [mask_row(mask, 2.0, 30.0) for mask in ("left half", "every second column", "random 30 %")]
+    part = section(features(answers_of(tmp_path, "lenet-300-100-features-files", {"masks": masks})), f"{LENET}, files")
+    assert "| ratio in bytes |" in part
+    assert "- lower error at 20 x in bytes or more for left half, every second column, random 30 %: reached" in part
+
+
 def test_another_configuration_of_a_question_has_a_section_and_a_line_of_its_own(tmp_path: Path) -> None:
     known = [mask_row(mask, 2.0, 30.0) for mask in ("left half", "every second column", "random 30 %")]
     write_answer(tmp_path, "lenet-300-100-features", {"masks": [mask_row("left half", 50.0, 40.0)]})
@@ -241,7 +248,7 @@ def test_another_configuration_of_a_question_has_a_section_and_a_line_of_its_own
     assert "drawn" not in part
     lines = rows_of(short(answers), "Are networks for [missing inputs](features.md) better than zeros?")
     verdicts = {line[1]: line[5].split(":")[0] for line in lines}
-    assert verdicts == {LENET: "**missed**", f"{LENET}, known": "reached"}
+    assert verdicts == {LENET: "**missed**", f"{LENET}, files": "not run", f"{LENET}, known": "reached"}
 
 
 def test_a_mask_with_a_target_that_is_not_there_is_a_miss(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ ASKED = {
     "guarantee": "sizes = [2]\ncalibration = 500\nmax_error = 30\nconfidence = 0.8",
     "features": "ratio = 1.5\nknown = false",
     "features-known": "ratio = 1.5\nknown = true",
+    "features-files": "ratio = 4\nknown = true\ncounted = 'bytes'",
     "appearance": "sizes = [2]\nconcentration = 1.0\noften = 0.9\nmax_bytes = 200000",
     "pairs": "consecutive = true\nratio = 1.5",
     "pairs-all": "consecutive = false\nratio = 1.5",
@@ -122,6 +123,14 @@ def test_masks_are_the_three_that_are_asked_about_and_some_more(
     assert torch.equal(named["left half"][0].any(0).nonzero().flatten(), torch.arange(4))
     assert len(rows) == 23
     assert [row["mask"] for row in answers["features-known"]["masks"]] == list(named)
+
+
+def test_files_are_small_enough_where_bytes_are_counted(answers: dict[str, dict[str, Any]]) -> None:
+    by_weights, by_bytes = (answers[f"features-{name}"]["masks"] for name in ("known", "files"))
+    for one, other in zip(by_weights, by_bytes, strict=True):
+        assert other["ratio"] >= 4
+        assert other["zero_filled_error"] == one["zero_filled_error"]
+        assert 0 <= other["error"] <= 100
 
 
 def test_every_ordered_pair_is_told_and_not_told(answers: dict[str, dict[str, Any]]) -> None:

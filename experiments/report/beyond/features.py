@@ -12,11 +12,14 @@ from .checks import Check, Judgement, at_least, verdict
 from .page import page
 
 HEADER = ["mask", "features there", "ratio", "test error", "full network with zeros", "less, points", "verdict"]
+COUNTED = {"weights": "", "bytes": " in bytes"}
 RULES = (
     "For each mask the most accurate network that is small enough, chosen on validation data: it reads none of the"
     " missing features. Beside it the full network, which reads zeros in their place.",
     "Known masks: the three that are asked about are all that training met, as for those who know what will be missing."
     " Otherwise training drew masks of many kinds, and the three were new to it.",
+    "Ratios count weights, or bytes where it says so: four for each weight of the full network over those of the packed"
+    " file, whose weights have bit widths from the posterior. Then errors are those of the file.",
     "Better is a lower test error at the ratio of the target or more. The drawn masks are new ones, drawn as training"
     " draws them; their difference has a 95 % interval by the bootstrap over masks.",
 )
@@ -54,7 +57,12 @@ def features(answers: Answers) -> str:
 
 
 def target(case: Case) -> str:
-    return f"lower error at {case.targets['ratio']:g} x or more for {', '.join(case.targets['masks'])}"
+    return f"lower error at {case.targets['ratio']:g} x{counted(case)} or more for {', '.join(case.targets['masks'])}"
+
+
+def counted(case: Case) -> str:
+    """What its ratios count: said where it is not weights."""
+    return COUNTED[case.config.asked.get("counted", "weights")]
 
 
 def judge(case: Case) -> Judgement:
@@ -111,7 +119,8 @@ def _section(case: Case) -> str:
             f" against {fmean(row.full_error for row in drawn):.2f} %, {difference.text(_signed)} points;"
             f" harmonic ratio {ratio_text(1 / fmean(1 / fmean(row.ratios) for row in drawn))}"
         )
-    return document(table(HEADER, rows), bullets(lines)).rstrip()
+    header = [f"ratio{counted(case)}" if name == "ratio" else name for name in HEADER]
+    return document(table(header, rows), bullets(lines)).rstrip()
 
 
 def _cells(row: Row, word: str) -> list[str]:

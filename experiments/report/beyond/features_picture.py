@@ -15,7 +15,7 @@ from bhc.cli.plots import AFTER, CUT, KEPT, LINE, STYLE
 from ..numbers import ratio_text
 from ..pictures import say_nothing
 from .answers import Answers, Case
-from .features import Row, drawn_rows, named_rows
+from .features import Row, counted, drawn_rows, named_rows
 
 SHAPES = {"mnist": (1, 28, 28)}  # of images; a data set that is not here has no pictures of masks
 OURS, ZEROS = "for these features", "full network, zeros"
@@ -49,7 +49,7 @@ def _draw(part: SubFigure, case: Case) -> None:
             _draw_mask(part.add_subplot(grid[place, 0]), masks[row.mask].numpy().max(0))
         axes = part.add_subplot(grid[place, 1])
         _draw_bars(axes, row, most)
-        axes.set_title(f"{row.mask}: {row.features} features there, {ratio_text(fmean(row.ratios))} x")
+        axes.set_title(f"{row.mask}: {row.features} features there, {ratio_text(fmean(row.ratios))} x{counted(case)}")
         if place == len(named) - 1:
             axes.set_xlabel("test error, %")
         else:
