@@ -72,6 +72,13 @@ def test_it_goes_on_from_what_was_usual_before(steps: int) -> None:
     assert second.usual() == first.usual()
 
 
+def test_it_finds_out_anew_where_nobody_kept_what_was_usual() -> None:
+    limit = SpikeLimit(CPU, taken=5000)
+    limit.expect(0.0)
+    assert divided(limit, *[2.0] * LATEST, 3.0) == [1.0] * (LATEST + 1)
+    assert divided(limit, 1e6)[0] > 1e4
+
+
 def test_the_norm_is_that_of_all_gradients_and_finite_where_they_are() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(count)) for count in (3, 2, 1)]
     optimizer = torch.optim.Adam([{"params": parameters[:2]}, {"params": parameters[2:]}])

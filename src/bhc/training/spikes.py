@@ -25,8 +25,10 @@ class SpikeLimit:
         return float(self._usual)
 
     def expect(self, usual: float) -> None:
-        """Go on from what was usual before."""
+        """Go on from what was usual before; where that was not kept, find out anew."""
         self._usual.fill_(usual)
+        if usual == 0:
+            self._taken.zero_()
 
     def divisor(self, norm: Tensor) -> Tensor:
         """What to divide gradients of this norm by: 1 for nearly all. Where it is not finite nothing is learned."""
