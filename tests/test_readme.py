@@ -98,6 +98,14 @@ def test_the_figures_are_those_of_the_result_file() -> None:
             assert figure in README, figure
 
 
+def test_subsets_never_met_are_those_of_their_table() -> None:
+    text = (ROOT / "experiments/tables/contexts/subsets.md").read_text()
+    for network, part in re.findall(r"^## (LeNet\S+)\n(.*?)(?=^## )", text, flags=re.DOTALL | re.MULTILINE):
+        cells = next(line for line in part.splitlines() if line.startswith("| all |")).strip("| ").split(" | ")
+        unseen, seen, unseen_error, seen_error = (cells[place] for place in (4, 5, 7, 8))
+        assert f"| {network} | {unseen} x at {unseen_error} % | {seen} x at {seen_error} % |" in README
+
+
 def test_the_speed_of_a_training_step_is_what_its_benchmark_measured() -> None:
     adams = {"plain": "torch's Adam as it comes", "plain-fused": "fused Adam, as ours"}
     for row in json.loads((ROOT / "benchmarks/training_step.json").read_text())["rows"]:
