@@ -100,7 +100,9 @@ def test_the_figures_are_those_of_the_result_file() -> None:
 
 def test_subsets_never_met_are_those_of_their_table() -> None:
     text = (ROOT / "experiments/tables/contexts/subsets.md").read_text()
-    for network, part in re.findall(r"^## (LeNet\S+)\n(.*?)(?=^## )", text, flags=re.DOTALL | re.MULTILINE):
+    networks = re.findall(r"^## (LeNet\S+)\n(.*?)(?=^## )", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(networks) == 2
+    for network, part in networks:
         cells = next(line for line in part.splitlines() if line.startswith("| all |")).strip("| ").split(" | ")
         unseen, seen, unseen_error, seen_error = (cells[place] for place in (4, 5, 7, 8))
         assert f"| {network} | {unseen} x at {unseen_error} % | {seen} x at {seen_error} % |" in README
