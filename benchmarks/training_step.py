@@ -4,7 +4,7 @@
 
 The floor is two products forward where a plain layer has one. All steps get a batch that is already drawn. The
 plain step is timed with torch's Adam as it comes and with its fused form, which ours uses; ratios are given to
-both. Our step is the whole one: noise, divergence, the check for finite gradients, the limit on variances.
+both. Our step is the whole one: noise, divergence, the checks of gradients, the limit on variances.
 """
 
 import torch
@@ -47,8 +47,9 @@ class LearningStep:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = gradient_norm(self.optimizer)
-        self.optimizer.grad_scale = self.limit.divisor(norm)
-        self.optimizer.found_inf = 1.0 - norm.isfinite().float()
+        finite = norm.isfinite().float()
+        self.optimizer.grad_scale = self.limit.divisor(norm, finite)
+        self.optimizer.found_inf = 1 - finite
         self.optimizer.step()
         self.network.hypernet.clip_()
         self.step += 1

@@ -74,7 +74,8 @@ def _by_bytes(bench: Bench, model: bhc.Compressor, mask: Tensor) -> dict[str, fl
         small = model.compress(features=mask, threshold=threshold)
         found.append((_error(small, bench.dataset.validation), threshold, small))
     enough = [one for one in found if one[2].report.file_ratio >= least]
-    error, threshold, small = min(enough or found, key=lambda one: one[0])
+    smallest = max(found, key=lambda one: one[2].report.file_ratio)
+    error, threshold, small = min(enough, key=lambda one: one[0]) if enough else smallest
     return {
         "threshold": threshold,
         "ratio": small.report.file_ratio,

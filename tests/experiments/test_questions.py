@@ -34,6 +34,7 @@ ASKED = {
     "features": "ratio = 1.5\nknown = false",
     "features-known": "ratio = 1.5\nknown = true",
     "features-files": "ratio = 4\nknown = true\ncounted = 'bytes'",
+    "features-tiny": "ratio = 100000\nknown = true\ncounted = 'bytes'",
     "appearance": "sizes = [2]\nconcentration = 1.0\noften = 0.9\nmax_bytes = 200000",
     "pairs": "consecutive = true\nratio = 1.5",
     "pairs-all": "consecutive = false\nratio = 1.5",
@@ -131,6 +132,12 @@ def test_files_are_small_enough_where_bytes_are_counted(answers: dict[str, dict[
         assert other["ratio"] >= 4
         assert other["zero_filled_error"] == one["zero_filled_error"]
         assert 0 <= other["error"] <= 100
+
+
+def test_where_no_file_is_small_enough_it_is_the_smallest(answers: dict[str, dict[str, Any]]) -> None:
+    for any_size, tiny in zip(answers["features-files"]["masks"], answers["features-tiny"]["masks"], strict=True):
+        assert any_size["ratio"] <= tiny["ratio"] < 100_000
+        assert tiny["threshold"] == -3.0  # the lowest of STAGES
 
 
 def test_every_ordered_pair_is_told_and_not_told(answers: dict[str, dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from bhc.contexts import ContextSpace, ListedFeatures
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
-from bhc.training import Silent
+from bhc.training import Silent, spikes
 from bhc.training.stages import Dials, Draw, Loss, Stage
 from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
 from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
@@ -99,6 +99,18 @@ def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Modul
     assert not isinstance(eager[0], CapturedStep)
     assert_same_training(captured, eager)
     assert len({tuple(terms.values()) for terms in captured[1]}) == STEPS  # each replay draws anew
+
+
+def test_a_captured_step_cuts_what_the_step_cuts(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit so low that every other step is cut."""
+    monkeypatch.setattr(spikes, "LATEST", 3)
+    monkeypatch.setattr(spikes, "LARGEST", 1.0)
+    captured, eager = (take_steps(digits, pretrained, LEARN, capture=capture) for capture in (True, False))
+    assert captured[0]._graph is not None  # type: ignore[attr-defined]
+    assert_same_training(captured, eager)
+    assert captured[0].limit.state() == pytest.approx(eager[0].limit.state(), rel=1e-2)
 
 
 @pytest.mark.parametrize(

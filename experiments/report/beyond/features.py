@@ -18,7 +18,7 @@ RULES = (
     " missing features. Beside it the full network, which reads zeros in their place.",
     "Known masks: the three that are asked about are all that training met, as for those who know what will be missing."
     " Otherwise training drew masks of many kinds, and the three were new to it.",
-    "Ratios count weights, or bytes where it says so: four for each weight of the full network over those of the packed"
+    "Ratios count weights, or bytes where it says so: four for each number of the full network over those of the packed"
     " file, whose weights have bit widths from the posterior. Then errors are those of the file.",
     "Better is a lower test error at the ratio of the target or more. The drawn masks are new ones, drawn as training"
     " draws them; their difference has a 95 % interval by the bootstrap over masks.",

@@ -1,4 +1,4 @@
-"""``bhc demo``: the whole story in two minutes."""
+"""``bhc demo``: the whole story in about two minutes."""
 
 import time
 from dataclasses import replace
@@ -30,7 +30,7 @@ from bhc.training import (
 )
 
 MODEL = "lenet-300-100"
-# Larger steps than usual and fewer of them, for two minutes on two cores: benchmarks/NOTES.md has what was tried.
+# Larger steps than usual and fewer of them, for about two minutes on two cores: benchmarks/NOTES.md has what was tried.
 LEARN = Learn(steps=2800, rate=5e-3, logvar_rate=4.8e-2, map_slowdown=4.0)
 CONSOLIDATE = Consolidate(steps=2400, rate=3e-3)
 SIZES = (2, 3)

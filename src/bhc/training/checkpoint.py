@@ -18,7 +18,7 @@ from bhc.training.run import RunFolder, load_network_, network_tensors
 @dataclass
 class Position:
     """Where a run is: steps in all, the stage at work and its steps, steps skipped, curves and seconds so far, the part
-    of the units that a stage has let go, and how large its gradients are as a rule."""
+    of the units that a stage has let go, and how large its gradients are as a rule (``SpikeLimit.state``)."""
 
     step: int = 0
     stage: int = 0
@@ -27,11 +27,11 @@ class Position:
     curves: dict[str, Any] | None = None
     seconds: float = 0.0
     gone: float | None = None
-    usual_norm: float = 0.0
+    norms: Sequence[float] = (0.0, 0.0)
 
     def enter(self, stage: int) -> None:
         """Begin a stage: what belongs to the one before is over."""
-        self.stage, self.stage_step, self.gone, self.usual_norm = stage, 0, None, 0.0
+        self.stage, self.stage_step, self.gone, self.norms = stage, 0, None, (0.0, 0.0)
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ class _Trainer:
             restore_optimizer_(take.optimizer, restored, self.network)
         if self.position.gone is not None:
             take.leave_out(self.position.gone)
-        take.limit.expect(self.position.usual_norm)
+        take.limit.restore_(self.position.norms)
         skipped_before = self.position.skipped
         progress = self.options.progress
         progress.begin(stage.title, stage.steps, self.position.stage_step)
@@ -254,7 +254,7 @@ class _Trainer:
         """Note how many steps were skipped, and stop where all are."""
         skipped, in_a_row = take.skipped()
         self.position.skipped = skipped_before + skipped
-        self.position.usual_norm = take.limit.usual()
+        self.position.norms = take.limit.state()
         if in_a_row >= MOST_SKIPPED:
             raise BhcError(
                 f"training has diverged: the last {in_a_row} steps had gradients that are not finite",

@@ -1,10 +1,14 @@
 """Gradients that are far larger than usual."""
 
+from collections.abc import Sequence
+from math import exp, log
+
 import torch
 from torch import Tensor
 
 LARGEST = 5.0  # norm of a step's gradients, in usual ones
 LATEST = 100  # steps that tell what is usual
+TINY = 1e-30  # what has no gradients has a logarithm too
 
 
 class SpikeLimit:
@@ -13,34 +17,39 @@ class SpikeLimit:
     Noise that multiplies through the layers has heavy tails: now and then a draw gives gradients thousands of times as
     large as the others. Adam moves no farther for it at once, but its second moments remember such a step for a
     thousand others, in which everything drifts and nothing is learned; the draws get worse, and training is lost.
+
+    Usual is the geometric mean over the latest steps, as they were cut: a single spike hardly moves it. The first
+    ``LATEST`` steps of a stage tell what is usual and are never cut.
     """
 
-    def __init__(self, device: torch.device, *, taken: int = 0) -> None:
-        """After so many steps. The first ``LATEST`` of all are left as they are: they tell what is usual."""
-        self._taken = torch.full((), float(taken), device=device)
-        self._usual = torch.zeros((), device=device)  # mean over the latest steps, as they were cut
+    def __init__(self, device: torch.device) -> None:
+        self._seen = torch.zeros((), device=device)  # norms that were finite
+        self._log = torch.zeros((), device=device)  # of the usual norm
 
+    @property
     def usual(self) -> float:
         """The usual norm; waits for the device."""
-        return float(self._usual)
+        return exp(float(self._log))
 
-    def expect(self, usual: float) -> None:
-        """Go on from what was usual before; where that was not kept, find out anew."""
-        self._usual.fill_(usual)
-        if usual == 0:
-            self._taken.zero_()
+    def state(self) -> tuple[float, float]:
+        """What it has to know to go on; waits for the device."""
+        return float(self._seen), float(self._log)
 
-    def divisor(self, norm: Tensor) -> Tensor:
-        """What to divide gradients of this norm by: 1 for nearly all. Where it is not finite nothing is learned."""
-        cut = (norm / (LARGEST * self._usual)).clamp(min=1).nan_to_num(nan=1, posinf=1)
-        divisor = 1 + (cut - 1) * (self._taken >= LATEST)
-        self._taken.add_(1)
-        usual = self._usual.lerp(norm / divisor, 1 / self._taken.clamp(max=LATEST))
-        self._usual.copy_(usual.where(norm.isfinite(), self._usual))
-        return divisor
+    def restore_(self, state: Sequence[float]) -> None:
+        seen, logarithm = state
+        self._seen.fill_(seen)
+        self._log.fill_(logarithm)
+
+    def divisor(self, norm: Tensor, finite: Tensor) -> Tensor:
+        """What to divide gradients of this norm by: 1 for nearly all. ``finite`` is 1, or 0 where it tells nothing."""
+        logarithm = norm.clamp(min=TINY).log().nan_to_num(nan=0, posinf=0)
+        over = (logarithm - self._log - log(LARGEST)).clamp(min=0) * (self._seen >= LATEST) * finite
+        self._seen.add_(finite)
+        self._log.lerp_(logarithm - over, finite / self._seen.clamp(1, LATEST))
+        return over.exp()
 
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
-    """That of all gradients together, infinite or no number where one is; stays on the device."""
+    """That of all gradients together, infinite or no number where one is or cannot be squared; stays on the device."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return torch.stack(torch._foreach_norm(gradients)).double().norm().float()
+    return torch.stack(torch._foreach_norm(gradients)).norm()

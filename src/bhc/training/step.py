@@ -98,7 +98,7 @@ class TrainingStep:
             capturable=device.type == "cuda",
         )
         self._loss = team.together(StageLoss(stage, network, draw, [p for group in groups for p in group["params"]]))
-        self.limit = SpikeLimit(device, taken=first)
+        self.limit = SpikeLimit(device)
         self._gone = torch.zeros((), device=device)
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
@@ -128,10 +128,11 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = gradient_norm(self.optimizer)
-        bad = 1.0 - norm.isfinite().float()
+        finite = norm.isfinite().float()
+        bad = 1 - finite
         # The fused optimiser divides by the one and leaves everything as it is where the other is 1: gradient scaling
         # has it do so.
-        self.optimizer.grad_scale = self.limit.divisor(norm)  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = self.limit.divisor(norm, finite)  # type: ignore[attr-defined]
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
         self.optimizer.step()
         self.network.hypernet.clip_()
