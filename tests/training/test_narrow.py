@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -255,8 +256,10 @@ def test_without_consolidation_the_curve_is_drawn_around_what_is_left(digits: Da
 def test_the_diary_tells_the_ratio_as_it_rises(digits: DataSet, pretrained: nn.Module, tmp_path: Path) -> None:
     fit(digits, pretrained, (LEARN, NARROW), run=tmp_path / "run")
     found = [r["ratio"] for r in RunFolder(tmp_path / "run").metrics.read() if r["stage"] == "narrow"]
-    assert found == sorted(found)
+    # Steps move dropout rates after units were let go by them, so what it holds in the end may be a little less.
+    assert all(later > 0.98 * earlier for earlier, later in pairwise(found))
     assert found[-1] == pytest.approx(NARROW.final_ratio, rel=0.2)
+    assert found[0] < 0.7 * found[-1]
 
 
 class Stopped(Exception):
