@@ -114,8 +114,16 @@ def test_the_norm_is_that_of_all_gradients() -> None:
     assert gradient_norm(optimizer).item() == 4.0
     parameters[0].grad = torch.full((3,), 1e15)
     assert gradient_norm(optimizer).item() == pytest.approx(3**0.5 * 1e15)
-    parameters[2].grad = torch.full((1,), torch.nan)
-    assert gradient_norm(optimizer).isnan()
+
+
+def test_the_norm_is_finite_where_gradients_are() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(count)) for count in (3, 2, 1)]
+    optimizer = torch.optim.Adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
+    parameters[0].grad, parameters[2].grad = torch.ones(3), torch.full((1,), 1e30)
+    assert gradient_norm(optimizer).item() == pytest.approx(1e30)
+    for value in (torch.nan, torch.inf):
+        parameters[2].grad = torch.full((1,), value)
+        assert not gradient_norm(optimizer).isfinite()
 
 
 def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(

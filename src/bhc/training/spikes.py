@@ -50,6 +50,8 @@ class SpikeLimit:
 
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
-    """That of all gradients together, infinite or no number where one is or cannot be squared; stays on the device."""
+    """That of all gradients together, infinite or no number where one of them is; stays on the device."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return torch.stack(torch._foreach_norm(gradients)).norm()
+    norms = torch.stack(torch._foreach_norm(gradients))
+    total = norms.norm()
+    return total.where(total.isfinite(), norms.amax())  # squares can be too large where norms are not
