@@ -8,7 +8,6 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ListedFeatures
 from bhc.data import Split
-from bhc.results import answers
 from bhc.training import error_of
 from questions.bench import Bench, most_accurate, thresholds_of
 
@@ -72,7 +71,7 @@ def _by_bytes(bench: Bench, model: bhc.Compressor, mask: Tensor) -> dict[str, fl
     least, found = bench.config.asked["ratio"], []
     for threshold in thresholds_of(model):
         small = model.compress(features=mask, threshold=threshold)
-        found.append((_error(small, bench.dataset.validation), threshold, small))
+        found.append((error_of(small.module, bench.dataset.validation), threshold, small))
     enough = [one for one in found if one[2].report.file_ratio >= least]
     smallest = max(found, key=lambda one: one[2].report.file_ratio)
     error, threshold, small = min(enough, key=lambda one: one[0]) if enough else smallest
@@ -80,12 +79,8 @@ def _by_bytes(bench: Bench, model: bhc.Compressor, mask: Tensor) -> dict[str, fl
         "threshold": threshold,
         "ratio": small.report.file_ratio,
         "validation_error": error,
-        "error": _error(small, bench.dataset.test),
+        "error": error_of(small.module, bench.dataset.test),
     }
 
 
 COUNTED = {"weights": _by_weights, "bytes": _by_bytes}
-
-
-def _error(small: bhc.Compressed, split: Split) -> float:
-    return 100 * float((answers(small.network, split.images) != split.labels).float().mean())
