@@ -22,6 +22,7 @@ from torch import nn
 import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
+from bhc.training import computing
 from bhc.training.stages import Draw, Stage
 from bhc.training.step import make_step
 
@@ -38,14 +39,13 @@ CALLS = 30
 WARM_UP = 2
 
 
+@computing(torch.device("cuda"), repeatable=False)  # as in training
 def main() -> int:
     arguments = options(__file__, __doc__, rounds=6).parse_args()
     if not torch.cuda.is_available():
         print("no GPU here", file=sys.stderr)
         return NO_GPU
     rounds = 1 if arguments.quick else arguments.rounds
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True  # as in training
     rows: list[Results] = []
     for name in MODELS:
         plain = measured(partial(plain_step, name), rounds)

@@ -16,6 +16,7 @@ from timing import NO_GPU, Results, options, take_turns, write
 import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
+from bhc.training import computing
 from bhc.training.stages import Draw, Stage
 from bhc.training.step import make_step
 
@@ -26,13 +27,13 @@ IMAGES = 256
 MODELS = ("lenet-300-100", "lenet-5-caffe")
 
 
+@computing(torch.device("cuda"), repeatable=False)  # as in training
 def main() -> int:
     arguments = options(__file__, __doc__, rounds=15).parse_args()
     if not torch.cuda.is_available():
         print("no GPU here", file=sys.stderr)
         return NO_GPU
     device = torch.device("cuda")
-    torch.backends.cudnn.benchmark = True  # as in training
     rounds = 2 if arguments.quick else arguments.rounds
     rows: list[Results] = []
     for name in MODELS:

@@ -11,11 +11,12 @@ from bhc.training import computing
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def settings() -> tuple[bool, bool, bool]:
+def settings() -> tuple[bool, bool, bool, str]:
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.benchmark,
+        torch.get_float32_matmul_precision(),
     )
 
 
@@ -29,10 +30,21 @@ def test_everything_is_put_back(before: tuple[bool, bool], repeatable: bool) -> 
         with computing(CPU, repeatable=repeatable):
             assert settings() == known
         with computing(CUDA, repeatable=repeatable):
-            assert settings() == (wanted or repeatable, warn_only and not repeatable, not (wanted or repeatable))
+            exact = wanted or repeatable
+            assert settings() == (exact, warn_only and not repeatable, not exact, "high")
         assert settings() == known
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_products_are_not_made_more_exact_than_they_were_wanted() -> None:
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with computing(CUDA, repeatable=False):
+            assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 COUNT_FAULTS = """

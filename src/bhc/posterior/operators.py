@@ -175,17 +175,19 @@ class Convolution(_Dense):
         return right.mT.reshape(-1, inputs, *self.kernel_size)
 
     def _widen(self, thin: Tensor, left: Tensor) -> Tensor:
-        """Maps (K * B, groups * R, ...) times (K, O, R), each context's examples by its own."""
-        contexts, _, rank = left.shape
-        examples, area = thin.shape[0], thin.shape[2:]
+        """Maps (K * B, groups * R, ...) times (K, O, R), each context's examples by its own.
+
+        One product an example and not a context: the gradient of ``left`` sums over all places that it meets, and on a
+        GPU a few long sums take longer than all else in a step.
+        """
+        (contexts, outputs, rank), (examples, area) = left.shape, (thin.shape[0], thin.shape[2:])
+        apart = (contexts, examples // contexts)
         if self.groups == 1 and thin.stride(1) == 1:  # channels last: (places, R) times (R, O), as they lie
-            per_context = thin.movedim(1, -1).reshape(contexts, -1, rank)
-            wide = torch.bmm(per_context, left.mT.to(thin.dtype))
+            wide = thin.movedim(1, -1).reshape(*apart, -1, rank) @ left.mT[:, None].to(thin.dtype)
             return wide.reshape(examples, *area, -1).movedim(-1, 1)
-        per_context = thin.reshape(contexts, examples // contexts, self.groups, rank, -1)
-        by_group = left.unflatten(1, (self.groups, -1))
-        wide = torch.einsum("kbgra,kgor->kbgoa", per_context, by_group)
-        return wide.reshape(examples, left.shape[1], *area)
+        by_group = left.unflatten(1, (self.groups, -1))[:, None].to(thin.dtype)  # (K, 1, groups, O of a group, R)
+        wide = by_group @ thin.reshape(*apart, self.groups, rank, -1)
+        return wide.reshape(examples, outputs, *area)
 
     def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
         convolve = CONVOLVE[len(self.kernel_size) - 1]

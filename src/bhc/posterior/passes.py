@@ -8,8 +8,7 @@ from bhc.posterior.noise import Noise
 from bhc.posterior.operators import Operator, apply_mean
 from bhc.posterior.part import LayerPart
 from bhc.posterior.products import Sampled
-from bhc.posterior.scales import Scales
-from bhc.posterior.units import drawn, only, plus, times
+from bhc.posterior.units import drawn, only, times, times_plus
 
 # Inside the root: its gradient at a variance of zero would be infinite.
 VARIANCE_FLOOR = 1e-8
@@ -33,7 +32,7 @@ def noisy_pass(
         h = operator.only(h, mask.keep_in)
     weights, in_scale, waiting = posterior.weights, posterior.in_scale, None
     if in_scale is not None:
-        if _may_wait(in_scale, h):
+        if _may_wait(in_scale.mean, h):
             waiting = drawn(in_scale, h, noise=noise)
         else:
             h = operator.times_noisy(h, in_scale, noise=noise)
@@ -52,6 +51,8 @@ def masked_pass(
 ) -> Tensor:  # (K * B, O, ...)
     """The deterministic layer of Eq. 4: masks times means, the bias under the output's mask and scale.
 
+    ``(W h z + b) s`` as ``(W h) z s + b s`` where z is one number for all inputs.
+
     On a CPU only the part is computed that any of the contexts keeps. Elsewhere a shape that follows from a mask would
     have to be waited for in every step, and could not be captured.
     """
@@ -64,15 +65,19 @@ def masked_pass(
 
 
 def _whole_pass(operator: Operator, h: Tensor, mean: LayerMean, mask: LayerMask) -> Tensor:
-    inputs = mask.keep_in if mean.in_scale is None else mask.keep_in * mean.in_scale
     outputs = mask.keep_out if mean.out_scale is None else mask.keep_out * mean.out_scale
+    shift = None if mean.bias is None else mean.bias * outputs
+    if mean.in_scale is None:
+        h = operator.times(h, mask.keep_in)
+    elif _may_wait(mean.in_scale, h):
+        h, outputs = operator.times(h, mask.keep_in), outputs * mean.in_scale
+    else:
+        h = operator.times(h, mask.keep_in * mean.in_scale)
     weight = mean.weight if mask.keep_weight is None else WeightMean(mean.weight.dense() * mask.keep_weight)
-    output = apply_mean(operator, operator.times(h, inputs), weight)
-    if mean.bias is not None:
-        output = plus(output, mean.bias)
-    return times(output, outputs)
+    product = apply_mean(operator, h, weight)
+    return times(product, outputs) if shift is None else times_plus(product, outputs, shift)
 
 
-def _may_wait(scales: Scales, h: Tensor) -> bool:
+def _may_wait(scale: Tensor, h: Tensor) -> bool:
     """Whether an input scale can come after the product: one covers all inputs, and they need no gradient."""
-    return scales.mean.shape[1] == 1 and not h.requires_grad
+    return scale.shape[1] == 1 and not h.requires_grad

@@ -1,5 +1,6 @@
 """Activations times, plus or without the numbers of their units, for K contexts at once."""
 
+import torch
 from torch import Tensor
 
 from bhc.posterior.noise import Noise
@@ -30,9 +31,10 @@ def times(h: Tensor, values: Tensor) -> Tensor:
     return (_by_unit(h, values) * values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
 
 
-def plus(h: Tensor, values: Tensor) -> Tensor:
-    """Each activation (K * B, n, ...) plus its unit's number in its context, (K or 1, n)."""
-    return (_by_unit(h, values) + values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
+def times_plus(h: Tensor, factors: Tensor, values: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) times one and plus another number of its unit in its context, (K, n) both."""
+    factors, values = (numbers.to(h.dtype)[:, None, :, None] for numbers in (factors, values))
+    return torch.addcmul(values, _by_unit(h, factors[:, 0, :, 0]), factors).reshape(h.shape)
 
 
 def _by_unit(h: Tensor, values: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.optim import Adam
 
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
+from bhc.training.adam import PiecewiseAdam
 from bhc.training.spikes import SpikeLimit, gradient_norm
 from bhc.training.stages import Dials, Draw, Stage
 from bhc.training.team import ALONE, Team
@@ -73,6 +74,8 @@ class TrainingStep:
     In a team gradients are means over its processes by then: what is not finite in one is not finite in any.
     """
 
+    adam: type[Adam] = Adam
+
     def __init__(
         self,
         stage: Stage,
@@ -92,7 +95,7 @@ class TrainingStep:
         self._schedule = Schedule(stage, [group["lr"] for group in groups], device, rising=rates.rising_steps(network))
         self._schedule.go_to(first)
         # Rates as tensors, so that a captured step reads what they are by then.
-        self.optimizer = Adam(
+        self.optimizer = self.adam(
             [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups],
             fused=True,
             capturable=device.type == "cuda",
@@ -143,6 +146,8 @@ class TrainingStep:
 
 class CapturedStep(TrainingStep):
     """The same step as one CUDA graph; falls back to launching kernels where something in it cannot be captured."""
+
+    adam = PiecewiseAdam
 
     def _begin(self) -> None:
         self._device = self.network.device
