@@ -16,7 +16,7 @@ def answer(bench: Bench) -> dict[str, Any]:
     asked, classes = bench.config.asked, bench.dataset.num_classes
     sampler = bhc.RandomSubsets(tuple(asked["sizes"]))
     low, high = asked["kl_weights"]
-    budgets = bhc.Budgets((low, high))
+    budgets = bhc.Budgets((low, high), margin=asked.get("margin", 0.0))
     subsets = sampler.examples(classes, JUDGED)
     # It takes the place of many, and may learn for as long as some of them together.
     recipe = tuple(replace(stage, steps=asked.get("longer", 1) * stage.steps) for stage in bench.config.recipe())

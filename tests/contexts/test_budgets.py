@@ -89,6 +89,32 @@ def test_training_draws_budgets_evenly_and_leaves_classes_alone():
     torch.testing.assert_close(batch.class_rates, torch.full((4000, 10), 0.1))
 
 
+def test_training_goes_beyond_both_ends_by_a_margin():
+    budgets = Budgets((0.1, 1.0), margin=0.5)
+    batch = budgets.sample(4000, 10, generator=torch.Generator().manual_seed(0))
+    assert ((batch.budget >= -0.5) & (batch.budget <= 1.5)).all()
+    tenths = torch.histc(batch.budget, 10, -0.5, 1.5)
+    assert (tenths - 400).abs().max() < 5 * math.sqrt(400)
+    weights = budgets.kl_weight(torch.tensor([-0.5, 0.0, 1.0, 1.5]))
+    torch.testing.assert_close(weights, torch.tensor([0.1 / math.sqrt(10), 0.1, 1.0, math.sqrt(10)]))
+
+
+def test_use_does_not_go_beyond():
+    with pytest.raises(BhcError, match="outside what this model takes: 0 to 1"):
+        Budgets(margin=0.5).resolve({"budget": 1.2})
+
+
+def test_a_margin_is_kept_with_the_run():
+    assert from_dict(Budgets(margin=0.5).to_dict()) == Budgets(margin=0.5)
+    assert "margin" not in Budgets().to_dict()  # as runs from before there was one have it
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.1, float("nan"), float("inf")])
+def test_a_margin_is_no_longer_than_the_way(margin):
+    with pytest.raises(BhcError, match="margin is how far training goes beyond budgets 0 and 1, from 0 to 1, given"):
+        Budgets(margin=margin)
+
+
 def test_training_a_binary_budget_throws_a_fair_coin_and_leaves_classes_alone():
     batch = sample(BinaryBudget())
     assert batch.budget.shape == (4000, 1)

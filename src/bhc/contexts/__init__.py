@@ -50,9 +50,12 @@ def from_dict(data: dict[str, Any]) -> ContextSpace:
             return FeatureSubsets.from_dict(data)
         case "vocabulary":
             return VocabularySubsets.from_dict(data)
-        case "budget" | "budgets" as kind:
+        case "budget":
             low, high = data["kl_weights"]
-            return (BinaryBudget if kind == "budget" else Budgets)((low, high))
+            return BinaryBudget((low, high))
+        case "budgets":
+            low, high = data["kl_weights"]
+            return Budgets((low, high), data.get("margin", 0.0))
         case "single":
             classes = data["classes"]
             return SingleContext(None if classes is None else tuple(classes))

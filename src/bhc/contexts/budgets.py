@@ -1,7 +1,7 @@
 """Contexts of the third kind: how much size matters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -21,17 +21,21 @@ class Budgets(ContextSpace):
     """The paper's c_w as any number from 0, accuracy first, to 1, smallest.
 
     The divergence of a context is weighted by ``kl_weights[0]`` at budget 0, ``kl_weights[1]`` at budget 1, and
-    geometrically between them, times the ``kl_weight`` of the stage; training draws budgets evenly. In use a larger
-    budget never keeps more weights (``ConditionalNetwork.dropouts``). Where a budget may be left out, that is a
-    weight of 1, or the nearest there is.
+    geometrically between them, times the ``kl_weight`` of the stage. Training draws budgets evenly, and beyond both
+    ends by ``margin``: a model is at its weakest at the edge of what it has seen. In use a larger budget never keeps
+    more weights (``ConditionalNetwork.dropouts``). Where a budget may be left out, that is a weight of 1, or the
+    nearest there is.
     """
 
     kl_weights: tuple[float, float] = (0.1, 1.0)
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
         low, high = self.kl_weights
         if not 0 < low < high < float("inf"):
             raise BhcError(f"kl_weights must be positive and ascending, given {self.kl_weights}")
+        if not 0 <= self.margin <= 1:
+            raise BhcError(f"margin is how far training goes beyond budgets 0 and 1, from 0 to 1, given {self.margin}")
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -54,7 +58,8 @@ class Budgets(ContextSpace):
         return {"budget": float(budget)}
 
     def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        return replace(batch, budget=torch.rand(len(batch), 1, generator=generator, device=generator.device))
+        even = torch.rand(len(batch), 1, generator=generator, device=generator.device)
+        return replace(batch, budget=even * (1 + 2 * self.margin) - self.margin)
 
     def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
         assert batch.budget is not None
@@ -77,7 +82,8 @@ class Budgets(ContextSpace):
         return {"budget": f"a number from 0 to 1: {MEANING}"}
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "budgets", "kl_weights": list(self.kl_weights)}
+        beyond = {"margin": self.margin} if self.margin else {}  # runs from before there was one say nothing of it
+        return {"kind": "budgets", "kl_weights": list(self.kl_weights), **beyond}
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,8 @@ class BinaryBudget(Budgets):
     Sampled as a fair coin, or trained in two stages that each fix it (``bhc.two_stage_budget``). The two networks
     are cut at thresholds of their own, so nothing ties one to the other.
     """
+
+    margin: float = field(default=0.0, init=False)  # there is nothing beyond
 
     @property
     def unsaid(self) -> float:
