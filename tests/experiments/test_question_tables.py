@@ -1,6 +1,7 @@
 """What the tables of the questions beyond the paper claim, checked on made-up answers."""
 
 import json
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,20 @@ def test_fronts_that_do_not_meet_miss_the_target(tmp_path: Path) -> None:
     answer["budgets"][0]["joint"] = line((10, 2.5), (20, 3.0))
     part = section(joint(answers_of(tmp_path, "lenet-300-100-joint", answer)), LENET)
     assert rows_of(part, "0")[0][-1] == "**missed**: quotient unknown, no error up to 5 % lies on both fronts"
+    assert "joint 10.0 to 20.0 x at 2.50 to 3.00 %, alone 20.0 to 80.0 x at 1.00 to 2.00 %" in part
+
+
+def test_it_is_said_how_a_joint_model_was_trained(tmp_path: Path) -> None:
+    answers = answers_of(tmp_path, "lenet-300-100-joint", joint_answer(1.0))
+    (case,) = [case for case in answers.of("joint") if case.config.model == "lenet-300-100"]
+    asked = {"longer": 3, "margin": 0.5}
+    said = {
+        "as many steps as each model alone.": {},
+        "3 times as many steps as each model alone, with budgets up to 0.5 beyond both ends.": asked,
+    }
+    for text, more in said.items():
+        config = replace(case.config, asked=case.config.asked | {"longer": 1, "margin": 0.0} | more)
+        assert f"The joint model learned for {text}" in joint(Answers((replace(case, config=config),)))
 
 
 # The dial

@@ -1,6 +1,6 @@
 """What a model for classes and budgets together loses against models for one budget each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..equal_error import Front
@@ -8,7 +8,7 @@ from ..markdown import bullets, document, table
 from ..numbers import NOTHING, error_text, ratio_text
 from .answers import Answers, Case
 from .checks import Check, Judgement, at_least, verdict
-from .fronts import LARGEST, Comparison, compare, front_of
+from .fronts import LARGEST, RATIO, Comparison, compare, front_of
 from .page import page
 
 HEADER = [
@@ -74,13 +74,43 @@ def _check(name: str, found: Comparison | None, wanted: float) -> Check:
 
 
 def _section(case: Case) -> str:
-    rows = [_row(case, budget) for budget in [*budgets_of(case), None]]
-    return document(table(HEADER, rows), bullets([f"{target(case)}: {judge(case).verdict}"])).rstrip()
+    asked = [*budgets_of(case), None]
+    rows = [_row(case, budget) for budget in asked]
+    notes = [_trained(case), *[_apart(case, budget) for budget in asked if compared(case, budget) is None]]
+    return document(table(HEADER, rows), bullets([f"{target(case)}: {judge(case).verdict}", *notes])).rstrip()
+
+
+def _trained(case: Case) -> str:
+    """How the joint model's training differs from that of each alone."""
+    longer, margin = case.config.asked.get("longer", 1), case.config.asked.get("margin", 0)
+    steps = f"{longer} times as many steps as" if longer > 1 else "as many steps as"
+    beyond = f", with budgets up to {margin:g} beyond both ends" if margin else ""
+    return f"The joint model learned for {steps} each model alone{beyond}."
+
+
+def _apart(case: Case, budget: float | None) -> str:
+    """Where two fronts lie that have no error in common."""
+    where = []
+    for kind in KINDS:
+        points = [point for curves in curves_of(case, budget, kind) for point in front_of(curves)]
+        ratios, errors = [point[RATIO] for point in points], [point["error"] for point in points]
+        spans = f"{_span(ratios, ratio_text)} x at {_span(errors, error_text)} %"
+        where.append(f"{kind} {spans}")
+    return f"{_name(budget)}: no error up to {LARGEST:g} % lies on both fronts; {', '.join(where)}"
+
+
+def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _name(budget: float | None) -> str:
+    return NOTHING_SAID if budget is None else f"{budget:g}"
 
 
 def _row(case: Case, budget: float | None) -> list[str]:
     found = compared(case, budget)
-    name = NOTHING_SAID if budget is None else f"{budget:g}"
+    name = _name(budget)
     verdict_text = "none set" if budget is None else verdict([_check("quotient", found, case.targets["quotient"])])
     if found is None:
         return [name, *[NOTHING] * 6, verdict_text]
