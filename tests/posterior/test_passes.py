@@ -132,6 +132,24 @@ def test_masked_pass_is_the_plain_layer_with_the_masked_mean(module, input_shape
         torch.testing.assert_close(given.chunk(2)[context], plain_layer(module)(part, dense[context], bias))
 
 
+@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
+def test_masked_pass_learns_the_same_whether_or_not_its_input_does(module, input_shape, weights):
+    mean = random_posterior(module.weight.shape, weights=weights).mean
+    learned = [mean.weight.base, mean.bias, mean.in_scale, mean.out_scale]
+    learned += [] if mean.weight.left is None else [mean.weight.left, mean.weight.right]
+    for tensor in learned:
+        tensor.requires_grad_()
+    h = normals(6, *input_shape, seed=50)
+    keep_in, keep_out = torch.ones(2, input_shape[0]).bool(), torch.ones(2, len(module.weight)).bool()
+    keep_out[1, 0] = False
+    found = []
+    for inputs in (h, h.clone().requires_grad_()):
+        output = masked_pass(operator_for(module), inputs, mean, mask_of(keep_in, keep_out))
+        found.append([output, *torch.autograd.grad((output * normals(*output.shape, seed=51)).sum(), learned)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("contexts", [1, 2])
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
 def test_masked_pass_leaves_out_the_single_weights_that_go(module, input_shape, weights, contexts):

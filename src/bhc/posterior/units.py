@@ -33,8 +33,8 @@ def times(h: Tensor, values: Tensor) -> Tensor:
 
 def times_plus(h: Tensor, factors: Tensor, values: Tensor) -> Tensor:
     """Each activation (K * B, n, ...) times one and plus another number of its unit in its context, (K, n) both."""
-    factors, values = (numbers.to(h.dtype)[:, None, :, None] for numbers in (factors, values))
-    return torch.addcmul(values, _by_unit(h, factors[:, 0, :, 0]), factors).reshape(h.shape)
+    factor, value = (numbers.to(h.dtype)[:, None, :, None] for numbers in (factors, values))
+    return torch.addcmul(value, _by_unit(h, factors), factor).reshape(h.shape)
 
 
 def _by_unit(h: Tensor, values: Tensor) -> Tensor:
