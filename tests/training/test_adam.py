@@ -5,7 +5,7 @@ from torch.optim import Adam
 from bhc.training import adam
 from bhc.training.adam import PIECE, PiecewiseAdam
 
-SIZES = ((3,), (PIECE,), (2, PIECE + 5), (5, 7, 11), (2, 2))
+SIZES = ((3,), (PIECE,), (2, PIECE + 5), (6, 5, 2, 2), (5, 7, 11), (2, 2))
 SCALES = (1.0, 1.0, 4.0, 1.0, 2.5)
 BAD = (0.0, 0.0, 0.0, 1.0, 0.0)  # the fourth step is not taken
 
@@ -13,18 +13,21 @@ BAD = (0.0, 0.0, 0.0, 1.0, 0.0)  # the fourth step is not taken
 def trained(kind: type[Adam], *, first: dict[int, dict[str, torch.Tensor]] | None = None) -> tuple[list, list]:
     """Parameters and states after the same steps; two have no gradients, one of these a rate of its own."""
     generator = torch.Generator().manual_seed(0)
-    parameters = [torch.randn(size, generator=generator).requires_grad_() for size in SIZES]
+    parameters = [torch.randn(size, generator=generator) for size in SIZES]
+    parameters[3] = parameters[3].contiguous(memory_format=torch.channels_last)
+    for parameter in parameters:
+        parameter.requires_grad_()
     groups = [
         {"params": parameters[:2], "lr": torch.tensor(0.1)},
-        {"params": parameters[2:4], "lr": torch.tensor(0.01)},
-        {"params": parameters[4:], "lr": torch.tensor(1.0)},
+        {"params": parameters[2:5], "lr": torch.tensor(0.01)},
+        {"params": parameters[5:], "lr": torch.tensor(1.0)},
     ]
     optimizer = kind(groups, fused=True)
     for place, state in (first or {}).items():
         optimizer.state[parameters[place]] = {name: value.clone() for name, value in state.items()}
     for scale, bad in zip(SCALES, BAD, strict=True):
-        for parameter in parameters[:3]:
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for parameter in parameters[:4]:
+            parameter.grad = torch.empty_like(parameter).normal_(generator=generator)
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(bad)
         optimizer.step()
     return parameters, [optimizer.state.get(parameter, {}) for parameter in parameters]

@@ -1,6 +1,6 @@
 """Adam, for steps that are captured as one CUDA graph."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -30,14 +30,16 @@ class PiecewiseAdam(Adam):
         for group, parameters, own in zip(self.param_groups, learned, states, strict=True):
             if not parameters:  # the kernel cannot do with nothing
                 continue
+            given = [piece for pair in zip(parameters, own, strict=True) for piece in _pieces(*pair)]
+            values, gradients, firsts, seconds, counts = (list(column) for column in zip(*given, strict=True))
             beta1, beta2 = group["betas"]
             torch._fused_adam_(
-                _pieces(parameters),
-                _pieces(parameter.grad.contiguous() for parameter in parameters),
-                _pieces(state["exp_avg"] for state in own),
-                _pieces(state["exp_avg_sq"] for state in own),
+                values,
+                gradients,
+                firsts,
+                seconds,
                 [],
-                [state["step"] for p, state in zip(parameters, own, strict=True) for _ in _split(p)],
+                counts,
                 lr=group["lr"],
                 beta1=beta1,
                 beta2=beta2,
@@ -58,11 +60,15 @@ class PiecewiseAdam(Adam):
         return state
 
 
-def _pieces(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [piece for tensor in tensors for piece in _split(tensor)]
+def _pieces(parameter: Tensor, state: dict[str, Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """What the kernel is given of a parameter: values, gradients, both moments, and the count of steps each time.
 
-
-def _split(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Views of a tensor, or the whole of a large one."""
-    flat = tensor.view(-1)
-    return (flat,) if len(flat) >= LARGE else flat.split(PIECE)
+    Large ones stay whole, and so do those that are laid out in another order, as all that belongs to them is.
+    """
+    assert parameter.grad is not None
+    tensors = parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]
+    if parameter.numel() >= LARGE or not all(tensor.is_contiguous() for tensor in tensors):
+        yield *tensors, state["step"]
+        return
+    for piece in zip(*(tensor.view(-1).split(PIECE) for tensor in tensors), strict=True):
+        yield *piece, state["step"]
