@@ -192,14 +192,16 @@ def test_fronts_that_do_not_meet_miss_the_target(tmp_path: Path) -> None:
 def test_it_is_said_how_a_joint_model_was_trained(tmp_path: Path) -> None:
     answers = answers_of(tmp_path, "lenet-300-100-joint", joint_answer(1.0))
     (case,) = [case for case in answers.of("joint") if case.config.model == "lenet-300-100"]
-    asked = {"longer": 3, "margin": 0.5}
     said = {
         "as many steps as each model alone.": {},
-        "3 times as many steps as each model alone, with budgets up to 0.5 beyond both ends.": asked,
+        "3 times as many steps as each model alone, with budgets up to 0.5 beyond both ends.": {
+            "longer": 3,
+            "margin": 0.5,
+        },
     }
-    for text, more in said.items():
-        config = replace(case.config, asked=case.config.asked | {"longer": 1, "margin": 0.0} | more)
-        assert f"The joint model learned for {text}" in joint(Answers((replace(case, config=config),)))
+    for text, asked in said.items():
+        answer = replace(case.answers[0], data={**case.answers[0].data, "config": {"asked": asked}})
+        assert f"The joint model learned for {text}" in joint(Answers((replace(case, answers=(answer,)),)))
 
 
 # The dial

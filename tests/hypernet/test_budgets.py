@@ -1,5 +1,7 @@
 """Rates that rise with the budget, and what they leave of networks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,6 +66,15 @@ def test_rates_are_linear_between_rungs():
     low, high = climbed(CURVES["hill"], RUNG[2:4])
     between = climbed(CURVES["hill"], [float(RUNG[2] + part / (RUNGS - 1)) for part in (0.25, 0.5, 0.75)])
     torch.testing.assert_close(between, torch.stack([low.lerp(high, part) for part in (0.25, 0.5, 0.75)]))
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_beyond_both_ends_rates_are_those_of_the_ends(curve):
+    beyond = torch.tensor([-1.0, -0.4, -0.126, -0.01, 1.01, 1.1, 2.0])
+    batch = replace(budgets_of(torch.zeros(7)), budget=beyond[:, None])
+    (layer,) = climb(lambda batch: (LayerDropout(curve(batch.budget), None),), batch)
+    first, last = climbed(curve, [0.0, 1.0])
+    torch.testing.assert_close(layer.in_log_dropout[:, 0], torch.stack([first] * 4 + [last] * 3))
 
 
 def test_rates_that_all_contexts_share_are_shared_still():

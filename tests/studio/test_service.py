@@ -69,6 +69,14 @@ def test_facts_say_what_may_be_asked(service: Service) -> None:
     assert facts["thresholds"]["least"] < facts["thresholds"]["low"] < facts["thresholds"]["high"]
 
 
+@pytest.mark.parametrize(("space", "step"), [(bhc.Budgets(), 0.05), (bhc.BinaryBudget(), 1.0)])
+def test_a_form_offers_the_budgets_that_there_are(
+    digits: DataSet, pretrained: torch.nn.Sequential, space: bhc.Budgets, step: float
+) -> None:
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    assert Service(model, "budgets")._conditions()["budget"] == {"low": 0.0, "high": 1.0, "step": step, "default": 1.0}
+
+
 def test_numbers_of_any_size_are_refused_and_do_not_fail(service: Service) -> None:
     for asked in ({"max_error": 10**400}, {"threshold": 10**400}, {"flag_outside": 10**400}, {"confidence": 10**400}):
         with pytest.raises(bhc.BhcError):

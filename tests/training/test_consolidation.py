@@ -5,9 +5,12 @@ import torch
 from torch.nn import functional as F
 
 import bhc
+from bhc.contexts import ContextBatch
 from bhc.data import DataSet
 from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
 from bhc.training.stages import Dials, draw_examples
+from bhc.training.step import make_step
 from tests.training.runs import RECIPE, bits, fit
 from tests.training.test_step import draw_of, network_of
 
@@ -110,3 +113,29 @@ def test_a_teacher_of_images_that_are_seldom_the_same_is_asked_in_each_step(
     stage = bhc.Consolidate(steps=2 if changed == "short" else 3500, blended=0.5 if changed == "blended" else 0.0)
     draw = replace(draw_of(digits), augment=bhc.data.Shift(padding=1) if changed == "augmented" else None)
     assert stage.equipped(network_of(digits, pretrained), draw).teacher is None
+
+
+def test_it_trains_for_budgets_that_can_be_asked_for(
+    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets(margin=1.0))
+    network = bhc.wrap(pretrained, space, example_input=digits.train.images[:1]).network
+    met: list[torch.Tensor] = []
+    masked = type(network).masked
+
+    def watched(self: ConditionalNetwork, x: torch.Tensor, batch: ContextBatch, **options: object) -> torch.Tensor:
+        assert batch.budget is not None
+        met.append(batch.budget)
+        return masked(self, x, batch, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(network), "masked", watched)
+    stage = bhc.Consolidate(steps=8)
+    stage.prepare_(network)
+    take = make_step(stage, network, draw_of(digits))
+    for _ in range(stage.steps):
+        take()
+    budgets = torch.cat(met)
+    assert len(budgets) == stage.steps * stage.contexts
+    assert budgets.min() == 0
+    assert budgets.max() == 1
+    assert ((budgets > 0) & (budgets < 1)).any()

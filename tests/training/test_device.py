@@ -47,6 +47,22 @@ def test_products_are_not_made_more_exact_than_they_were_wanted() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+TOLD_ANEW = """
+import torch
+from bhc.training import computing
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+with computing(torch.device("cuda"), repeatable=False):
+    print(torch.backends.cuda.matmul.fp32_precision)
+print(torch.backends.cuda.matmul.fp32_precision)
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has one way only")
+def test_products_may_have_been_spoken_of_in_torch_s_newer_way() -> None:
+    told = subprocess.run([sys.executable, "-c", TOLD_ANEW], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["tf32", "tf32"]
+
+
 COUNT_FAULTS = """
 import resource, torch
 from bhc.training import settle

@@ -16,7 +16,15 @@ from ..numbers import NOT_RUN
 from ..paper import Paper
 from .forms import FORMS, check
 
-NEEDED = {"question": str, "model": str, "seed": float, "train_device": str, "seconds": float, "answer": {}}
+NEEDED = {
+    "question": str,
+    "model": str,
+    "seed": float,
+    "train_device": str,
+    "seconds": float,
+    "config": {},
+    "answer": {},
+}
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ def _section(case: Case) -> str:
 
 def _trained(case: Case) -> str:
     """How the joint model's training differs from that of each alone."""
-    longer, margin = case.config.asked.get("longer", 1), case.config.asked.get("margin", 0)
+    asked = case.answers[0].data["config"].get("asked", {})
+    longer, margin = asked.get("longer", 1), asked.get("margin", 0)
     steps = f"{longer} times as many steps as" if longer > 1 else "as many steps as"
     beyond = f", with budgets up to {margin:g} beyond both ends" if margin else ""
     return f"The joint model learned for {steps} each model alone{beyond}."
@@ -96,7 +97,8 @@ def _apart(case: Case, budget: float | None) -> str:
         ratios, errors = [point[RATIO] for point in points], [point["error"] for point in points]
         spans = f"{_span(ratios, ratio_text)} x at {_span(errors, error_text)} %"
         where.append(f"{kind} {spans}")
-    return f"{_name(budget)}: no error up to {LARGEST:g} % lies on both fronts; {', '.join(where)}"
+    name = NOTHING_SAID if budget is None else f"budget {budget:g}"
+    return f"{name}: no error up to {LARGEST:g} % lies on both fronts; {', '.join(where)}"
 
 
 def _span(values: Sequence[float], text: Callable[[float], str]) -> str:

@@ -110,6 +110,10 @@ class ContextBatch:
             batch = replace(batch, budget=torch.tensor(budgets)[:, None])
         return batch
 
+    def askable(self) -> "ContextBatch":
+        """With budgets beyond both ends, where only learning goes, moved to the ends."""
+        return self if self.budget is None else replace(self, budget=self.budget.clamp(0, 1))
+
     def repeated(self, times: int) -> "ContextBatch":
         """The contexts one after the other, then all of them again, so many times."""
         return self._with_each(lambda part: part.repeat(times, *[1] * (part.dim() - 1)))

@@ -18,7 +18,8 @@ Rates = tuple[LayerDropout, ...]
 def climb(rates_of: Callable[[ContextBatch], Rates], batch: ContextBatch) -> Rates:
     """The largest rates on the way up from budget 0 to each context's own, linear between the rungs.
 
-    ``r(w) = (1 - t) m_j + t m_{j+1}`` with ``m_j = max(r_0, ..., r_j)`` and w between the rungs j and j + 1.
+    ``r(w) = (1 - t) m_j + t m_{j+1}`` with ``m_j = max(r_0, ..., r_j)`` and w between the rungs j and j + 1. Beyond
+    both ends, where only training goes, they are those of the end.
     """
     assert batch.budget is not None
     contexts = len(batch)
@@ -38,7 +39,7 @@ def _between(rates: Tensor, budget: Tensor) -> Tensor:  # (K, ...)
         return rates
     finite = rates.clamp(-FARTHEST, FARTHEST)  # between two that are infinite there is no number
     largest = finite.unflatten(0, (RUNGS, len(budget))).cummax(0).values
-    place = budget[:, 0] * (RUNGS - 1)
+    place = budget[:, 0].clamp(0, 1) * (RUNGS - 1)
     below = place.long().clamp(max=RUNGS - 2)
     own = torch.arange(len(budget), device=budget.device)
     part = (place - below).reshape(-1, *[1] * (rates.dim() - 1))

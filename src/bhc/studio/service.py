@@ -199,10 +199,10 @@ class Service:
             match part:
                 case ClassSubsets():
                     known["appearance"] = part.concentration is not None
+                case BinaryBudget():  # one of the budgets too
+                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 1.0, "default": part.unsaid}
                 case Budgets():
                     known["budget"] = {"low": 0.0, "high": 1.0, "step": 0.05, "default": part.unsaid}
-                case BinaryBudget():
-                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 1.0, "default": 1.0}
                 case FeatureSubsets():
                     known["features"] = {"shape": list(part.shape)}
                 case InputDomains():
@@ -237,7 +237,7 @@ class Service:
             match part:
                 case ClassSubsets():
                     asked["classes"] = [0, 1]
-                case Budgets() | BinaryBudget():
+                case Budgets():
                     asked["budget"] = 1
                 case FeatureSubsets() if not space.optional:
                     asked["features"] = list(range(part.num_features))

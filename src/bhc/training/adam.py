@@ -14,8 +14,8 @@ class PiecewiseAdam(Adam):
     """The same update, its parameters given to the fused kernel in pieces, and their steps counted all at once.
 
     A block of that kernel walks over 65,536 numbers: seven of them update a layer of LeNet-5-Caffe, a twentieth of a
-    large GPU, forty microseconds for each learning rate there is. What makes the pieces costs time on the host, so
-    this is for steps that are captured: there it is paid once.
+    large GPU, up to forty microseconds for each learning rate there is. What makes the pieces costs time on the host,
+    so this is for steps that are captured: there it is paid once.
     """
 
     @torch.no_grad()

@@ -24,7 +24,8 @@ class Consolidate(Stage):
     The mean of a noisy ReLU network is not the network of the means; this closes the gap. Masks are frozen
     first. The threshold is drawn anew for each context of each step, so that emission may choose any in the
     range. The range is ``thresholds``, or those that make networks ``ratios`` times smaller, harmonic over contexts:
-    which these are is known when learning has ended. Offsets frozen for a budget stay as they are.
+    which these are is known when learning has ended. Budgets beyond both ends become the ends, which can be asked for.
+    Offsets frozen for a budget stay as they are.
 
     The pretrained network is a free teacher. It knows the labels of its training images by heart, so its answers say
     little beyond them; of a blend of two images it says how it sees it. ``blended`` is the part of the examples that
@@ -98,7 +99,7 @@ class Consolidate(Stage):
 
     def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
         batch, places, labels = draw_places(network, draw, self.contexts, self.examples, self.budget)
-        batch, x = show(network, draw, batch, places)
+        batch, x = show(network, draw, batch.askable(), places)
         assert self.ratios is None, "ratios are settled before the first step"
         low, high = self.thresholds or network.hypernet.family.thresholds
         threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)

@@ -55,14 +55,15 @@ def computing(device: torch.device, *, repeatable: bool) -> Iterator[None]:
     """On CUDA: the same bits again while inside, or else the fastest convolutions. A CPU is left alone.
 
     Products round their inputs to ten bits behind the point (TF32), as torch has convolutions do unless told otherwise:
-    beside the noise of a step that is nothing, and small ones are spared the kernels that take ten times as long.
+    beside the noise of a step that is nothing, and small ones are spared the kernels that take ten times as long. All
+    these are settings of the whole process; who has chosen how products round is not overruled.
     """
     if device.type != "cuda":
         yield
         return
     exact, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    search, products = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
-    if products == "highest":
+    search, exact_products = torch.backends.cudnn.benchmark, _exact_products()
+    if exact_products:
         torch.set_float32_matmul_precision("high")
     if repeatable:
         # cuBLAS reads this when it starts, so it must be there before the first product.
@@ -74,4 +75,13 @@ def computing(device: torch.device, *, repeatable: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(exact, warn_only=warned)
         torch.backends.cudnn.benchmark = search
-        torch.set_float32_matmul_precision(products)
+        if exact_products:
+            torch.set_float32_matmul_precision("highest")
+
+
+def _exact_products() -> bool:
+    """Whether products of float32 are exact because nobody has said otherwise."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # said in torch's newer way, which its older one does not read
+        return False
