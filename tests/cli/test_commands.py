@@ -247,6 +247,9 @@ def test_odd_values_and_paths(
     refused(monkeypatch, capsys, "rate must be", "train", *names, "--out", tmp_path / "r", "--rate", "-1")
     two_stage = ("--context", "classes", "--two-stage")
     refused(monkeypatch, capsys, "not conditioned on", "train", *names, "--out", tmp_path / "s", *two_stage)
+    beyond = ("--out", tmp_path / "s", "--context", "budget", "--margin")
+    refused(monkeypatch, capsys, "from 0 to 1, given 1.5", "train", *names, *beyond, "1.5")
+    refused(monkeypatch, capsys, "given --margin 0.5", "train", *names, *beyond, "0.5", "--two-stage")
     assert call(monkeypatch, "train", *names, "--out", tmp_path / "r", "--seed", "9" * 30) == 2
     capsys.readouterr()
     header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (64000000000000,), }"
@@ -263,6 +266,20 @@ def test_from_scratch_with_unequal_appearances(
     captured = capsys.readouterr()
     assert "from scratch" in captured.err
     assert "pretrained" not in captured.out
+
+
+def test_budgets_are_trained_beyond_both_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("--model", "lenet-300-100", "--data", "digits", "--out", tmp_path / "run", "--context", "classes+budget")
+    assert call(monkeypatch, "train", *words, "--margin", "0.5", "--steps", "10", "--consolidation-steps", "5") == 0
+    space = bhc.load(tmp_path / "run").space
+    assert isinstance(space, bhc.Joint)
+    assert space.spaces[1] == bhc.Budgets(margin=0.5)
+    words = ("compress", tmp_path / "run", "--classes", "3,4", "--out", tmp_path / "a.bhc", "--budget")
+    assert call(monkeypatch, *words, "1") == 0
+    capsys.readouterr()
+    refused(monkeypatch, capsys, "outside what this model takes: 0 to 1", *words, "1.2")
 
 
 @pytest.mark.parametrize("family", ["ghs", "sparse-vd"])

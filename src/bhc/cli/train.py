@@ -82,6 +82,9 @@ def train_command(
     missing: Annotated[
         float, typer.Option(min=0.0, help="With several conditions: how often each is left out, so that it may be.")
     ] = 0.1,
+    margin: Annotated[
+        float, typer.Option(help="With budgets: learn this far beyond 0 and 1 too, which makes both ends better.")
+    ] = 0.0,
     generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the low-rank generator.")] = LowRank().rank,
     paper_init: Annotated[
@@ -153,7 +156,7 @@ def train_command(
     processes = Processes(devices, nodes)
     models.check(model)
     check_family(family)
-    spec, sizes = _generator(generator, rank), _sizes(subsets)
+    spec, sizes, budgets = _generator(generator, rank), _sizes(subsets), _budgets(margin, two_stage=two_stage)
     first = speaks() and processes.holds_first
     if first:
         RunFolder(out).open(resume=resume, overwrite=force)
@@ -165,7 +168,7 @@ def train_command(
         dataset, held_out = dataset.held_out(calibration)
     if speeds is not None:
         dataset = datasets.with_voices(dataset, _speeds(speeds))
-    kinds = _spaces(dataset, _sampler(sizes, dataset.num_classes), concentration, two_stage=two_stage)
+    kinds = _spaces(dataset, _sampler(sizes, dataset.num_classes), concentration, budgets)
     space = make_space(context, kinds, missing=missing)
     if weights is None:
         say("no --weights given: training from scratch")
@@ -278,15 +281,23 @@ def make_space(context: str, kinds: dict[str, ContextSpace], *, missing: float) 
 
 
 def _spaces(
-    dataset: DataSet, sampler: SubsetSampler, concentration: float | None, *, two_stage: bool
+    dataset: DataSet, sampler: SubsetSampler, concentration: float | None, budgets: Budgets
 ) -> dict[str, ContextSpace]:
     """What ``--context`` can name, for a data set."""
     return {
         "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names, concentration),
         "domain": _domains(dataset, sampler),
         "features": _features(dataset),
-        "budget": BinaryBudget() if two_stage else Budgets(),
+        "budget": budgets,
     }
+
+
+def _budgets(margin: float, *, two_stage: bool) -> Budgets:
+    if not two_stage:
+        return Budgets(margin=margin)
+    if margin:
+        raise BhcError(f"two stages have a budget of 0 and one of 1, given --margin {margin:g}", hint="leave it out")
+    return BinaryBudget()
 
 
 def _domains(dataset: DataSet, sampler: SubsetSampler) -> InputDomains:
