@@ -276,10 +276,11 @@ def test_budgets_are_trained_beyond_both_ends(
     space = bhc.load(tmp_path / "run").space
     assert isinstance(space, bhc.Joint)
     assert space.spaces[1] == bhc.Budgets(margin=0.5)
-    words = ("compress", tmp_path / "run", "--classes", "3,4", "--out", tmp_path / "a.bhc", "--budget")
-    assert call(monkeypatch, *words, "1") == 0
+    words = ("compress", tmp_path / "run", "--classes", "3,4")
+    assert call(monkeypatch, *words, "--out", tmp_path / "a.bhc", "--budget", "1") == 0
     capsys.readouterr()
-    refused(monkeypatch, capsys, "outside what this model takes: 0 to 1", *words, "1.2")
+    beyond = ("--out", tmp_path / "b.bhc", "--budget", "1.2")
+    refused(monkeypatch, capsys, "outside what this model takes: 0 to 1", *words, *beyond)
 
 
 @pytest.mark.parametrize("family", ["ghs", "sparse-vd"])
