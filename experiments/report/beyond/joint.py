@@ -106,13 +106,9 @@ def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _name(budget: float | None) -> str:
-    return NOTHING_SAID if budget is None else f"{budget:g}"
-
-
 def _row(case: Case, budget: float | None) -> list[str]:
     found = compared(case, budget)
-    name = _name(budget)
+    name = NOTHING_SAID if budget is None else f"{budget:g}"
     verdict_text = "none set" if budget is None else verdict([_check("quotient", found, case.targets["quotient"])])
     if found is None:
         return [name, *[NOTHING] * 6, verdict_text]
