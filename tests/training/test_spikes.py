@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def divided(limit: SpikeLimit, *norms: float) -> list[float]:
     given = [torch.tensor(norm) for norm in norms]
-    return [float(limit.divisor(norm, norm.isfinite().float())) for norm in given]
+    return [float(limit.divisor(norm, norm.isfinite())) for norm in given]
 
 
 def after(*norms: float) -> SpikeLimit:

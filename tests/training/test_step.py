@@ -43,7 +43,7 @@ def test_the_schedule_gives_warmth_and_rates_of_each_step(stage: Stage) -> None:
     rates = [1e-3, 2.0]
     schedule = Schedule(stage, rates, CPU)
     for step in range(stage.steps):
-        warmth, given = schedule.advance()
+        warmth, given = schedule.advance(), schedule.rates
         assert warmth.shape == ()
         assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
         assert given.tolist() == pytest.approx([rate * stage.rate_factor(step) for rate in rates], rel=1e-6)
@@ -55,7 +55,7 @@ def test_the_schedule_goes_on_from_any_step() -> None:
     for first in (17, 3):
         schedule.go_to(first)
         for step in range(first, first + 5):
-            warmth, (rate,) = schedule.advance()
+            warmth, (rate,) = schedule.advance(), schedule.rates
             assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
             assert rate.item() == pytest.approx(stage.rate_factor(step), rel=1e-6)
 

@@ -59,15 +59,15 @@ class Lookup:
         picked = self._picked(h)
         mean = self.apply(picked, weight.base)
         if weight.left is not None and weight.right is not None:
-            mean = mean + self.apply_low_rank(picked, weight.left, weight.right)
+            mean = self.add_low_rank(mean, picked, weight.left, weight.right)
         return mean, self._rows(picked, variance) * picked.factor.square()[:, None]
 
-    def apply_low_rank(self, h: "Tensor | Picked", left: Tensor, right: Tensor) -> Tensor:
+    def add_low_rank(self, product: Tensor, h: "Tensor | Picked", left: Tensor, right: Tensor) -> Tensor:
         picked = self._picked(h)
         contexts, tokens = len(left), picked.places.shape[1]
         thin = F.embedding(picked.places, right) * picked.factor[..., None]  # (K * B, T, R)
         wide = torch.bmm(thin.reshape(contexts, -1, thin.shape[2]), left.mT)
-        return wide.reshape(-1, tokens, left.shape[1]).mT
+        return product + wide.reshape(-1, tokens, left.shape[1]).mT
 
     def _rows(self, picked: Picked, weight: Tensor) -> Tensor:  # (K * B, O, T)
         contexts, outputs, rows = weight.shape

@@ -47,8 +47,8 @@ class Operator(Protocol):
     def mean_and_variance(self, h: Any, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Moments of the output over the weights: ``h`` times the mean, ``h^2`` times the variance."""
 
-    def apply_low_rank(self, h: Any, left: Tensor, right: Tensor) -> Tensor:
-        """``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
+    def add_low_rank(self, product: Tensor, h: Any, left: Tensor, right: Tensor) -> Tensor:
+        """``product`` plus ``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
 
 
 def operator_of(layer: Layer) -> Operator:
@@ -62,7 +62,7 @@ def apply_mean(operator: Operator, h: Any, weight: WeightMean) -> Tensor:
     """``h`` times a mean, with its low-rank part where it has one."""
     product = operator.apply(h, weight.base)
     if weight.left is not None and weight.right is not None:
-        product = product + operator.apply_low_rank(h, weight.left, weight.right)
+        product = operator.add_low_rank(product, h, weight.left, weight.right)
     return product
 
 
@@ -110,9 +110,9 @@ class Linear(_Dense):
             return h @ weight.squeeze(0).mT
         return torch.bmm(h.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1)
 
-    def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        thin = h @ right
-        return torch.bmm(thin.reshape(left.shape[0], -1, left.shape[2]), left.mT).flatten(0, 1)
+    def add_low_rank(self, product: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        apart, thin = (values.unflatten(0, (len(left), -1)) for values in (product, h @ right))
+        return torch.baddbmm(apart, thin, left.mT).flatten(0, 1)
 
 
 CONVOLVE: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
@@ -140,7 +140,7 @@ class Convolution(_Dense):
             return ConvolvedMoments.apply(h, shared, variance, self._geometry)
         if self.groups > 1:
             product, spread = ConvolvedMoments.apply(h, shared, variance, self._geometry)
-            return product + self.apply_low_rank(h, weight.left, weight.right), spread
+            return self.add_low_rank(product, h, weight.left, weight.right), spread
         # The low-rank part's thin product rides along as a few more filters.
         filters = torch.cat([shared, self._kernels(weight.right, shared.shape[1]).to(shared.dtype)])
         products, spread = ConvolvedMoments.apply(h, filters, variance, self._geometry)
@@ -166,9 +166,10 @@ class Convolution(_Dense):
         apart = result.reshape(batch, contexts, outputs, *result.shape[2:])
         return apart.transpose(0, 1).flatten(0, 1)
 
-    def apply_low_rank(self, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def add_low_rank(self, product: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
         kernels = self._kernels(right, h.shape[1] // self.groups)
-        return self._widen(self._convolve(h, torch.cat([kernels] * self.groups), groups=self.groups), left)
+        thin = self._convolve(h, torch.cat([kernels] * self.groups), groups=self.groups)
+        return product + self._widen(thin, left)
 
     def _kernels(self, right: Tensor, inputs: int) -> Tensor:
         """(I * kernel area, R) as R filters."""

@@ -159,7 +159,7 @@ class ScaledByNoise(Function):
             of_scale = of_scale.sum((3,) if noise.shape[2] == h.shape[2] else (2, 3), dtype=std.dtype)
         of_scale = of_scale.reshape(noise.shape).to(std.dtype)
         of_mean = of_scale.sum(1)
-        of_logvar = of_scale.mul_(noise).sum(1).mul_(std).mul_(0.5)
+        of_logvar = (of_scale * noise).sum(1).mul_(0.5 * std)
         of_h = gradient * scale[..., None] if ctx.needs_input_grad[0] else None
         return of_h, of_mean, of_logvar, None
 
@@ -177,7 +177,7 @@ class Drawn(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         std, noise = ctx.saved_tensors
-        return gradient.sum(1), (gradient * noise).sum(1).mul_(std).mul_(0.5), None
+        return gradient.sum(1), (gradient * noise).sum(1).mul_(0.5 * std), None
 
 
 class Sampled(Function):
@@ -219,12 +219,13 @@ class Sampled(Function):
         if bias is not None:
             apart = gradient.unflatten(0, (len(bias), -1))
             of_bias = apart.sum((1, *range(3, apart.dim())), dtype=bias.dtype)
-        of_variance = (gradient * noise).div_(std)
+        # What needs no gradient comes first: a GPU has it ready by then.
+        slope = noise / std
         if z is None:
-            return gradient, of_variance.mul_(0.5), None, None, None, of_bias, of_s
+            return gradient, slope.mul_(0.5).mul_(gradient), None, None, None, of_bias, of_s
         mean, variance = kept
         factor = _beside(z, gradient)
-        of_variance.mul_(0.5 * factor)
+        of_variance = slope.mul_(0.5 * factor).mul_(gradient)
         of_z = _over_places((gradient * mean).addcmul_(of_variance, variance, value=2), z)
         return gradient * factor, of_variance.mul_(factor), None, None, of_z, of_bias, of_s
 
@@ -233,16 +234,20 @@ def _std(variance: Tensor, floor: float, z: Tensor | None) -> Tensor:
     """``sqrt(z^2 variance + floor)``."""
     if z is None:
         return (variance + floor).sqrt_()
-    return (variance * _beside(z, variance).square()).add_(floor).sqrt_()
+    return torch.addcmul(variance.new_full((), floor), variance, _beside(z, variance).square()).sqrt_()
 
 
 def _sample(mean: Tensor, std: Tensor, noise: Tensor, z: Tensor | None, bias: Tensor | None) -> Tensor:
     """``z mean + std E + bias``."""
-    sample = torch.addcmul(mean, std, noise) if z is None else (mean * _beside(z, mean)).addcmul_(std, noise)
-    if bias is not None:
-        per_unit = bias.to(sample.dtype).reshape(len(bias), 1, -1, *[1] * (sample.dim() - 2))
-        sample.unflatten(0, (len(bias), -1)).add_(per_unit)
-    return sample
+    if bias is None:
+        return torch.addcmul(mean, std, noise) if z is None else (mean * _beside(z, mean)).addcmul_(std, noise)
+    apart = mean.unflatten(0, (len(bias), -1))
+    per_unit = bias.to(mean.dtype).reshape(len(bias), 1, -1, *[1] * (mean.dim() - 2))
+    if z is None:
+        shifted = apart + per_unit
+    else:
+        shifted = torch.addcmul(per_unit, apart, _beside(z, mean).unflatten(0, (len(bias), -1)))
+    return shifted.flatten(0, 1).addcmul_(std, noise)
 
 
 def _beside(scales: Tensor, h: Tensor) -> Tensor:

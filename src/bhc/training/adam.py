@@ -26,7 +26,7 @@ class PiecewiseAdam(Adam):
         learned = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
         states = [[self._state_of(parameter) for parameter in parameters] for parameters in learned]
         steps = [state["step"] for own in states for state in own]
-        torch._foreach_add_(steps, [1 - bad] * len(steps))  # one tensor for all would be read back as a number
+        torch._foreach_add_(steps, 1)
         for group, parameters, own in zip(self.param_groups, learned, states, strict=True):
             if not parameters:  # the kernel cannot do with nothing
                 continue
@@ -50,6 +50,7 @@ class PiecewiseAdam(Adam):
                 grad_scale=scale,
                 found_inf=bad,
             )
+        torch._foreach_sub_(steps, [bad] * len(steps))  # one tensor for all would be read back as a number
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         """What Adam keeps of a parameter, under the names it has there."""

@@ -41,17 +41,17 @@ class SpikeLimit:
         self._log.fill_(logarithm)
 
     def divisor(self, norm: Tensor, finite: Tensor) -> Tensor:
-        """What to divide gradients of this norm by: 1 for nearly all. ``finite`` is 1, or 0 where it tells nothing."""
-        logarithm = norm.clamp(min=TINY).log().nan_to_num(nan=0, posinf=0)
-        over = (logarithm - self._log - log(LARGEST)).clamp(min=0) * (self._seen >= LATEST) * finite
+        """What to divide gradients of this norm by: 1 for nearly all. One that is not ``finite`` tells nothing."""
+        most = (self._log + log(LARGEST)).exp().where(self._seen >= LATEST, torch.inf)
+        divisor = (norm / most).where(finite, 1.0).clamp(min=1)
+        logarithm = (norm / divisor).clamp(min=TINY).log().nan_to_num(nan=0, posinf=0)
         self._seen.add_(finite)
-        self._log.lerp_(logarithm - over, finite / self._seen.clamp(1, LATEST))
-        return over.exp()
+        self._log.lerp_(logarithm, finite / self._seen.clamp(1, LATEST))
+        return divisor
 
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
     """That of all gradients together, infinite or no number where one of them is; stays on the device."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(gradients))
-    total = norms.norm()
-    return total.where(total.isfinite(), norms.amax())  # squares can be too large where norms are not
+    return torch.linalg.vector_norm(norms, dtype=torch.float64).float()  # squares can be too large for less

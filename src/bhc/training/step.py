@@ -5,8 +5,10 @@ that a step must never wait for the device: contexts and examples are drawn ther
 live there, gradients that are too large are cut there, and a step where they are not finite is undone there.
 """
 
+import gc
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +17,12 @@ from torch.optim import Adam
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
 from bhc.training.adam import PiecewiseAdam
+from bhc.training.lanes import SideBySide
 from bhc.training.spikes import SpikeLimit, gradient_norm
 from bhc.training.stages import Dials, Draw, Stage
 from bhc.training.team import ALONE, Team
 
+LANES = 8  # streams that a captured step is spread over
 WARM_UP = 3  # real steps before the capture: libraries set themselves up in them
 
 Terms = dict[str, Tensor]
@@ -40,15 +44,17 @@ class Schedule:
         self._table = torch.tensor(rows, dtype=torch.float32, device=device)
         self._base = torch.tensor(rates, dtype=torch.float32, device=device)
         self._next = torch.zeros(1, dtype=torch.long, device=device)
+        self.rates = self._base.clone()  # of each group in the step that was begun last, (G,)
 
     def go_to(self, step: int) -> None:
         self._next.fill_(step)
 
-    def advance(self) -> tuple[Tensor, Tensor]:
-        """The warmth, (), and the rate of each group, (G,), of the next step."""
-        row = self._table.index_select(0, self._next)[0]
+    def advance(self) -> Tensor:
+        """Begin the next step; returns its warmth, ()."""
+        warmth, factor = self._table.index_select(0, self._next)[0]
         self._next.add_(1)
-        return row[0], self._base * row[1]
+        torch.mul(self._base, factor, out=self.rates)
+        return warmth
 
 
 class StageLoss(nn.Module):
@@ -96,7 +102,7 @@ class TrainingStep:
         self._schedule.go_to(first)
         # Rates as tensors, so that a captured step reads what they are by then.
         self.optimizer = self.adam(
-            [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups],
+            [group | {"lr": rate} for group, rate in zip(groups, self._schedule.rates, strict=True)],
             fused=True,
             capturable=device.type == "cuda",
         )
@@ -123,16 +129,14 @@ class TrainingStep:
         return int(self._skipped), int(self._skipped_in_a_row)
 
     def _run(self) -> Terms:
-        warmth, rates = self._schedule.advance()
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"].copy_(rate)
+        warmth = self._schedule.advance()
         with self.network.computing_in(self.precision):
             loss, terms = self._loss(warmth, self._gone)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = gradient_norm(self.optimizer)
-        finite = norm.isfinite().float()
-        bad = 1 - finite
+        finite = norm < torch.inf
+        bad = (~finite).float()
         # The fused optimiser divides by the one and leaves everything as it is where the other is 1: gradient scaling
         # has it do so.
         self.optimizer.grad_scale = self.limit.divisor(norm, finite)  # type: ignore[attr-defined]
@@ -152,6 +156,7 @@ class CapturedStep(TrainingStep):
     def _begin(self) -> None:
         self._device = self.network.device
         self._side = torch.cuda.Stream(self._device)
+        self._others = [torch.cuda.Stream(self._device) for _ in range(LANES - 1)]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._terms: Terms = {}
         self._taken = 0
@@ -168,9 +173,14 @@ class CapturedStep(TrainingStep):
         side = self._side
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            terms = self._run()
+            # The last one as it will be captured: libraries set themselves up for each stream.
+            terms = self._run_side_by_side() if self._taken == WARM_UP else self._run()
         torch.cuda.current_stream().wait_stream(side)
         return terms
+
+    def _run_side_by_side(self) -> Terms:
+        with SideBySide(self._others):
+            return self._run()
 
     def _capture_and_take(self) -> Terms:
         generators = [generator for generator in self.draw.generators.values() if generator.device.type == "cuda"]
@@ -180,8 +190,11 @@ class CapturedStep(TrainingStep):
             for generator in generators:
                 graph.register_generator_state(generator)
             # What other threads do on the GPU meanwhile is no part of it, unless they capture too: then one falls back.
-            with torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
-                self._terms = self._run()
+            with (
+                _keeping_garbage(),
+                torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"),
+            ):
+                self._terms = self._run_side_by_side()
         except RuntimeError as error:
             for generator, state in zip(generators, untouched, strict=True):
                 generator.graphsafe_set_state(state)
@@ -198,6 +211,18 @@ class CapturedStep(TrainingStep):
         assert self._graph is not None
         self._graph.replay()
         return self._terms
+
+
+@contextmanager
+def _keeping_garbage() -> Iterator[None]:
+    """Among it may be the graph of an earlier step, and none can be taken apart while another is captured."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def make_step(

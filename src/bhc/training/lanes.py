@@ -1,0 +1,202 @@
+"""Operations that do not wait for each other, side by side on a GPU.
+
+Small networks leave most of a GPU idle: a step is some hundred kernels of a few microseconds, one after the other.
+But a divergence, the noise of the next layer and the update of one group of parameters have no need of each other.
+Here each operation goes to one of several streams and waits for just those that it depends on; captured as a graph
+these are branches, which cost nothing to wait for.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LAUNCH = 2.0  # microseconds of an operation however small, for the estimate of when a lane is free
+CROSSING = 1.0  # more where it has to wait for another lane
+NUMBERS = 5e5  # that an operation walks over in a microsecond
+LARGE = 2**22  # numbers of a tensor that keep a whole GPU busy
+
+# What needs no more of its arguments than their shapes.
+_ATEN = torch.ops.aten
+FRESH = {
+    *(_ATEN.empty_like, _ATEN.zeros_like, _ATEN.ones_like, _ATEN.full_like),
+    *(_ATEN.new_empty, _ATEN.new_zeros, _ATEN.new_ones, _ATEN.new_full, _ATEN.new_empty_strided),
+}
+
+
+class Moment(NamedTuple):
+    """The end of an operation: its lane, and how many there had been on that lane with it."""
+
+    lane: int
+    number: int
+
+
+@dataclass
+class _Uses:
+    """Who wrote a piece of memory last, and who has read it since."""
+
+    writer: Moment | None = None
+    readers: list[Moment] = field(default_factory=list)
+
+
+class Plan:
+    """Which lane an operation goes to and which ends of others it waits for, from what memory it reads and writes.
+
+    An operation waits for whoever last wrote what it touches, and one that writes for all who have read that since.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._uses: dict[int, _Uses] = {}
+        self._ends: list[list[float]] = [[0.0] for _ in range(lanes)]  # estimated, of each operation of each lane
+        # For each operation of each lane, how many of every lane are known to have ended when it has.
+        self._known: list[list[tuple[int, ...]]] = [[(0,) * lanes] for _ in range(lanes)]
+
+    def place(
+        self, reads: Iterable[int], writes: Iterable[int], *, cost: float = LAUNCH, first: bool = False
+    ) -> tuple[Moment, list[Moment]]:
+        """The operation's own end, and what it waits for on other lanes; memory is told apart by any number.
+
+        It goes where it can begin soonest, or to the ``first`` lane if it has to.
+        """
+        before = self._before(reads, writes)
+        lanes = range(1 if first else len(self._ends))
+        lane = min(lanes, key=lambda lane: (self._start(lane, before), -self._ends[lane][-1]))
+        moment = Moment(lane, len(self._ends[lane]))
+        waits = self._unknown(lane, before)
+        clocks = [self._known[lane][-1], *(self._known[other][number] for other, number in waits)]
+        known = [max(column) for column in zip(*clocks, strict=True)]
+        known[lane] = moment.number
+        self._known[lane].append(tuple(known))
+        self._ends[lane].append(self._start(lane, before) + cost)
+        return moment, waits
+
+    def touched(self, moment: Moment, reads: Iterable[int], writes: Iterable[int], made: Iterable[int]) -> None:
+        """What the operation did; ``made`` is memory that nobody used before."""
+        for memory in reads:
+            self._uses.setdefault(memory, _Uses()).readers.append(moment)
+        for memory in chain(writes, made):
+            self._uses[memory] = _Uses(moment)
+
+    def home(self, memory: int) -> int | None:
+        """The lane of whoever wrote it last; None where that was before all this."""
+        uses = self._uses.get(memory)
+        return None if uses is None or uses.writer is None else uses.writer.lane
+
+    def knows(self, later: Moment, earlier: Moment) -> bool:
+        """Whether one operation has ended whenever another one begins."""
+        if later.lane == earlier.lane:
+            return earlier.number < later.number
+        return self._known[later.lane][later.number][earlier.lane] >= earlier.number
+
+    def _before(self, reads: Iterable[int], writes: Iterable[int]) -> set[Moment]:
+        nobody = _Uses()
+        read, written = ([self._uses.get(memory, nobody) for memory in part] for part in (reads, writes))
+        writers = {uses.writer for uses in (*read, *written) if uses.writer is not None}
+        return writers.union(*(uses.readers for uses in written))
+
+    def _start(self, lane: int, before: Iterable[Moment]) -> float:
+        """When the lane could begin with it."""
+        ends = (self._ends[own][number] + (0.0 if own == lane else CROSSING) for own, number in before)
+        return max(self._ends[lane][-1], *ends, 0.0)
+
+    def _unknown(self, lane: int, before: Iterable[Moment]) -> list[Moment]:
+        """What it has to be told to wait for: the last of each other lane, unless that follows from the rest."""
+        latest = {other: max(m.number for m in before if m.lane == other) for other in {m.lane for m in before}}
+        waits: list[Moment] = []
+        known = self._known[lane][-1]
+        # The last to end first: it may have waited for the others.
+        for moment in sorted((Moment(*pair) for pair in latest.items()), key=self._end_of, reverse=True):
+            if moment.lane != lane and moment.number > known[moment.lane]:
+                waits.append(moment)
+                known = tuple(map(max, known, self._known[moment.lane][moment.number]))
+        return waits
+
+    def _end_of(self, moment: Moment) -> float:
+        return self._ends[moment.lane][moment.number]
+
+
+class SideBySide(TorchDispatchMode):
+    """While inside, operations on the current stream are spread over it and ``others``; joined again at the end.
+
+    What is large stays on the current stream: it keeps a GPU busy by itself, and its memory can be used again at once,
+    where that of what crosses over is kept until a capture has ended.
+    """
+
+    def __init__(self, others: Sequence[torch.cuda.Stream]) -> None:
+        super().__init__()
+        self._others = tuple(others)
+
+    def __enter__(self) -> "SideBySide":
+        self._streams = (torch.cuda.current_stream(), *self._others)
+        self._plan = Plan(len(self._streams))
+        self._events: list[list[torch.cuda.Event]] = [[self._streams[0].record_event()] for _ in self._streams]
+        for stream in self._others:
+            stream.wait_event(self._events[0][0])
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for stream in self._others:
+            self._streams[0].wait_stream(stream)
+        del self._streams, self._plan, self._events
+
+    def __torch_dispatch__(
+        self, operation: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if operation.is_view or operation is torch.ops.aten._unsafe_view.default:  # nothing to compute
+            return operation(*args, **kwargs)
+        given = [tensor for tensor in tensors_among((args, kwargs)) if tensor.is_cuda]
+        largest = max([_wanted(args), *(tensor.numel() for tensor in given)])
+        if operation.overloadpacket in FRESH:
+            given = []
+        writes = {memory_of(tensor) for tensor in written_by(operation, args, kwargs) if tensor.is_cuda}
+        reads = {memory_of(tensor) for tensor in given} - writes
+        moment, waits = self._plan.place(reads, writes, cost=LAUNCH + largest / NUMBERS, first=largest >= LARGE)
+        stream = self._streams[moment.lane]
+        for wait in waits:
+            stream.wait_event(self._events[wait.lane][wait.number])
+        for tensor in given:
+            # Memory that is freed goes back to the stream it came from; not before this one is done with it, too.
+            if self._plan.home(memory_of(tensor)) not in (None, moment.lane):
+                tensor.record_stream(stream)
+        with torch.cuda.stream(stream):
+            result = operation(*args, **kwargs)
+        self._events[moment.lane].append(stream.record_event())
+        made = {memory_of(tensor) for tensor in tensors_among(result) if tensor.is_cuda} - reads - writes
+        self._plan.touched(moment, reads, writes, made)
+        return result
+
+
+def _wanted(args: tuple[Any, ...]) -> int:
+    """Numbers of what is made from a shape alone."""
+    shape = args[0] if args else None
+    return prod(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else 0
+
+
+def memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def tensors_among(values: Any) -> Iterator[Tensor]:
+    """All tensors among arguments or results."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from tensors_among(value)
+    elif isinstance(values, dict):
+        yield from tensors_among(list(values.values()))
+
+
+def written_by(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The arguments that an operation changes."""
+    for place, argument in enumerate(operation._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors_among(args[place] if place < len(args) else kwargs.get(argument.name))
