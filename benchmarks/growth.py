@@ -33,7 +33,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import Split
 from bhc.models import Normalise
-from bhc.training import find_device
+from bhc.training import computing, find_device
 from bhc.training.stages import Draw
 from bhc.training.step import make_step
 
@@ -113,11 +113,11 @@ def learning_step(model: bhc.Compressor, stage: bhc.Learn, device: torch.device)
     return make_step(stage, model.network, draw)
 
 
-def plain_step(subject: Subject, device: torch.device) -> Callable[[], object]:
+def plain_step(subject: Subject, device: torch.device, *, capture: bool = True) -> Callable[[], object]:
     net, split = subject.build().to(device), data()
     x, labels = split.images[: subject.images].to(device), split.labels[: subject.images].to(device)
     step = PlainStep(net, x, labels, lr=1e-5, fused=True, capturable=device.type == "cuda")
-    return captured(step) if device.type == "cuda" else step
+    return captured(step) if capture and device.type == "cuda" else step
 
 
 def grown(subject: Subject, arguments: argparse.Namespace, device: torch.device) -> Results:
@@ -159,7 +159,8 @@ def memory_of(subject: Subject, kind: str, arguments: argparse.Namespace, device
 
 
 def few_steps(subject: Subject, kind: str, device: torch.device) -> None:
-    step = step_of(subject, kind, device)
+    """As they are taken, but for plain ones: these need least if they are not captured."""
+    step = plain_step(subject, device, capture=False) if kind == "plain" else step_of(subject, kind, device)
     for _ in range(MEMORY_STEPS + (3 if device.type == "cuda" else 0)):
         step()
     wait_for(device)
@@ -217,11 +218,12 @@ def main() -> None:
     if arguments.quick:
         arguments.rounds, arguments.largest, counts = 1, min(arguments.largest, 1e6), CONTEXT_COUNTS[:3]
     rows = []
-    for subject in subjects(arguments.largest).values():
-        rows.append(grown(subject, arguments, device))
-        print(rows[-1], flush=True)
+    with computing(device, repeatable=False):  # as in training
+        for subject in subjects(arguments.largest).values():
+            rows.append(grown(subject, arguments, device))
+            print(rows[-1], flush=True)
+        steps = contexts_a_step(arguments.rounds, device)
     *by_count, kept = emitted(counts)
-    steps = contexts_a_step(arguments.rounds, device)
     print(by_count, kept, steps, sep="\n")
     results = {"networks": rows, "contexts_emitted": by_count, "memory_of_contexts": kept, "contexts_a_step": steps}
     write(arguments, results, device=device)

@@ -13,8 +13,9 @@ STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def peak_mib(work: Callable[[], object], device: torch.device) -> float | None:
     """What ``work`` needs beyond what is held already; None where that cannot be known.
 
-    On a GPU as torch counts it. On a CPU the resident memory of this process, which Linux alone tells: give the work a
-    process of its own, since memory that other work has freed may still be held.
+    On a GPU as torch counts it, with what is free but kept from being used again. On a CPU the resident memory of this
+    process, which Linux alone tells: give the work a process of its own, since memory that other work has freed may
+    still be held.
     """
     gc.collect()
     if device.type == "cuda":
@@ -22,7 +23,7 @@ def peak_mib(work: Callable[[], object], device: torch.device) -> float | None:
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         work()
-        return (torch.cuda.max_memory_allocated(device) - before) / MIB
+        return (int(torch.cuda.memory_stats(device)["active_bytes.all.peak"]) - before) / MIB
     if not REFERENCES.exists():
         return None
     REFERENCES.write_text("5")  # the peak starts anew

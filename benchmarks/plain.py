@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bhc.training.lanes import SideBySide
+from bhc.training.step import LANES, WARM_UP, keeping_garbage
+
 
 class PlainStep:
     """What a user's own training loop does with a batch: cross-entropy, gradients, Adam."""
@@ -27,15 +30,17 @@ class PlainStep:
 
 
 def captured(step: Callable[[], object]) -> Callable[[], object]:
-    """One CUDA graph of a step, as ours is captured."""
-    side = torch.cuda.Stream()
+    """One CUDA graph of a step, as ours is captured: side by side what need not wait."""
+    side, *others = (torch.cuda.Stream() for _ in range(LANES))
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):
+        for _ in range(WARM_UP - 1):
+            step()
+        with SideBySide(others):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with keeping_garbage(), torch.cuda.graph(graph, stream=side), SideBySide(others):
         step()
 
     def replay() -> object:

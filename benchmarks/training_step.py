@@ -47,9 +47,9 @@ class LearningStep:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = gradient_norm(self.optimizer)
-        finite = norm.isfinite().float()
+        finite = norm < torch.inf
         self.optimizer.grad_scale = self.limit.divisor(norm, finite)
-        self.optimizer.found_inf = 1 - finite
+        self.optimizer.found_inf = (~finite).float()
         self.optimizer.step()
         self.network.hypernet.clip_()
         self.step += 1

@@ -223,6 +223,6 @@ def test_rates_rise_in_deep_networks_alone(layers: int, steps: int) -> None:
     network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
     assert rising_steps(network) == steps
     schedule = Schedule(bhc.Learn(steps=1000), [1.0], torch.device("cpu"), rising=steps)
-    factors = [float(schedule.advance()[1]) for _ in range(steps + 2)]
+    factors = [(schedule.advance(), float(schedule.rates))[1] for _ in range(steps + 2)]
     assert factors[0] == pytest.approx(1 / (steps + 1))
     assert factors[-2:] == [1.0, 1.0]

@@ -20,6 +20,7 @@ LAUNCH = 2.0  # microseconds of an operation however small, for the estimate of 
 CROSSING = 1.0  # more where it has to wait for another lane
 NUMBERS = 5e5  # that an operation walks over in a microsecond
 LARGE = 2**22  # numbers of a tensor that keep a whole GPU busy
+KEPT = 2**30  # bytes of memory that may not be used again for having been used on several lanes, about
 
 # What needs no more of its arguments than their shapes.
 _ATEN = torch.ops.aten
@@ -123,8 +124,8 @@ class Plan:
 class SideBySide(TorchDispatchMode):
     """While inside, operations on the current stream are spread over it and ``others``; joined again at the end.
 
-    What is large stays on the current stream: it keeps a GPU busy by itself, and its memory can be used again at once,
-    where that of what crosses over is kept until a capture has ended.
+    Memory that several streams have used is not used again while a capture lasts. When there is much of it, what is
+    large stays on the current stream, where it is free again at once: a single such operation keeps a GPU busy anyway.
     """
 
     def __init__(self, others: Sequence[torch.cuda.Stream]) -> None:
@@ -134,6 +135,7 @@ class SideBySide(TorchDispatchMode):
     def __enter__(self) -> "SideBySide":
         self._streams = (torch.cuda.current_stream(), *self._others)
         self._plan = Plan(len(self._streams))
+        self._kept: dict[int, int] = {}  # bytes of memory that has crossed over, by its address
         self._events: list[list[torch.cuda.Event]] = [[self._streams[0].record_event()] for _ in self._streams]
         for stream in self._others:
             stream.wait_event(self._events[0][0])
@@ -144,7 +146,7 @@ class SideBySide(TorchDispatchMode):
         super().__exit__(*error)
         for stream in self._others:
             self._streams[0].wait_stream(stream)
-        del self._streams, self._plan, self._events
+        del self._streams, self._plan, self._kept, self._events
 
     def __torch_dispatch__(
         self, operation: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -158,7 +160,8 @@ class SideBySide(TorchDispatchMode):
             given = []
         writes = {memory_of(tensor) for tensor in written_by(operation, args, kwargs) if tensor.is_cuda}
         reads = {memory_of(tensor) for tensor in given} - writes
-        moment, waits = self._plan.place(reads, writes, cost=LAUNCH + largest / NUMBERS, first=largest >= LARGE)
+        stays = largest >= LARGE and sum(self._kept.values()) >= KEPT
+        moment, waits = self._plan.place(reads, writes, cost=LAUNCH + largest / NUMBERS, first=stays)
         stream = self._streams[moment.lane]
         for wait in waits:
             stream.wait_event(self._events[wait.lane][wait.number])
@@ -166,6 +169,7 @@ class SideBySide(TorchDispatchMode):
             # Memory that is freed goes back to the stream it came from; not before this one is done with it, too.
             if self._plan.home(memory_of(tensor)) not in (None, moment.lane):
                 tensor.record_stream(stream)
+                self._kept[memory_of(tensor)] = tensor.untyped_storage().nbytes()
         with torch.cuda.stream(stream):
             result = operation(*args, **kwargs)
         self._events[moment.lane].append(stream.record_event())

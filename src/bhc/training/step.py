@@ -191,7 +191,7 @@ class CapturedStep(TrainingStep):
                 graph.register_generator_state(generator)
             # What other threads do on the GPU meanwhile is no part of it, unless they capture too: then one falls back.
             with (
-                _keeping_garbage(),
+                keeping_garbage(),
                 torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"),
             ):
                 self._terms = self._run_side_by_side()
@@ -214,7 +214,7 @@ class CapturedStep(TrainingStep):
 
 
 @contextmanager
-def _keeping_garbage() -> Iterator[None]:
+def keeping_garbage() -> Iterator[None]:
     """Among it may be the graph of an earlier step, and none can be taken apart while another is captured."""
     collecting = gc.isenabled()
     gc.disable()
