@@ -1,14 +1,14 @@
 """Which operations may run side by side. That they compute the same there is tested on a GPU (``test_cuda``)."""
 
 import random
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bhc.training.lanes import Moment, Plan, memory_of, tensors_among, written_by
+from bhc.training.lanes import Lent, Moment, Plan, memory_of, tensors_among, written_by
 
 Uses = tuple[set[int], set[int]]  # memory that an operation reads and writes
 
@@ -67,6 +67,48 @@ def test_readers_do_not_wait_for_each_other_but_a_writer_does_for_all_of_them() 
     (made, _), *readers, (writer, waits) = run(plan, [(set(), {0}), *[({0}, {n}) for n in (1, 2, 3)], (set(), {0})])
     assert {moment.lane for moment, _ in readers} | {made.lane} >= {0, 1, 2}
     assert {moment for moment, _ in readers} <= {*waits, Moment(writer.lane, writer.number - 1)}
+
+
+class Block:
+    """A piece of memory; what nobody holds any more can be had again from where it came."""
+
+    def __init__(self, memory: int, shelf: list[int]) -> None:
+        self.memory, self._shelf = memory, shelf
+
+    def __del__(self) -> None:
+        self._shelf.append(self.memory)
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 8])
+@pytest.mark.parametrize("seed", range(10))
+def test_memory_is_used_again_by_those_alone_who_know_that_others_are_done(lanes: int, seed: int) -> None:
+    chance, names = random.Random(seed), count()
+    plan, shelves = Plan(lanes), [list[int]() for _ in range(lanes)]
+    lent = Lent(plan)
+    placed, again = [], []
+    held: list[Block] = []
+    users: dict[int, list[Moment]] = {}
+    for _ in range(400):
+        read = chance.sample(held, min(len(held), chance.randrange(4)))
+        reads = {block.memory for block in read}
+        moment, waits = plan.place(reads, set())
+        placed.append((moment, waits))
+        lent.return_what_is_done(moment)
+        for block in read:
+            lent.used(block.memory, moment, block)
+            users[block.memory].append(moment)
+        shelf = shelves[moment.lane]
+        memory = shelf.pop() if shelf else next(names)
+        again += [(moment, user) for user in users.get(memory, [])]
+        lent.made(memory, moment.lane)
+        plan.touched(moment, reads, set(), {memory})
+        users[memory] = [moment]
+        held = [block for block in held if chance.random() < 0.8] + [Block(memory, shelf)]
+        read = []  # nobody else holds what was dropped
+        block = None
+    before = reachable(placed)
+    assert len({user.lane != moment.lane for moment, user in again}) == 2
+    assert all(user in before[moment] for moment, user in again)
 
 
 class Watched(TorchDispatchMode):

@@ -9,7 +9,6 @@ these are branches, which cost nothing to wait for.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 LAUNCH = 2.0  # microseconds of an operation however small, for the estimate of when a lane is free
 CROSSING = 1.0  # more where it has to wait for another lane
 NUMBERS = 5e5  # that an operation walks over in a microsecond
-LARGE = 2**22  # numbers of a tensor that keep a whole GPU busy
-KEPT = 2**30  # bytes of memory that may not be used again for having been used on several lanes, about
 
 # What needs no more of its arguments than their shapes.
 _ATEN = torch.ops.aten
@@ -58,14 +55,11 @@ class Plan:
         self._known: list[list[tuple[int, ...]]] = [[(0,) * lanes] for _ in range(lanes)]
 
     def place(
-        self, reads: Iterable[int], writes: Iterable[int], *, cost: float = LAUNCH, first: bool = False
+        self, reads: Iterable[int], writes: Iterable[int], *, cost: float = LAUNCH
     ) -> tuple[Moment, list[Moment]]:
-        """The operation's own end, and what it waits for on other lanes; memory is told apart by any number.
-
-        It goes where it can begin soonest, or to the ``first`` lane if it has to.
-        """
+        """The operation's own end, and what it waits for on other lanes; memory is told apart by any number."""
         before = self._before(reads, writes)
-        lanes = range(1 if first else len(self._ends))
+        lanes = range(len(self._ends))
         lane = min(lanes, key=lambda lane: (self._start(lane, before), -self._ends[lane][-1]))
         moment = Moment(lane, len(self._ends[lane]))
         waits = self._unknown(lane, before)
@@ -82,11 +76,6 @@ class Plan:
             self._uses.setdefault(memory, _Uses()).readers.append(moment)
         for memory in chain(writes, made):
             self._uses[memory] = _Uses(moment)
-
-    def home(self, memory: int) -> int | None:
-        """The lane of whoever wrote it last; None where that was before all this."""
-        uses = self._uses.get(memory)
-        return None if uses is None or uses.writer is None else uses.writer.lane
 
     def knows(self, later: Moment, earlier: Moment) -> bool:
         """Whether one operation has ended whenever another one begins."""
@@ -121,12 +110,38 @@ class Plan:
         return self._ends[moment.lane][moment.number]
 
 
-class SideBySide(TorchDispatchMode):
-    """While inside, operations on the current stream are spread over it and ``others``; joined again at the end.
+class Lent:
+    """What others use of a lane's memory, kept until that lane knows that they are done.
 
-    Memory that several streams have used is not used again while a capture lasts. When there is much of it, what is
-    large stays on the current stream, where it is free again at once: a single such operation keeps a GPU busy anyway.
+    Memory that is free goes back to the lane it came from, which takes it for what it does next, whatever others are
+    still doing with it.
     """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._owners: dict[int, int] = {}
+        self._kept: dict[int, list[tuple[Moment, object]]] = {}
+
+    def made(self, memory: int, lane: int) -> None:
+        """Somebody has got this from a lane's memory."""
+        self._owners[memory] = lane
+
+    def used(self, memory: int, moment: Moment, content: object) -> None:
+        """An operation uses it; ``content`` is what it is kept by."""
+        owner = self._owners.get(memory, moment.lane)  # what was there before all this stays anyway
+        if owner != moment.lane:
+            self._kept.setdefault(owner, []).append((moment, content))
+
+    def return_what_is_done(self, moment: Moment) -> None:
+        """Let go of what its lane knows to be done when this operation of it begins."""
+        kept = self._kept.pop(moment.lane, [])
+        left = [(use, content) for use, content in kept if not self._plan.knows(moment, use)]
+        if left:
+            self._kept[moment.lane] = left
+
+
+class SideBySide(TorchDispatchMode):
+    """While inside, operations on the current stream are spread over it and ``others``; joined again at the end."""
 
     def __init__(self, others: Sequence[torch.cuda.Stream]) -> None:
         super().__init__()
@@ -135,7 +150,7 @@ class SideBySide(TorchDispatchMode):
     def __enter__(self) -> "SideBySide":
         self._streams = (torch.cuda.current_stream(), *self._others)
         self._plan = Plan(len(self._streams))
-        self._kept: dict[int, int] = {}  # bytes of memory that has crossed over, by its address
+        self._lent = Lent(self._plan)
         self._events: list[list[torch.cuda.Event]] = [[self._streams[0].record_event()] for _ in self._streams]
         for stream in self._others:
             stream.wait_event(self._events[0][0])
@@ -146,7 +161,7 @@ class SideBySide(TorchDispatchMode):
         super().__exit__(*error)
         for stream in self._others:
             self._streams[0].wait_stream(stream)
-        del self._streams, self._plan, self._kept, self._events
+        del self._streams, self._plan, self._lent, self._events
 
     def __torch_dispatch__(
         self, operation: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -154,34 +169,26 @@ class SideBySide(TorchDispatchMode):
         kwargs = kwargs or {}
         if operation.is_view or operation is torch.ops.aten._unsafe_view.default:  # nothing to compute
             return operation(*args, **kwargs)
-        given = [tensor for tensor in tensors_among((args, kwargs)) if tensor.is_cuda]
-        largest = max([_wanted(args), *(tensor.numel() for tensor in given)])
-        if operation.overloadpacket in FRESH:
-            given = []
+        fresh = operation.overloadpacket in FRESH
+        given = [] if fresh else [tensor for tensor in tensors_among((args, kwargs)) if tensor.is_cuda]
         writes = {memory_of(tensor) for tensor in written_by(operation, args, kwargs) if tensor.is_cuda}
         reads = {memory_of(tensor) for tensor in given} - writes
-        stays = largest >= LARGE and sum(self._kept.values()) >= KEPT
-        moment, waits = self._plan.place(reads, writes, cost=LAUNCH + largest / NUMBERS, first=stays)
+        largest = max((tensor.numel() for tensor in given), default=0)
+        moment, waits = self._plan.place(reads, writes, cost=LAUNCH + largest / NUMBERS)
         stream = self._streams[moment.lane]
         for wait in waits:
             stream.wait_event(self._events[wait.lane][wait.number])
-        for tensor in given:
-            # Memory that is freed goes back to the stream it came from; not before this one is done with it, too.
-            if self._plan.home(memory_of(tensor)) not in (None, moment.lane):
-                tensor.record_stream(stream)
-                self._kept[memory_of(tensor)] = tensor.untyped_storage().nbytes()
+        self._lent.return_what_is_done(moment)
         with torch.cuda.stream(stream):
             result = operation(*args, **kwargs)
         self._events[moment.lane].append(stream.record_event())
+        for tensor in given:
+            self._lent.used(memory_of(tensor), moment, tensor.untyped_storage())
         made = {memory_of(tensor) for tensor in tensors_among(result) if tensor.is_cuda} - reads - writes
+        for memory in made:
+            self._lent.made(memory, moment.lane)
         self._plan.touched(moment, reads, writes, made)
         return result
-
-
-def _wanted(args: tuple[Any, ...]) -> int:
-    """Numbers of what is made from a shape alone."""
-    shape = args[0] if args else None
-    return prod(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else 0
 
 
 def memory_of(tensor: Tensor) -> int:
