@@ -42,9 +42,9 @@ class SpikeLimit:
 
     def divisor(self, norm: Tensor, finite: Tensor) -> Tensor:
         """What to divide gradients of this norm by: 1 for nearly all. One that is not ``finite`` tells nothing."""
-        most = (self._log + log(LARGEST)).exp().where(self._seen >= LATEST, torch.inf)
-        divisor = (norm / most).where(finite, 1.0).clamp(min=1)
-        logarithm = (norm / divisor).clamp(min=TINY).log().nan_to_num(nan=0, posinf=0)
+        limit = (self._log + log(LARGEST)).where(self._seen >= LATEST, torch.inf)  # a logarithm, too
+        divisor = (norm / limit.exp()).where(finite, 1.0).clamp(min=1)
+        logarithm = norm.clamp(min=TINY).log().minimum(limit).nan_to_num(nan=0, posinf=0)
         self._seen.add_(finite)
         self._log.lerp_(logarithm, finite / self._seen.clamp(1, LATEST))
         return divisor
