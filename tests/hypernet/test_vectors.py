@@ -32,6 +32,10 @@ def sizes(vectors):
     return [None if vector is None else vector.shape[1] for vector in vectors]
 
 
+def scales_of(vectors):
+    return tuple((in_scale, out_scale) for in_scale, out_scale, _ in vectors.beliefs(embedding()))
+
+
 def test_two_groups_have_both_scales_and_the_biases_that_the_network_has():
     means = heads(InputOutputNormalJeffreys()).means(embedding())
     given = [sizes((layer.in_scale, layer.out_scale, layer.bias)) for layer in means]
@@ -42,7 +46,7 @@ def test_one_group_has_one_scale_a_layer():
     vectors = heads(GroupNormalJeffreys())
     expected = [[None, 3], [12, None], [6, None]]
     assert [sizes((layer.in_scale, layer.out_scale)) for layer in vectors.means(embedding())] == expected
-    for pair, numbers in zip(vectors.scales(embedding()), expected, strict=True):
+    for pair, numbers in zip(scales_of(vectors), expected, strict=True):
         assert sizes(None if scales is None else scales.logvar for scales in pair) == numbers
 
 
@@ -54,14 +58,17 @@ def test_a_horseshoe_has_two_numbers_a_scale_and_two_a_layer():
         [12, None, None],
         [6, None, 10],
     ]
-    assert [
-        sizes(None if scales is None else scales.part_means for scales in pair) for pair in vectors.scales(embedding())
-    ] == [[None, 8], [26, None], [14, None]]
+    assert [sizes(None if scales is None else scales.part_means for scales in pair) for pair in scales_of(vectors)] == [
+        [None, 8],
+        [26, None],
+        [14, None],
+    ]
 
 
 def test_single_weights_leave_the_biases_alone():
     net, vectors = pretrained(), heads(SparseVariationalDropout())
-    assert vectors.scales(embedding()) == ((None, None),) * 3
+    assert scales_of(vectors) == ((None, None),) * 3
+    assert tuple(vectors.log_dropouts(embedding())) == ((None, None),) * 3
     means = vectors.means(embedding())
     assert [sizes((layer.in_scale, layer.out_scale, layer.bias)) for layer in means] == [
         [None, None, 3],
@@ -72,19 +79,19 @@ def test_single_weights_leave_the_biases_alone():
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_scales_alone_and_means_alone_are_those_of_the_beliefs(family):
+def test_rates_alone_and_means_alone_are_those_of_the_beliefs(family):
     vectors = heads(family)
-    pairs, means = vectors.scales(embedding()), vectors.means(embedding())
+    pairs, means = vectors.log_dropouts(embedding()), vectors.means(embedding())
     for (*scales, bias), pair, mean in zip(vectors.beliefs(embedding()), pairs, means, strict=True):
         assert bias is mean.bias is None or torch.equal(bias, mean.bias)
         for believed, alone, centre in zip(scales, pair, (mean.in_scale, mean.out_scale), strict=True):
             assert believed is alone is centre is None or (
-                torch.equal(believed.mean, centre) and torch.equal(believed.log_dropout, alone.log_dropout)
+                torch.equal(believed.mean, centre) and torch.equal(believed.log_dropout, alone)
             )
 
 
 def test_log_variances_differ_between_contexts_once_maps_do():
-    in_scale, _ = heads(InputOutputNormalJeffreys()).scales(embedding())[1]
+    in_scale, _ = scales_of(heads(InputOutputNormalJeffreys()))[1]
     torch.testing.assert_close(in_scale.log_dropout, log_dropout(in_scale.mean, in_scale.logvar))
     assert (in_scale.logvar[0] != in_scale.logvar[1]).all()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -90,14 +91,9 @@ class ContextBatch:
     @classmethod
     def of(cls, contexts: Sequence[Context], num_classes: int) -> "ContextBatch":
         """The tensors of contexts that were asked for; what one of them leaves out is as if nothing were said."""
-        batch = cls.unconditioned(len(contexts), num_classes)
-        appearance = torch.ones(len(contexts), num_classes)
-        for row, context in zip(appearance, contexts, strict=True):
-            if context.classes is not None:
-                row.zero_()
-                row[list(context.classes)] = torch.tensor(context.appearance or [1.0] * len(context.classes))
+        appearance = torch.tensor([_appearances(context, num_classes) for context in contexts])
         rates = appearance / appearance.sum(1, keepdim=True)
-        batch = replace(batch, class_rates=rates, outputs=rates > 0, appearance=appearance)
+        batch = cls(rates, rates > 0, appearance)
         domains = [context.domain for context in contexts]
         features = [context.features for context in contexts]
         budgets = [context.budget for context in contexts if context.budget is not None]
@@ -120,11 +116,21 @@ class ContextBatch:
 
     def to(self, device: torch.device) -> "ContextBatch":
         """The same batch on a device."""
-        return self._with_each(lambda part: part.to(device))
+        return self if self.class_rates.device == device else self._with_each(lambda part: part.to(device))
 
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "ContextBatch":
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
+
+
+def _appearances(context: Context, num_classes: int) -> list[float]:
+    """How often each of all classes appears; what a context does not say is 1 everywhere."""
+    if context.classes is None:
+        return [1.0] * num_classes
+    appearances = [0.0] * num_classes
+    for label, appearance in zip(context.classes, context.appearance or repeat(1.0), strict=False):
+        appearances[label] = appearance
+    return appearances
 
 
 def _stacked(parts: Sequence[Tensor | None], *, fill: float) -> Tensor:

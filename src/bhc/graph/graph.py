@@ -21,8 +21,9 @@ def bare_copy(module: Module) -> Module:
     took most of the time of an emission.
     """
     twin = module.__new__(type(module))
-    for name, value in vars(module).items():
-        vars(twin)[name] = value.copy() if isinstance(value, dict) else value
+    vars(twin).update(
+        {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
+    )
     return twin
 
 

@@ -11,7 +11,7 @@ from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GeneratorSpec, WeightHead
 from bhc.hypernet.initial import Initial
 from bhc.hypernet.vectors import VectorHeads, scale_mean
-from bhc.posterior import Family, LayerDropout, LayerMean, LayerPosterior, LayerUncertainty
+from bhc.posterior import Family, LayerDropout, LayerMean, LayerPosterior
 
 Encoding = tuple[Tensor, ...]  # what ``ContextSpace.encode`` returns
 
@@ -30,17 +30,16 @@ class Gates(nn.Module):
         self.weights = copy.deepcopy(weights)
         self.requires_grad_(False)
 
-    def uncertainty(self, encoding: Encoding) -> tuple[LayerUncertainty, ...]:
-        return _uncertainty(self.embedder(*encoding), self.vectors, self.weights)
+    def dropouts(self, encoding: Encoding) -> tuple[LayerDropout, ...]:
+        return _dropouts(self.embedder(*encoding), self.vectors, self.weights)
 
 
-def _uncertainty(
-    embedding: Tensor, vectors: VectorHeads, weights: nn.ModuleList | None
-) -> tuple[LayerUncertainty, ...]:
-    """Scales of each layer, and the rates of its single weights where ``weights`` are given."""
-    scales = vectors.scales(embedding)
-    rates = [None] * len(scales) if weights is None else [head.log_dropout(embedding) for head in weights]  # type: ignore[operator]
-    return tuple(LayerUncertainty(*pair, rate) for pair, rate in zip(scales, rates, strict=True))
+def _dropouts(embedding: Tensor, vectors: VectorHeads, weights: nn.ModuleList | None) -> tuple[LayerDropout, ...]:
+    """The rates of each layer's scales, and of its single weights where ``weights`` are given."""
+    pairs = vectors.log_dropouts(embedding)
+    if weights is None:
+        return tuple(LayerDropout(*pair) for pair in pairs)
+    return tuple(LayerDropout(*pair, head.log_dropout(embedding)) for pair, head in zip(pairs, weights, strict=True))  # type: ignore[operator]
 
 
 class HyperNetwork(nn.Module):
@@ -101,15 +100,11 @@ class HyperNetwork(nn.Module):
             for head, vectors in zip(self.weight_heads, self.vectors.means(embedding), strict=True)
         )
 
-    def uncertainty(self, encoding: Encoding) -> tuple[LayerUncertainty, ...]:
-        """What masks and bits need; fixed once ``freeze_gates_`` was called."""
-        if self.gates is not None:
-            return self.gates.uncertainty(encoding)
-        return _uncertainty(self.embedder(*encoding), self.vectors, self._weights_with_rates)
-
     def dropouts(self, encoding: Encoding) -> tuple[LayerDropout, ...]:
-        """Log dropout rates alone: what the masks need."""
-        return tuple(layer.dropout for layer in self.uncertainty(encoding))
+        """Log dropout rates, by which masks and bits are found; fixed once ``freeze_gates_`` was called."""
+        if self.gates is not None:
+            return self.gates.dropouts(encoding)
+        return _dropouts(self.embedder(*encoding), self.vectors, self._weights_with_rates)
 
     def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:  # (K or 1,)
         """The divergence of the beliefs from the family's prior."""

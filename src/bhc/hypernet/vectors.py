@@ -72,10 +72,11 @@ class VectorHeads(nn.Module):
         paired = self._scales(scales, self.logvar_map(embedding))
         return zip(paired[::2], paired[1::2], [part if part.shape[1] else None for part in biases], strict=True)
 
-    def scales(self, embedding: Tensor) -> tuple[tuple[Scales | None, Scales | None], ...]:
-        """Input and output scales of each layer."""
-        scales = self._scales(self._split(self.mean_map(embedding))[0], self.logvar_map(embedding))
-        return tuple(zip(scales[::2], scales[1::2], strict=True))
+    def log_dropouts(self, embedding: Tensor) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        """Log dropout rates of each layer's input and output scales."""
+        means = self.mean_map(embedding)[:, : self.num_numbers]
+        rates = self.family.log_dropouts(means, self.logvar_map(embedding), self.scale_sizes)
+        return zip(rates[::2], rates[1::2], strict=True)
 
     def _split(self, means: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Means of each group of scales, and the bias of each layer; absent ones are empty."""

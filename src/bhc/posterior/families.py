@@ -40,6 +40,11 @@ class Family(ABC):
     def scales(self, means: Tensor, logvars: Tensor) -> Scales:
         """The belief that these numbers, (K, ``num_numbers``), stand for."""
 
+    def log_dropouts(self, means: Tensor, logvars: Tensor, sizes: Sequence[int]) -> list[Tensor | None]:
+        """Log dropout rates of groups that stand side by side, each behind so many numbers; None for one without."""
+        parts = zip(means.split_with_sizes(sizes, dim=1), logvars.split_with_sizes(sizes, dim=1), strict=True)
+        return [self.scales(*part).log_dropout if part[0].shape[1] else None for part in parts]
+
     @abstractmethod
     def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:  # (K or 1,)
         """The divergence of a network in K contexts from the prior."""
@@ -56,6 +61,10 @@ class NormalJeffreys(Family):
 
     def scales(self, means: Tensor, logvars: Tensor) -> NormalScales:
         return NormalScales(means, logvars)
+
+    def log_dropouts(self, means: Tensor, logvars: Tensor, sizes: Sequence[int]) -> list[Tensor | None]:
+        rates = log_dropout(means, logvars).split_with_sizes(sizes, dim=1)  # a number is a scale
+        return [rate if size else None for rate, size in zip(rates, sizes, strict=True)]
 
     def kl(self, posteriors: Sequence[LayerPosterior]) -> Tensor:
         weights = sum(layer.weights.divergence for layer in posteriors)

@@ -103,7 +103,9 @@ class MaskFinder(nn.Module):
     ) -> Fates:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs)
-        quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
+        quiet: Sequence[Tensor | None] = [None] * len(self.layers)
+        if self.nested:
+            quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
         arriving = alive[:, self.reads].split_with_sizes(self.num_read, dim=1)
         leaving = alive[:, self.writes].split_with_sizes(self.num_written, dim=1)
         nothing = torch.zeros_like(outputs[:, 0])
@@ -112,14 +114,13 @@ class MaskFinder(nn.Module):
         for layer, dropout, keep_in, own, keep_out, feeding, one_of_several, must_write in zip(
             self.layers, dropouts, arriving, quiet, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
-            rescued = reduce(torch.logical_or, [forced[place] for place in feeding], nothing)
+            rescued = _either(nothing, *(forced[place] for place in feeding))
             there = self.features_at(layer, inputs)
             if there is not None:
                 keep_in = keep_in & there
             if not layer.is_convolution:
-                among = own if self.nested else None
-                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, among)
-                rescued = rescued | unread
+                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
+                rescued = _either(rescued, unread)
             if one_of_several:
                 rates = _of_writers(dropout)
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
@@ -142,16 +143,16 @@ class MaskFinder(nn.Module):
 
     def _alive(
         self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:  # (K, U), and for each group (K,) where one unit had to be rescued
+    ) -> tuple[Tensor, list[Tensor | None]]:  # (K, U), and for each group (K,) where one unit had to be rescued
         alive = noisiest_link < threshold
-        forced = []
+        forced: list[Tensor | None] = []
         for place in range(self.num_groups):
             group: Tensor = getattr(self, f"written_{place}")
-            lost = ~alive[:, group].any(1, keepdim=True)
-            if _may_be_any(lost):
+            lost = _where_none(alive[:, group])
+            if lost is not None:
                 quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
-                alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost)
-            forced.append(lost[:, 0])
+                alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost[:, None])
+            forced.append(lost)
         alive[:, self.outputs] = outputs
         return alive, forced
 
@@ -181,27 +182,34 @@ def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
 
 def _skip(
     arriving: Tensor, rates: Tensor | None, threshold: Tensor, among: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """What a layer reads of what arrives, or writes of what lives, (K, n), and where it would be nothing, (K,).
 
     With ``among`` it is of these alone, unless none is left.
     """
     if rates is None:
-        return arriving, torch.zeros_like(arriving[:, 0])
+        return arriving, None
     reads = arriving & (rates < threshold)
     if among is not None:
         reads = reads & among
-    unread = ~reads.any(1)
-    if not _may_be_any(unread):
-        return reads, unread
+    unread = _where_none(reads)
+    if unread is None:
+        return reads, None
     finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not, always
     quietest = torch.where(arriving, finite, torch.inf).argmin(1)
     return reads | (unread[:, None] & F.one_hot(quietest, arriving.shape[1]).bool()), unread
 
 
-def _may_be_any(flags: Tensor) -> bool:
-    """Whether some are set. Who asks a GPU waits for it, so there the answer is always that some may be."""
-    return flags.device.type != "cpu" or bool(flags.any())
+def _where_none(kept: Tensor) -> Tensor | None:  # (K,)
+    """The contexts that keep none of (K, n). None if there is no such context; who asks a GPU that waits for it, so
+    there it is never asked."""
+    some = kept.any(1)
+    return None if some.device.type == "cpu" and bool(some.all()) else ~some
+
+
+def _either(*flags: Tensor | None) -> Tensor:
+    """Where one of them is set."""
+    return reduce(torch.logical_or, [flag for flag in flags if flag is not None])
 
 
 def _under(rates: Tensor | None, threshold: Tensor) -> Tensor | None:
