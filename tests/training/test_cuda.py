@@ -11,7 +11,7 @@ from bhc.contexts import ContextSpace, ListedFeatures
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
-from bhc.training import Silent, spikes
+from bhc.training import Silent, computing, spikes, step
 from bhc.training.stages import Dials, Draw, Loss, Stage
 from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
 from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
@@ -69,9 +69,9 @@ def take_steps(
     stage.prepare_(network)
     take = make_step(stage, network, draw_of(digits, device=torch.device("cuda")), capture=capture)
     terms = []
-    for step in range(stage.steps):
-        if step % 8 == 0:  # before and after a capture
-            take.leave_out(step / 40)
+    for number in range(stage.steps):
+        if number % 8 == 0:  # before and after a capture
+            take.leave_out(number / 40)
         terms.append({name: float(term) for name, term in take().items()})
     return take, terms, {name: tensor.cpu() for name, tensor in network.state_dict().items()}
 
@@ -80,8 +80,8 @@ def assert_same_training(
     one: tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]],
     other: tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]],
 ) -> None:
-    for step, (first, second) in enumerate(zip(one[1], other[1], strict=True)):
-        assert first == pytest.approx(second, rel=1e-3, abs=1e-4), step
+    for number, (first, second) in enumerate(zip(one[1], other[1], strict=True)):
+        assert first == pytest.approx(second, rel=1e-3, abs=1e-4), number
     for name, tensor in one[2].items():
         torch.testing.assert_close(tensor, other[2][name], rtol=1e-3, atol=1e-3, msg=name)
 
@@ -99,6 +99,21 @@ def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Modul
     assert not isinstance(eager[0], CapturedStep)
     assert_same_training(captured, eager)
     assert len({tuple(terms.values()) for terms in captured[1]}) == STEPS  # each replay draws anew
+
+
+@pytest.mark.parametrize("stage", [LEARN, NARROW, CONSOLIDATE], ids=["learn", "narrow", "consolidate"])
+def test_side_by_side_is_one_after_the_other_to_the_bits(
+    digits: DataSet, pretrained: torch.nn.Module, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = []
+    for lanes in (1, 8):
+        monkeypatch.setattr(step, "LANES", lanes)
+        with computing(torch.device("cuda"), repeatable=True):
+            take, _, end = take_steps(digits, pretrained, stage, capture=True, generator=bhc.LowRank(rank=2))
+        assert isinstance(take, CapturedStep)
+        assert take._graph is not None
+        ends.append(end)
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 
 def test_a_captured_step_cuts_what_the_step_cuts(
