@@ -36,6 +36,17 @@ def test_contexts_become_rates_and_outputs():
     assert batch.budget is None
 
 
+def test_whole_numbers_tell_of_appearance_too():
+    batch = ContextBatch.of([Context(classes=(0, 1), appearance=(1, 1))], 2)
+    assert batch.appearance.tolist() == [[1.0, 1.0]]
+    assert batch.appearance.is_floating_point()
+
+
+def test_no_contexts_are_a_batch_of_none():
+    batch = ContextBatch.of([], 3)
+    assert batch.outputs.shape == batch.class_rates.shape == (0, 3)
+
+
 def test_contexts_without_classes_keep_all_of_them():
     batch = ContextBatch.of([Context(budget=1.0)], 4)
     assert torch.equal(batch.class_rates, torch.full((1, 4), 0.25))

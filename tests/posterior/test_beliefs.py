@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bhc.posterior import LayerUncertainty, WeightMean, log_dropout
+from bhc.posterior import WeightMean, log_dropout
 
 from .toys import CONVOLUTION, LINEAR, WEIGHTS, normals, random_posterior
 
@@ -47,7 +47,7 @@ def test_variance_is_the_exponential_of_the_log_variance():
 
 def test_dropout_holds_the_rates_of_both_groups_of_scales():
     posterior = random_posterior(LINEAR)
-    dropout = LayerUncertainty(posterior.in_scale, posterior.out_scale).dropout
+    dropout = posterior.dropout
     inputs = log_dropout(posterior.mean.in_scale, posterior.in_scale.logvar)
     outputs = log_dropout(posterior.mean.out_scale, posterior.out_scale.logvar)
     assert torch.equal(dropout.in_log_dropout, inputs)
@@ -56,8 +56,7 @@ def test_dropout_holds_the_rates_of_both_groups_of_scales():
 
 
 def test_dropout_of_absent_scales_is_absent():
-    rates = normals(1, 3, 4)
-    dropout = LayerUncertainty(None, None, rates).dropout
+    dropout = replace(random_posterior(LINEAR), in_scale=None, out_scale=None).dropout
     assert dropout.in_log_dropout is None
     assert dropout.out_log_dropout is None
-    assert dropout.weights is rates
+    assert dropout.weights is None

@@ -91,7 +91,8 @@ class ContextBatch:
     @classmethod
     def of(cls, contexts: Sequence[Context], num_classes: int) -> "ContextBatch":
         """The tensors of contexts that were asked for; what one of them leaves out is as if nothing were said."""
-        appearance = torch.tensor([_appearances(context, num_classes) for context in contexts])
+        rows = [_appearances(context, num_classes) for context in contexts]
+        appearance = torch.tensor(rows).reshape(len(rows), num_classes)  # also of none
         rates = appearance / appearance.sum(1, keepdim=True)
         batch = cls(rates, rates > 0, appearance)
         domains = [context.domain for context in contexts]
@@ -129,7 +130,7 @@ def _appearances(context: Context, num_classes: int) -> list[float]:
         return [1.0] * num_classes
     appearances = [0.0] * num_classes
     for label, appearance in zip(context.classes, context.appearance or repeat(1.0), strict=False):
-        appearances[label] = appearance
+        appearances[label] = float(appearance)
     return appearances
 
 

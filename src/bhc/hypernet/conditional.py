@@ -25,7 +25,6 @@ from bhc.posterior import (
     LayerDropout,
     LayerMask,
     LayerPosterior,
-    LayerUncertainty,
     MaskFinder,
     Noise,
     check_family,
@@ -133,7 +132,7 @@ class ConditionalNetwork(nn.Module):
         masks: Sequence[LayerMask | None] | None = self._without_absent(batch)
         if gone is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
-            dropouts = [LayerUncertainty(layer.in_scale, layer.out_scale).dropout for layer in posteriors]
+            dropouts = [layer.dropout for layer in posteriors]
             masks = self._masks_without(gone, dropouts, batch)
         x = self.space.as_read(x, batch.inputs)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors

@@ -1,6 +1,6 @@
 """What is believed: scales and weights under their prior, and the passes that use them."""
 
-from bhc.posterior.beliefs import LayerDropout, LayerMean, LayerPosterior, LayerUncertainty, WeightMean
+from bhc.posterior.beliefs import LayerDropout, LayerMean, LayerPosterior, WeightMean
 from bhc.posterior.families import (
     FAMILIES,
     Family,
@@ -32,7 +32,6 @@ __all__ = [
     "LayerMask",
     "LayerMean",
     "LayerPosterior",
-    "LayerUncertainty",
     "LogNormalScales",
     "MaskFinder",
     "Noise",

@@ -62,6 +62,18 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class LayerDropout:
+    """Log dropout rates of one layer: ``log alpha`` of its inputs, ``log beta`` of its outputs.
+
+    ``weights`` are the rates of single weights, for the family that has those and no scales.
+    """
+
+    in_log_dropout: Tensor | None  # (K, I) or (K, 1)
+    out_log_dropout: Tensor | None  # (K, O)
+    weights: Tensor | None = None  # (K or 1, O, I, *kernel)
+
+
+@dataclass(frozen=True)
 class LayerPosterior:
     """Means, log-variances of the weights, and scales of one layer."""
 
@@ -70,6 +82,12 @@ class LayerPosterior:
     in_scale: Scales | None
     out_scale: Scales | None
     prior_std: float = 1.0  # of a weight before its scales
+
+    @property
+    def dropout(self) -> LayerDropout:
+        """The rates of its scales."""
+        rates = (None if scales is None else scales.log_dropout for scales in (self.in_scale, self.out_scale))
+        return LayerDropout(*rates)
 
     @property
     def weight_variance(self) -> Tensor:
@@ -84,32 +102,3 @@ class LayerPosterior:
             return Weights(mean, logvar.exp(), kl_weights(mean.squared_norm(), logvar, self.prior_std))
         base, variance, divergence = SharedWeights.apply(mean.base, logvar, self.prior_std, mean.left, mean.right)
         return Weights(WeightMean(base, mean.left, mean.right), variance, divergence)
-
-
-@dataclass(frozen=True)
-class LayerDropout:
-    """Log dropout rates of one layer: ``log alpha`` of its inputs, ``log beta`` of its outputs.
-
-    ``weights`` are the rates of single weights, for the family that has those and no scales.
-    """
-
-    in_log_dropout: Tensor | None  # (K, I) or (K, 1)
-    out_log_dropout: Tensor | None  # (K, O)
-    weights: Tensor | None = None  # (K or 1, O, I, *kernel)
-
-
-@dataclass(frozen=True)
-class LayerUncertainty:
-    """What decides about a layer's units and bits: the scales as they were when learning ended."""
-
-    in_scale: Scales | None
-    out_scale: Scales | None
-    weight_log_dropout: Tensor | None = None
-
-    @cached_property
-    def dropout(self) -> LayerDropout:
-        return LayerDropout(
-            None if self.in_scale is None else self.in_scale.log_dropout,
-            None if self.out_scale is None else self.out_scale.log_dropout,
-            self.weight_log_dropout,
-        )
