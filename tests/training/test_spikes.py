@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from bhc.data import DataSet
-from bhc.training import Learn, spikes
+from bhc.training import Consolidate, Learn, spikes
 from bhc.training.checkpoint import Position
 from bhc.training.spikes import LARGEST, LATEST, SpikeLimit, gradient_norm
-from bhc.training.stages import Dials, Draw, Loss
+from bhc.training.stages import Dials, Draw, Loss, Stage
 from bhc.training.step import make_step
 from tests.training.runs import StopAt, Stopped, assert_same_bits, fit
 from tests.training.test_step import LEARN, draw_of, network_of
 
 CPU = torch.device("cpu")
+CONSOLIDATE = Consolidate(steps=20, contexts=2, examples=4)
 
 
 def divided(limit: SpikeLimit, *norms: float) -> list[float]:
@@ -148,6 +149,23 @@ def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(
     # v = 0.999 v + 0.001 g^2, summed over all parameters
     added = second_moments(take.optimizer) - 0.999 * before
     assert added == pytest.approx(0.001 * (LARGEST * usual) ** 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("stage", [LEARN, CONSOLIDATE], ids=lambda stage: stage.kind)
+def test_gradients_are_cut_where_there_is_noise(
+    stage: Stage, digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = []
+    for largest in (0.1, 1e9):
+        monkeypatch.setattr(spikes, "LARGEST", largest)
+        network = network_of(digits, pretrained)
+        stage.prepare_(network)
+        take = make_step(stage, network, draw_of(digits))
+        take.limit.restore_((LATEST, 0.0))
+        take()
+        ends.append(second_moments(take.optimizer))
+    assert (ends[0] < ends[1]) == stage.noisy
+    assert (ends[0] == ends[1]) != stage.noisy
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> float:

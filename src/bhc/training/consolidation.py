@@ -44,6 +44,7 @@ class Consolidate(Stage):
     budget: float | None = None
     kind = "consolidate"
     title = "consolidating"
+    noisy = False
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("rate", "temperature"), not_negative=())

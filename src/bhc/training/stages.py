@@ -72,6 +72,7 @@ class Stage(ABC):
 
     kind: ClassVar[str]
     title: ClassVar[str]
+    noisy: ClassVar[bool] = True  # whether what it computes with is drawn
     steps: int
     budget: float | None = None  # the only one that it trains for, where budgets are conditioned on
     context_weight: float = 0.0  # of reading contexts back from the masks; 0 where it does not

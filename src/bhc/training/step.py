@@ -18,7 +18,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.training import rates
 from bhc.training.adam import PiecewiseAdam
 from bhc.training.lanes import SideBySide
-from bhc.training.spikes import SpikeLimit, gradient_norm
+from bhc.training.spikes import NoLimit, SpikeLimit, gradient_norm
 from bhc.training.stages import Dials, Draw, Stage
 from bhc.training.team import ALONE, Team
 
@@ -74,8 +74,8 @@ class StageLoss(nn.Module):
 
 
 class TrainingStep:
-    """Draw, loss, gradients, update. Gradients far larger than usual are cut down; a step with some that are not finite
-    changes nothing and is counted.
+    """Draw, loss, gradients, update. Where there is noise, gradients far larger than usual are cut down; a step with
+    some that are not finite changes nothing and is counted.
 
     In a team gradients are means over its processes by then: what is not finite in one is not finite in any.
     """
@@ -107,7 +107,7 @@ class TrainingStep:
             capturable=device.type == "cuda",
         )
         self._loss = team.together(StageLoss(stage, network, draw, [p for group in groups for p in group["params"]]))
-        self.limit = SpikeLimit(device)
+        self.limit = SpikeLimit(device) if stage.noisy else NoLimit(device)
         self._gone = torch.zeros((), device=device)
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
