@@ -9,7 +9,7 @@ import torch
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission.plan import Cutter, Plan
-from bhc.emission.precision import scales_for
+from bhc.emission.precision import FINER_SCALES, scales_for
 from bhc.emission.slim import assemble
 from bhc.emission.trial import Workshop
 from bhc.emission.weights import Slimmer
@@ -110,15 +110,20 @@ def choose(
         assert most is not None
         best = largest_within(points, most, ratio="ratio_mean")  # as the paper's tables have it
         threshold, error = best.threshold, best.error
-    by_scale = rounded_errors(asked, threshold, device=torch.device(device))
-    fitting = [scale for scale, wrong in by_scale.items() if wrong <= most_rounded]
+    by_scale: dict[float, float] = {}
+    for scales in (scales_for(_family(asked)), FINER_SCALES):
+        by_scale |= rounded_errors(asked, threshold, scales, device=torch.device(device))
+        fitting = [scale for scale, wrong in by_scale.items() if wrong <= most_rounded]
+        if fitting:
+            break
     scale = max(fitting) if fitting else min(by_scale, key=lambda scale: by_scale[scale])
     return Chosen(threshold, scale, error, by_scale[scale])
 
 
-def rounded_errors(asked: Sequence[Asked], threshold: float, *, device: torch.device) -> dict[float, float]:
+def rounded_errors(
+    asked: Sequence[Asked], threshold: float, scales: Sequence[float], *, device: torch.device
+) -> dict[float, float]:
     """Validation error with weights in steps of each scale, pooled, percent."""
-    scales = scales_for(_family(asked))
     wrong, images = dict.fromkeys(scales, 0), 0
     for member, case in asked[:CONTEXTS_ROUNDED]:
         examples = case.validation.examples

@@ -9,7 +9,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import Cutter
-from bhc.emission.precision import SCALES, scales_for
+from bhc.emission.precision import FINER_SCALES, SCALES, scales_for
 from bhc.emission.quantise import quantise, step_of
 from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.formats import LARGEST_BIAS_CODE, Codes
@@ -127,3 +127,23 @@ def test_single_weights_are_tried_with_finer_steps_than_groups(family: str) -> N
     assert finest == (2.0**-12 if family == "sparse-vd" else 2.0**-6)
     assert coarsest == SCALES[-1]
     assert list(scales_for(FAMILIES[family])) == sorted(scales_for(FAMILIES[family]))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"max_ram_bytes": 100_000}, {"max_bytes": 20_000}, {"max_error": 1.0}, {"max_error": 1.0, "threshold": 0.0}],
+    ids=lambda limits: " ".join(limits),
+)
+def test_finer_steps_are_taken_where_the_usual_ones_do_harm(
+    quick_model: bhc.Compressor, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
+) -> None:
+    """Weights that pass for a thousand times as uncertain as they are."""
+    usual, floats = (
+        quick_model.compress(classes=[2, 7], precision=each).report for each in (bhc.VarianceBits(), bhc.Float32())
+    )
+    monkeypatch.setattr("bhc.emission.quantise.step_of", lambda layer, scale: step_of(layer, 1000 * scale))
+    report = quick_model.compress(classes=[2, 7], **limits).report
+    assert usual.scale in SCALES
+    assert report.scale in FINER_SCALES
+    assert report.error <= floats.error + 0.1
+    assert quick_model.compress(classes=[2, 7], precision=bhc.VarianceBits(SCALES[0])).report.error > report.error

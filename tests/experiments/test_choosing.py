@@ -15,7 +15,7 @@ from study.training import Member
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
-from bhc.emission.precision import SCALES
+from bhc.emission.precision import FINER_SCALES, SCALES
 from bhc.hypernet import LowRank
 from bhc.training import Point, Probe, TrainedModel, largest_within, trade_off
 from tests.experiments.toys import (
@@ -149,7 +149,7 @@ def wrong_answers(member: Member, threshold: float, scale: float) -> float:
 def test_the_coarsest_steps_within_the_error_are_chosen(pairs_member: Member) -> None:
     asked, points = asked_of(few(pairs_member)), [at(-0.5, 50, 2.0)]
     errors = {scale: wrong_answers(few(pairs_member), -0.5, scale) for scale in SCALES}
-    assert rounded_errors(asked, -0.5, device=torch.device("cpu")) == pytest.approx(errors)
+    assert rounded_errors(asked, -0.5, SCALES, device=torch.device("cpu")) == pytest.approx(errors)
     assert errors[SCALES[-1]] > errors[SCALES[0]]
     limit = (errors[SCALES[0]] + errors[SCALES[-1]]) / 2
     chosen = choose(asked, points, Choice(error=(3.0,), bits_error=(limit,)), 0)
@@ -164,7 +164,7 @@ def test_coarse_steps_that_happen_to_fit_are_taken_and_else_the_most_accurate(
     pairs_member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = dict.fromkeys(SCALES, 9.0) | {SCALES[1]: 2.0, SCALES[2]: 3.0, SCALES[4]: 2.5}
-    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, device: errors)
+    monkeypatch.setattr(choosing, "rounded_errors", lambda *_, **__: errors)
 
     def scale_within(*limits: float, group: int = 0) -> float:
         choice = Choice(error=(1.0, 1.0), bits_error=limits)
@@ -177,15 +177,27 @@ def test_coarse_steps_that_happen_to_fit_are_taken_and_else_the_most_accurate(
     assert scale_within(2.0, 2.5, group=1) == SCALES[4]
 
 
+@pytest.mark.parametrize(("fine", "found"), [(1.0, 2.0**-7), (9.0, SCALES[0])])
+def test_finer_steps_are_tried_where_no_usual_ones_will_do(
+    pairs_member: Member, monkeypatch: pytest.MonkeyPatch, fine: float, found: float
+) -> None:
+    errors = dict.fromkeys(FINER_SCALES, fine) | dict.fromkeys(SCALES, 9.0) | {SCALES[0]: 2.5}
+    monkeypatch.setattr(
+        choosing, "rounded_errors", lambda asked, threshold, scales, device: {scale: errors[scale] for scale in scales}
+    )
+    choice = Choice(error=(1.0,), bits_error=(2.0,))
+    assert choose(asked_of(pairs_member), [at(0, 10, 1.0)], choice, 0).scale == found
+
+
 def test_a_published_threshold_is_taken_as_it_is(pairs_member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, device: dict.fromkeys(SCALES, threshold))
+    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, *_, **__: dict.fromkeys(SCALES, threshold))
     points = [at(-1, 90, 1.0), at(0, 50, 2.0), at(1, 20, 3.0)]
     chosen = choose(asked_of(pairs_member), points, Choice(threshold=0.8, bits_error=(1.0,)), 0)
     assert (chosen.threshold, chosen.validation_error, chosen.validation_error_bits) == (0.8, 3.0, 0.8)
 
 
 def test_each_group_has_a_limit_of_its_own(pairs_member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "rounded_errors", lambda asked, threshold, device: dict.fromkeys(SCALES, 0.0))
+    monkeypatch.setattr(choosing, "rounded_errors", lambda *_, **__: dict.fromkeys(SCALES, 0.0))
     points = [at(-1, 90, 3.0), at(0, 50, 2.0), at(1, 20, 1.0)]
     choice = Choice(error=(1.0, 2.5), bits_error=(1.0, 1.0))
     assert [choose(asked_of(pairs_member), points, choice, group).threshold for group in (0, 1)] == [1, 0]

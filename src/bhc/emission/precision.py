@@ -9,13 +9,14 @@ from bhc.posterior import Family
 # validation data.
 SCALES = tuple(2.0**power for power in range(-6, 4))
 
-# Where weights go one by one, those that stay may be far more uncertain than they are large.
-FINE_SCALES = (*(2.0**power for power in range(-12, -6)), *SCALES)
+# For weights that go one by one: those that stay may be far more uncertain than they are large. Of groups hardly any
+# are; finer steps are tried where the finest of the usual ones does harm.
+FINER_SCALES = tuple(2.0**power for power in range(-12, -6))
 
 
 def scales_for(family: Family) -> tuple[float, ...]:
-    """The scales to try on networks of a family, finest first."""
-    return FINE_SCALES if family.cuts_weights else SCALES
+    """The scales to try first on networks of a family, in ascending order."""
+    return (*FINER_SCALES, *SCALES) if family.cuts_weights else SCALES
 
 
 @dataclass(frozen=True)

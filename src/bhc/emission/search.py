@@ -8,14 +8,14 @@ network of all says what can be reached.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 
 import numpy as np
 
 from bhc.emission.guarantee import Calibration, Guarantee
 from bhc.emission.limits import Limits
-from bhc.emission.precision import Float32, Precision, scales_for
+from bhc.emission.precision import FINER_SCALES, Float32, Precision, scales_for
 from bhc.emission.trial import Stock, Trial, Workshop
 from bhc.errors import BhcError
 from bhc.posterior import Family
@@ -201,19 +201,23 @@ class Search:
         trials = [stock.trial(scale) for scale in self.scales]
         if self._smallest_wins:
             # One by one: errors need not grow with the step, and the coarsest that will do is wanted.
-            chosen = next(filter(self._right_enough, reversed(trials)), None)
-            return [] if chosen is None else [chosen]
+            will_do = list(islice(filter(self._right_enough, reversed(trials)), 1))
+            if not will_do and self._right_enough(stock.floats):
+                return list(islice(filter(self._right_enough, self._finer(stock)), 1))
+            return will_do
         harmless = self._as_coarse_as_harmless
         if limits.max_bytes is None and limits.max_ram_bytes is None:
             return [harmless(stock, trials)]
-        likely = 0 if known is None else len(trials) - 1 - self.scales.index(known)
-        finest = _first(trials, self._fits, likely=likely)
+        coarser = 0 if known is None else sum((scale or 0.0) > known for scale in self.scales)
+        finest = _first(trials, self._fits, likely=min(coarser, len(trials) - 1))
         if finest is None:
             return []
         if limits.max_bytes is None:
             # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
-            return [trials[max(finest, self.scales.index(harmless(stock, trials).scale))]]
-        return trials[finest : finest + STEPS_COMPARED]
+            chosen = harmless(stock, trials)
+            return [chosen if self._fits(chosen) else trials[finest]]
+        gentler = self._finer(stock) if finest == 0 and self._harmful(trials[0]) else []
+        return [*filter(self._fits, gentler), *trials[finest : finest + STEPS_COMPARED]]
 
     def _fits(self, trial: Trial) -> bool:
         limits = self.limits
@@ -230,19 +234,33 @@ class Search:
         return trial.error is not None and trial.error <= limit
 
     def _as_coarse_as_harmless(self, stock: Stock, trials: Sequence[Trial]) -> Trial:
-        """The coarsest step, of those that are usual, that costs next to nothing against floats."""
+        """The coarsest step, of those that are usual, that costs next to nothing against floats; or a finer one."""
         if len(trials) == 1:
             return trials[0]
         trials = [trial for trial in trials if (trial.scale or 0.0) <= COARSEST_USUAL]
         if self.workshop.judge is None:
             return trials[0]  # without labelled data nothing is known to be harmless: the finest
         floats = stock.trial(None)
-        allowed = floats.wrong_on_hard + self._slack
-        chosen = _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
+        chosen = _last(trials, lambda trial: not self._harmful(trial)) or trials[0]
         # The hard examples are a quick look; what they let pass is looked at on all.
         while chosen is not trials[0] and not self._harmless(chosen, floats):
             chosen = trials[trials.index(chosen) - 1]
-        return chosen
+        if chosen is not trials[0] or self._harmless(chosen, floats):
+            return chosen
+        finer = self._finer(stock)
+        return next((trial for trial in finer if self._harmless(trial, floats)), finer[-1] if finer else chosen)
+
+    def _finer(self, stock: Stock) -> list[Trial]:
+        """With finer steps than are usual, the coarsest of them first: for networks that those do harm to."""
+        if len(self.scales) == 1:
+            return []
+        return [stock.trial(scale) for scale in reversed(FINER_SCALES) if scale < (self.scales[0] or 0.0)]
+
+    def _harmful(self, trial: Trial) -> bool:
+        """Whether rounding costs something on the hard examples: a quick look."""
+        if self.workshop.judge is None:
+            return False
+        return trial.wrong_on_hard > trial.stock.floats.wrong_on_hard + self._slack
 
     def _harmless(self, trial: Trial, floats: Trial) -> bool:
         """Whether rounding costs next to nothing on the whole sample."""
