@@ -25,6 +25,7 @@ ORDERED_THRESHOLDS = 33  # the same where the first network that is not proved e
 UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
+GRAVE = 0.01  # so many more, and finer steps than are usual are worth their bytes
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
 COARSEST_USUAL = 2.0**-1  # most often six scales from 2^-6: three looks find the right one
 UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
@@ -160,7 +161,11 @@ class Search:
             offers = self._offers(stock, known=known)
             known = offers[0].scale if offers else None
             trials += offers
-        return self._winner(trials)
+        winner = self._winner(trials)
+        finer = [] if winner is None or winner.scale != self.scales[0] else self._finer(winner.stock)
+        if winner is None or not finer or self._costs_at_most(GRAVE, winner):
+            return winner
+        return self._winner([winner, *filter(self._fits, finer)])
 
     def _winner(self, trials: Sequence[Trial]) -> Trial | None:
         """The first in rank that is right and fast enough.
@@ -216,8 +221,7 @@ class Search:
             # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
             chosen = harmless(stock, trials)
             return [chosen if self._fits(chosen) else trials[finest]]
-        gentler = self._finer(stock) if finest == 0 and self._harmful(trials[0]) else []
-        return [*filter(self._fits, gentler), *trials[finest : finest + STEPS_COMPARED]]
+        return trials[finest : finest + STEPS_COMPARED]
 
     def _fits(self, trial: Trial) -> bool:
         limits = self.limits
@@ -240,15 +244,14 @@ class Search:
         trials = [trial for trial in trials if (trial.scale or 0.0) <= COARSEST_USUAL]
         if self.workshop.judge is None:
             return trials[0]  # without labelled data nothing is known to be harmless: the finest
-        floats = stock.trial(None)
-        chosen = _last(trials, lambda trial: not self._harmful(trial)) or trials[0]
+        allowed = stock.floats.wrong_on_hard + self._slack
+        chosen = _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
         # The hard examples are a quick look; what they let pass is looked at on all.
-        while chosen is not trials[0] and not self._harmless(chosen, floats):
+        while chosen is not trials[0] and not self._costs_at_most(SLACK, chosen):
             chosen = trials[trials.index(chosen) - 1]
-        if chosen is not trials[0] or self._harmless(chosen, floats):
+        if self._costs_at_most(GRAVE, chosen):
             return chosen
-        finer = self._finer(stock)
-        return next((trial for trial in finer if self._harmless(trial, floats)), finer[-1] if finer else chosen)
+        return next((trial for trial in self._finer(stock) if self._costs_at_most(SLACK, trial)), chosen)
 
     def _finer(self, stock: Stock) -> list[Trial]:
         """With finer steps than are usual, the coarsest of them first: for networks that those do harm to."""
@@ -256,19 +259,15 @@ class Search:
             return []
         return [stock.trial(scale) for scale in reversed(FINER_SCALES) if scale < (self.scales[0] or 0.0)]
 
-    def _harmful(self, trial: Trial) -> bool:
-        """Whether rounding costs something on the hard examples: a quick look."""
-        if self.workshop.judge is None:
-            return False
-        return trial.wrong_on_hard > trial.stock.floats.wrong_on_hard + self._slack
-
-    def _harmless(self, trial: Trial, floats: Trial) -> bool:
-        """Whether rounding costs next to nothing on the whole sample."""
-        if trial.verdict is None:
+    def _costs_at_most(self, part: float, trial: Trial) -> bool:
+        """Whether rounding makes at most so large a part of the whole sample wrong that floats have right."""
+        floats, judge = trial.stock.floats, self.workshop.judge
+        if trial.verdict is None or judge is None:
             return True
-        if trial.verdict.wrong <= floats.wrong_on_hard + self._slack:
+        slack = round(part * judge.num_images)
+        if trial.verdict.wrong <= floats.wrong_on_hard + slack:
             return True  # floats make no fewer errors on all than on the hard examples: they need no full look
-        return floats.verdict is None or trial.verdict.wrong <= floats.verdict.wrong + self._slack
+        return floats.verdict is None or trial.verdict.wrong <= floats.verdict.wrong + slack
 
     def _failure(self) -> BhcError:
         """Name the limit that cannot be met, and the nearest figure that can."""
