@@ -112,7 +112,8 @@ def choose(
         threshold, error = best.threshold, best.error
     by_scale: dict[float, float] = {}
     for scales in (scales_for(_family(asked)), FINER_SCALES):
-        by_scale |= rounded_errors(asked, threshold, scales, device=torch.device(device))
+        new = [scale for scale in scales if scale not in by_scale]
+        by_scale |= rounded_errors(asked, threshold, new, device=torch.device(device))
         fitting = [scale for scale, wrong in by_scale.items() if wrong <= most_rounded]
         if fitting:
             break

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import exp, log, sqrt
 from pathlib import Path
 
@@ -131,18 +132,27 @@ def test_single_weights_are_tried_with_finer_steps_than_groups(family: str) -> N
 
 @pytest.mark.parametrize(
     "limits",
-    [{}, {"max_ram_bytes": 100_000}, {"max_bytes": 20_000}, {"max_error": 1.0}, {"max_error": 1.0, "threshold": 0.0}],
-    ids=lambda limits: " ".join(limits),
+    [
+        {},
+        {"max_ram_bytes": 100_000},
+        {"max_bytes": 20_000},
+        {"max_error": 1.0},
+        {"max_error": 1.0, "threshold": 0.0},
+        {"max_error": 1.0, "max_bytes": 20_000},
+        {"max_error": 20.0, "confidence": 0.9},
+    ],
+    ids=lambda limits: " and ".join(limits) or "none",
 )
 def test_finer_steps_are_taken_where_the_usual_ones_do_harm(
-    quick_model: bhc.Compressor, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
+    quick_model: bhc.Compressor, digits: DataSet, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
 ) -> None:
     """Weights that pass for a thousand times as uncertain as they are."""
     usual, floats = (
         quick_model.compress(classes=[2, 7], precision=each).report for each in (bhc.VarianceBits(), bhc.Float32())
     )
     monkeypatch.setattr("bhc.emission.quantise.step_of", lambda layer, scale: step_of(layer, 1000 * scale))
-    report = quick_model.compress(classes=[2, 7], **limits).report
+    model = bhc.Compressor(replace(quick_model.model, calibration=digits.test))
+    report = model.compress(classes=[2, 7], **limits).report
     assert usual.scale in SCALES
     assert report.scale in FINER_SCALES
     assert report.error <= floats.error + 0.1

@@ -121,7 +121,9 @@ class Search:
     def _all_fitting(self) -> list[Trial]:
         """Every threshold with every step that fits, the error aside."""
         limits = self.limits
-        trials = [trial for stock in self._all_stocks() for trial in map(stock.trial, self.scales)]
+        trials = [
+            trial for stock in self._all_stocks() for trial in (*map(stock.trial, self.scales), *self._finer(stock))
+        ]
         flops, latency = limits.max_flops or inf, limits.max_latency_ms
         return [
             trial
@@ -161,11 +163,7 @@ class Search:
             offers = self._offers(stock, known=known)
             known = offers[0].scale if offers else None
             trials += offers
-        winner = self._winner(trials)
-        finer = [] if winner is None or winner.scale != self.scales[0] else self._finer(winner.stock)
-        if winner is None or not finer or self._costs_at_most(GRAVE, winner):
-            return winner
-        return self._winner([winner, *filter(self._fits, finer)])
+        return self._winner(trials)
 
     def _winner(self, trials: Sequence[Trial]) -> Trial | None:
         """The first in rank that is right and fast enough.
@@ -221,7 +219,8 @@ class Search:
             # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
             chosen = harmless(stock, trials)
             return [chosen if self._fits(chosen) else trials[finest]]
-        return trials[finest : finest + STEPS_COMPARED]
+        finer = filter(self._fits, self._finer(stock)) if finest == 0 and self._gravely_harmed(trials[0]) else ()
+        return [*trials[finest : finest + STEPS_COMPARED], *finer]
 
     def _fits(self, trial: Trial) -> bool:
         limits = self.limits
@@ -249,15 +248,23 @@ class Search:
         # The hard examples are a quick look; what they let pass is looked at on all.
         while chosen is not trials[0] and not self._costs_at_most(SLACK, chosen):
             chosen = trials[trials.index(chosen) - 1]
-        if self._costs_at_most(GRAVE, chosen):
+        if not self._gravely_harmed(chosen):
             return chosen
-        return next((trial for trial in self._finer(stock) if self._costs_at_most(SLACK, trial)), chosen)
+        finer = self._finer(stock)
+        harmless = next((trial for trial in finer if self._costs_at_most(SLACK, trial)), None)
+        return harmless or min([chosen, *finer], key=lambda trial: trial.error or 0.0)
 
     def _finer(self, stock: Stock) -> list[Trial]:
         """With finer steps than are usual, the coarsest of them first: for networks that those do harm to."""
         if len(self.scales) == 1:
             return []
         return [stock.trial(scale) for scale in reversed(FINER_SCALES) if scale < (self.scales[0] or 0.0)]
+
+    def _gravely_harmed(self, trial: Trial) -> bool:
+        """Whether rounding costs more than bytes are worth; harm mostly shows on the hard examples, at a quick look."""
+        if self.workshop.judge is None or trial.wrong_on_hard <= trial.stock.floats.wrong_on_hard + self._slack:
+            return False
+        return not self._costs_at_most(GRAVE, trial)
 
     def _costs_at_most(self, part: float, trial: Trial) -> bool:
         """Whether rounding makes at most so large a part of the whole sample wrong that floats have right."""
