@@ -41,8 +41,12 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     summaries = [summary(name, rows) for name in dict.fromkeys(row["network"] for row in rows)]
-    effort = {"limit_steps": arguments.limit, "rates": list(Effort.rates), "seed": arguments.seed}
-    effort["threads"] = torch.get_num_threads()  # that emission has
+    effort = {
+        "limit_steps": arguments.limit,
+        "rates": list(Effort.rates),
+        "seed": arguments.seed,
+        "threads": torch.get_num_threads(),  # that emission has
+    }
     write(arguments, effort | {"summaries": summaries, "rows": rows}, device=find_device(arguments.device))
     for each in summaries:
         print(described(each))

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bhc.errors import BhcError
 from bhc.training import speaks
@@ -15,21 +15,20 @@ WRONG_USE, INTERRUPTED = 2, 130
 
 def show(value: Any, *, as_json: bool) -> None:
     """Print a result: a JSON value, or its text."""
-    if as_json:
-        sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
-    else:
-        sys.stdout.write(f"{value}\n")
+    text = json.dumps(value, indent=2, default=str) if as_json else value
+    _write(f"{text}", sys.stdout)
 
 
 def say(text: str) -> None:
     """A word about what is going on, to stderr; where several processes train together, from the first alone."""
     if speaks():
-        _write(text)
+        _write(text, sys.stderr)
 
 
-def _write(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+def _write(text: str, stream: TextIO) -> None:
+    """Written out at once: a log that both streams go to has everything in its order."""
+    stream.write(text + "\n")
+    stream.flush()
 
 
 def program() -> str:
@@ -44,9 +43,9 @@ def program() -> str:
 def say_error(error: BhcError) -> None:
     """The problem in one line, then the hint. Any process may have one of its own."""
     who = "" if speaks() else f"process {os.environ.get('RANK')}: "
-    _write(f"{who}error: {error.problem}")
+    _write(f"{who}error: {error.problem}", sys.stderr)
     if error.hint:
-        _write(f"{who}hint: {error.hint}")
+        _write(f"{who}hint: {error.hint}", sys.stderr)
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

@@ -110,12 +110,11 @@ class Search:
         if trial.verdict is None or judge is None:
             return (trial.scale or 0.0) > UNJUDGED_SCALE
         smallest = self.workshop.stock(self._inside()[-1]).trial(None)
-        return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self._slack
+        return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self._slack()
 
-    @property
-    def _slack(self) -> int:
-        """Wrong answers that rounding may add."""
-        return 0 if self.workshop.judge is None else round(SLACK * self.workshop.judge.num_images)
+    def _slack(self, part: float = SLACK) -> int:
+        """Wrong answers that rounding may add, given as a part of all images."""
+        return 0 if self.workshop.judge is None else round(part * self.workshop.judge.num_images)
 
     @cached_property
     def _all_fitting(self) -> list[Trial]:
@@ -204,10 +203,7 @@ class Search:
         trials = [stock.trial(scale) for scale in self.scales]
         if self._smallest_wins:
             # One by one: errors need not grow with the step, and the coarsest that will do is wanted.
-            will_do = list(islice(filter(self._right_enough, reversed(trials)), 1))
-            if not will_do and self._right_enough(stock.floats):
-                return list(islice(filter(self._right_enough, self._finer(stock)), 1))
-            return will_do
+            return list(islice(filter(self._right_enough, self._coarsest_first(stock, trials)), 1))
         harmless = self._as_coarse_as_harmless
         if limits.max_bytes is None and limits.max_ram_bytes is None:
             return [harmless(stock, trials)]
@@ -243,7 +239,7 @@ class Search:
         trials = [trial for trial in trials if (trial.scale or 0.0) <= COARSEST_USUAL]
         if self.workshop.judge is None:
             return trials[0]  # without labelled data nothing is known to be harmless: the finest
-        allowed = stock.floats.wrong_on_hard + self._slack
+        allowed = stock.floats.wrong_on_hard + self._slack()
         chosen = _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
         # The hard examples are a quick look; what they let pass is looked at on all.
         while chosen is not trials[0] and not self._costs_at_most(SLACK, chosen):
@@ -254,6 +250,12 @@ class Search:
         harmless = next((trial for trial in finer if self._costs_at_most(SLACK, trial)), None)
         return harmless or min([chosen, *finer], key=lambda trial: trial.error or 0.0)
 
+    def _coarsest_first(self, stock: Stock, trials: Sequence[Trial]) -> Iterator[Trial]:
+        """All of them, and finer ones where floats are right enough, so that finer steps may be."""
+        yield from reversed(trials)
+        if self._right_enough(stock.floats):
+            yield from self._finer(stock)
+
     def _finer(self, stock: Stock) -> list[Trial]:
         """With finer steps than are usual, the coarsest of them first: for networks that those do harm to."""
         if len(self.scales) == 1:
@@ -262,16 +264,15 @@ class Search:
 
     def _gravely_harmed(self, trial: Trial) -> bool:
         """Whether rounding costs more than bytes are worth; harm mostly shows on the hard examples, at a quick look."""
-        if self.workshop.judge is None or trial.wrong_on_hard <= trial.stock.floats.wrong_on_hard + self._slack:
+        if self.workshop.judge is None or trial.wrong_on_hard <= trial.stock.floats.wrong_on_hard + self._slack():
             return False
         return not self._costs_at_most(GRAVE, trial)
 
     def _costs_at_most(self, part: float, trial: Trial) -> bool:
         """Whether rounding makes at most so large a part of the whole sample wrong that floats have right."""
-        floats, judge = trial.stock.floats, self.workshop.judge
-        if trial.verdict is None or judge is None:
+        floats, slack = trial.stock.floats, self._slack(part)
+        if trial.verdict is None:
             return True
-        slack = round(part * judge.num_images)
         if trial.verdict.wrong <= floats.wrong_on_hard + slack:
             return True  # floats make no fewer errors on all than on the hard examples: they need no full look
         return floats.verdict is None or trial.verdict.wrong <= floats.verdict.wrong + slack
