@@ -1,4 +1,4 @@
-"""Things many tests need: the small digits, and a model trained on them for a moment."""
+"""Things many tests need: the small digits, and a model that was trained on them for a moment."""
 
 import copy
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.training import Pretraining, Silent, pretrain
+from tests import quick_model as kept
 
 # Everything here is small: two threads would mostly wait for each other.
 torch.set_num_threads(1)
@@ -20,27 +20,21 @@ def pytest_runtest_setup() -> None:
     torch.manual_seed(0)
 
 
-QUICK = (
-    bhc.Learn(steps=60, kl_weight=0.1, contexts=8, examples=8),
-    bhc.Consolidate(steps=30, contexts=8, examples=8),
-)
-
-
 @pytest.fixture(scope="session")
 def digits() -> DataSet:
     return bhc.data.load("digits")
 
 
 @pytest.fixture(scope="session")
-def pretrained(digits: DataSet) -> torch.nn.Sequential:
-    return pretrain("lenet-300-100", digits, Pretraining(epochs=12, batch=64, rate=5e-3))
+def pretrained() -> torch.nn.Module:
+    """LeNet-300-100 as it was trained on the digits; tests must not change it."""
+    return kept.pretrained()
 
 
 @pytest.fixture(scope="session")
-def quick_model(digits: DataSet, pretrained: torch.nn.Sequential) -> bhc.Compressor:
+def quick_model(digits: DataSet) -> bhc.Compressor:
     """A class-subset model after a short training; tests must not change it."""
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
-    return bhc.fit(model, digits.train, digits.validation, recipe=QUICK, progress=Silent())
+    return kept.quick_model(digits)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 
 from bhc.contexts import Context
+from bhc.emission.admission import admitted
 from bhc.emission.compressed import Compressed
 from bhc.emission.limits import Limits
 from bhc.emission.plan import Cutter
@@ -40,7 +41,7 @@ def emit(
     began = time.perf_counter()
     workshop = Workshop(model, cutter or Cutter(model.network, context), watch)
     try:
-        trial = Search(workshop, limits, precision).best()
+        trial = admitted(Search(workshop, limits, precision))
         report = replace(
             trial.report,
             file_bytes=trial.file_bytes,

@@ -6,7 +6,7 @@ first such network of the order must have passed its test, and that is one test.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TypeVar
 
@@ -43,16 +43,18 @@ class Guarantee:
         return f"{self.promise} ({self.images:,} images)"
 
 
+@dataclass(frozen=True)
 class Calibration:
     """The images of one context that guarantees rest on: of each class as many as its appearance asks for."""
 
-    def __init__(self, judge: Judge, share: float, *, max_error: float, confidence: float) -> None:
-        self.judge, self.share = judge, share
-        self.max_error, self.confidence = max_error, confidence
+    judge: Judge
+    share: float  # of the error that these images have
+    max_error: float
+    confidence: float
 
     @classmethod
     def of(cls, model: TrainedModel, context: Context, *, max_error: float, confidence: float) -> "Calibration":
-        """The run's calibration images for a context, if they can prove anything."""
+        """The run's calibration images for a context."""
         if model.calibration is None:
             raise BhcError(
                 "confidence needs calibration images, and the run has none",
@@ -66,52 +68,53 @@ class Calibration:
         classes = context.classes or tuple(range(model.network.num_classes))
         examples, share = stratified(model.calibration, classes, context.appearance)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        own = cls(Judge(model, examples.images, labels, classes), share, max_error=max_error, confidence=confidence)
-        if not own._proves(0):
-            needed = images_needed(own._rate, confidence=confidence)
-            raise BhcError(
-                f"{own.guarantee(0).promise} takes {needed:,} calibration images of {context} without a mistake, and"
-                f" there are {own.judge.num_images:,}",
-                hint=f"{MORE_IMAGES}; these could prove {own.lowest_error(0):g} % at best",
-            )
-        return own
+        return cls(Judge(model, examples.images, labels, classes), share, max_error, confidence)
 
     def last_proved(self, networks: Iterable[T], graph_of: Callable[[T], Graph]) -> tuple[T, Guarantee] | None:
-        """The last of the networks before the first that is not proved; None if there is no network at all."""
+        """The last of the networks before the first that is not proved; None if that is the first of all."""
         proved = None
         for network in networks:
-            wrong = round(self.judge.judge(graph_of(network)).wrong)
-            if not self._proves(wrong):
-                if proved is None:
-                    raise self._failure(wrong)
+            wrong = self.wrong_of(graph_of(network))
+            if not self.proves(wrong):
                 break
             proved = network, self.guarantee(wrong)
         return proved
+
+    def wrong_of(self, graph: Graph) -> int:
+        """How many of the images a network gets wrong."""
+        return round(self.judge.judge(graph).wrong)
+
+    @property
+    def longest(self) -> Guarantee:
+        """The one that takes the most bytes of a file."""
+        return self.guarantee(self.judge.num_images)
 
     def guarantee(self, wrong: int) -> Guarantee:
         """What so many mistakes prove."""
         return Guarantee(self.max_error, self.confidence, self.judge.num_images, wrong)
 
-    def lowest_error(self, wrong: int) -> float:
-        """What else could be promised, percent, rounded up."""
+    def lowest_error(self, wrong: int) -> float | None:
+        """What else so many mistakes prove, percent, rounded up; None if they prove nothing."""
         bound = upper_bound(wrong, self.judge.num_images, confidence=self.confidence) / self.share
-        return min(100.0, ceil(1e5 * bound) / 1e3)
+        thousandths = ceil(1e5 * bound)
+        for error in (thousandths / 1e3, (thousandths + 1) / 1e3):  # what was rounded may be a last bit too low
+            if error <= 100 and replace(self, max_error=error).proves(wrong):
+                return error
+        return None
+
+    @property
+    def images_needed(self) -> int:
+        """How many images it takes if there is no mistake among them."""
+        return images_needed(self._rate, confidence=self.confidence)
 
     @property
     def _rate(self) -> float:
         """What is tested: the share of the error that these images have."""
         return self.max_error / 100 * self.share
 
-    def _proves(self, wrong: int) -> bool:
+    def proves(self, wrong: int) -> bool:
+        """Whether so many mistakes prove what is asked."""
         return proves(wrong, self.judge.num_images, self._rate, confidence=self.confidence)
-
-    def _failure(self, wrong: int) -> BhcError:
-        return BhcError(
-            f"the largest network answers {wrong:,} of {self.judge.num_images:,} calibration images wrong, which does"
-            f" not prove {self.guarantee(wrong).promise}; the lowest that could be promised for it is"
-            f" {self.lowest_error(wrong):g} %",
-            hint=f"allow a higher max_error, or {MORE_IMAGES}",
-        )
 
 
 def stratified(split: Split, classes: tuple[int, ...], appearance: tuple[float, ...] | None) -> tuple[Split, float]:

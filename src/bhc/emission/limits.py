@@ -1,5 +1,6 @@
 """What is promised about the result. Limits never reach the hypernetwork; they choose among what it offers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import inf
 from numbers import Real
@@ -8,6 +9,8 @@ from typing import Any
 from bhc.errors import BhcError
 
 LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
+WHOLE = {"max_bytes": "bytes", "max_flops": "operations", "max_ram_bytes": "bytes"}  # limits on counts
+PROMISES = ("max_flops", "max_ram_bytes", "max_bytes", "max_error", "max_latency_ms")  # the cheapest to check first
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class Limits:
                     if field.name == "max_error"
                     else "leave it out for no such limit",
                 )
+            if field.name in WHOLE:
+                if value != int(value):
+                    raise BhcError(
+                        f"{field.name} is a whole number of {WHOLE[field.name]}, given {value}",
+                        hint=f"{int(value)} is the next lower one",
+                    )
+                object.__setattr__(self, field.name, int(value))
         if self.threshold is not None and abs(self.threshold) > LARGEST_THRESHOLD:
             raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")
         if self.max_error is not None and self.max_error > 100:
@@ -52,11 +62,18 @@ class Limits:
             )
 
     @property
+    def promised(self) -> dict[str, float]:
+        """The limits that a network can break, by name; a threshold is not one, it is where the cut is made."""
+        return {name: getattr(self, name) for name in PROMISES if getattr(self, name) is not None}
+
+    def broken_by(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Those of a network's figures, by the names of their limits, that are over them."""
+        return {name: figure for name, figure in figures.items() if not figure <= self.promised[name]}
+
+    @property
     def bound_size(self) -> bool:
         """Whether anything but the error is limited."""
-        return any(
-            limit is not None for limit in (self.max_bytes, self.max_flops, self.max_ram_bytes, self.max_latency_ms)
-        )
+        return bool(self.promised.keys() - {"max_error"})
 
     @property
     def searched(self) -> bool:

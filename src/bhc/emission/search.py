@@ -1,13 +1,13 @@
 """Which of the networks that a context could get: thresholds and steps are tried until the limits hold.
 
-Everything that can be limited, but the error, shrinks as the threshold falls and the step grows. So the search walks
-down the thresholds, finds at each the finest steps that fit, and compares errors. When nothing fits, the smallest
-network of all says what can be reached.
+Everything that can be limited, but the error, mostly shrinks as the threshold falls and the step grows. So the search
+walks down the thresholds, finds at each the finest steps that fit, and compares errors. "Mostly" is not always: a
+coarser step now and then takes a byte more, and a promise must not rest on it. What the quick way proposes is held
+against every limit before it is handed out, and only when each network there is was looked at is there none.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain, islice
 from math import inf
 
@@ -15,132 +15,147 @@ import numpy as np
 
 from bhc.emission.guarantee import Calibration, Guarantee
 from bhc.emission.limits import Limits
-from bhc.emission.precision import FINER_SCALES, Float32, Precision, scales_for
+from bhc.emission.precision import Precision
+from bhc.emission.rounding import Rounding, Scale
 from bhc.emission.trial import Stock, Trial, Workshop
 from bhc.errors import BhcError
-from bhc.posterior import Family
 
 THRESHOLDS = 13  # tried across the consolidated range
 ORDERED_THRESHOLDS = 33  # the same where the first network that is not proved ends it
 UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
-SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
-GRAVE = 0.01  # so many more, and finer steps than are usual are worth their bytes
+LARGEST_HALF = 65_504.0  # of 16-bit floats
+HALVINGS = 4  # between the smallest network that does not fit and the largest that does
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
-COARSEST_USUAL = 2.0**-1  # most often six scales from 2^-6: three looks find the right one
 UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
-LATENCY_MARGIN = 1.5  # times vary: what is named as reachable has to be reached again
-
-Scale = float | None  # None: floats
 
 
 class Search:
     """One context, one set of limits."""
 
     def __init__(self, workshop: Workshop, limits: Limits, precision: Precision) -> None:
-        self.workshop, self.limits = workshop, limits
-        self.scales = _scales(precision, workshop.cutter.network.hypernet.family)
+        self.workshop, self.limits, self.precision = workshop, limits, precision
+        self.rounding = Rounding(precision, workshop.cutter.network.hypernet.family, workshop.judge)
         if limits.max_error is not None and limits.confidence is None and workshop.judge is None:
             raise BhcError(
                 "max_error needs labelled validation data for this context, and the run has none",
                 hint="leave max_error out; for a domain, the run's labelled sample says nothing",
             )
 
-    def best(self) -> Trial:
-        """The network to emit, or an error that says how near to the limits one can come."""
-        limits = self.limits
-        if limits.confidence is not None and limits.max_error is not None:
-            return self._proved(float(limits.max_error), float(limits.confidence))
-        if not limits.searched:
-            fixed = self.workshop.model.default_threshold if limits.threshold is None else limits.threshold
-            chosen = self._best_of([fixed])
-        else:
-            chosen = self._best_of(self._inside())
-            if limits.bound_size and self._hurts(chosen):
-                below = self._best_of(self._below())
-                chosen = min(filter(None, (chosen, below)), key=self._rank, default=None)
-        if chosen is None and limits.max_error is not None:
-            chosen = self._winner(self._all_fitting)  # before giving up, look at everything
-        if chosen is None:
-            raise self._failure()
-        return chosen
+    def under(self, limits: Limits) -> "Search":
+        """The same for other limits."""
+        return Search(self.workshop, limits, self.precision)
 
-    def _proved(self, max_error: float, confidence: float) -> Trial:
-        """The smallest network that keeps the error on new data, as far as calibration images can tell."""
-        workshop = self.workshop
-        context = workshop.cutter.context
-        calibration = Calibration.of(workshop.model, context, max_error=max_error, confidence=confidence)
-        longest = calibration.guarantee(calibration.judge.num_images)
-        found = calibration.last_proved(self.in_order(longest), lambda trial: trial.network.graph)
-        if found is None:
-            smallest = replace(self._harmlessly_rounded(workshop.stock(self._order[-1])), guarantee=longest)
-            raise BhcError(
-                f"no network for {context} keeps the other limits with weights that are rounded without harm; the"
-                f" smallest has {smallest.file_bytes:,} bytes and {smallest.stock.plan.num_flops:,} FLOPs",
-                hint="a guarantee is given for such networks alone: loosen the other limits, or leave confidence out",
-            )
-        trial, guarantee = found
-        return replace(trial, guarantee=guarantee)
+    def proposals(self) -> Iterator[Trial]:
+        """Networks to hand out, the preferred first. What is asked for after one is that another was refused."""
+        if self.limits.confidence is not None:
+            proved = self._proved()
+            if proved is not None:
+                yield proved
+            return
+        best, refused = self._preferred(), set[tuple[object, ...]]()
+        while True:
+            if best is not None:
+                yield best
+                refused.add(best.name)
+            others = (trial for trial in self.everything() if trial.name not in refused and self.keeps(trial))
+            best = min(others, key=self._rank, default=None)
+            if best is None:
+                return
 
-    @property
-    def _order(self) -> list[float]:
-        """The thresholds that are tested, from the largest network to the smallest."""
-        given = self.limits.threshold
-        return self._inside(ORDERED_THRESHOLDS) if given is None else [given]
+    def everything(self) -> Iterator[Trial]:
+        """Every network that there is under a threshold that may be given, whatever the other limits."""
+        for stock in self.stocks():
+            yield from self.rounding.coarsest_first(stock)
+
+    def stocks(self) -> Iterator[Stock]:
+        """Every cut of them."""
+        if self.limits.threshold is not None:
+            return self._distinct([self.limits.threshold])
+        return chain(self._distinct(self._inside()), self._distinct(self._below() if self.limits.bound_size else []))
+
+    def keeps(self, trial: Trial) -> bool:
+        """Whether all limits hold, the cheapest to check first."""
+        return not any(self.breaks(trial, name) for name in self.limits.promised)
+
+    def breaks(self, trial: Trial, name: str) -> bool:
+        """Whether the limit of that name does not hold; decided without the figure where that is quicker."""
+        limit = self.limits.promised[name]
+        if name == "max_bytes":
+            return not trial.has_at_most(int(limit))
+        if name == "max_flops" and trial.stock.plan.num_flops > limit:
+            return True
+        if name == "max_error" and trial.guarantee is None:
+            judge = self.workshop.judge
+            if judge is None or 100 * trial.wrong_on_hard / judge.num_images > limit:
+                return True  # the hard examples alone are too many; most are told by this quick look
+        return not trial.figure(name) <= limit
 
     def in_order(self, longest: Guarantee) -> Iterator[Trial]:
         """From the largest network to the smallest, those that keep every limit but the error, with harmless steps.
 
         Calibration images are not looked at, so the order is fixed for them. A file must have room for ``longest``.
         """
-        for stock in self._stocks(self._order):
+        for stock in self._distinct(self.order):
             if stock.plan.num_flops <= (self.limits.max_flops or inf):
-                trial = self._harmlessly_rounded(stock)
-                if self._fits(replace(trial, guarantee=longest)) and self._fast_enough(trial):
+                trial = self.rounding.harmless(stock)
+                if self.keeps(replace(trial, guarantee=longest)):
                     yield trial
 
-    def _harmlessly_rounded(self, stock: Stock) -> Trial:
-        return self._as_coarse_as_harmless(stock, [stock.trial(scale) for scale in self.scales])
+    @property
+    def order(self) -> list[float]:
+        """The thresholds that are tested where something is to be proved, from the largest network to the smallest."""
+        given = self.limits.threshold
+        return self._inside(ORDERED_THRESHOLDS) if given is None else [given]
+
+    def calibration(self) -> Calibration:
+        """What proofs rest on."""
+        limits = self.limits
+        assert limits.max_error is not None
+        assert limits.confidence is not None
+        context = self.workshop.cutter.context
+        return Calibration.of(
+            self.workshop.model, context, max_error=float(limits.max_error), confidence=float(limits.confidence)
+        )
+
+    def _proved(self) -> Trial | None:
+        """The smallest network that keeps the error on new data, as far as calibration images can tell."""
+        calibration = self.calibration()
+        if not calibration.proves(0):
+            return None
+        found = calibration.last_proved(self.in_order(calibration.longest), lambda trial: trial.network.graph)
+        return None if found is None else replace(found[0], guarantee=found[1])
+
+    def _preferred(self) -> Trial | None:
+        """The best of those that a quick look finds; None if it finds none that fits."""
+        limits = self.limits
+        if not limits.searched:
+            fixed = self.workshop.model.default_threshold if limits.threshold is None else limits.threshold
+            return self._best_of([fixed])
+        chosen = self._best_of(self._inside())
+        if limits.bound_size and self._hurts(chosen):
+            below = self._best_of(self._below())
+            return min(filter(None, (chosen, below)), key=self._rank, default=None)
+        return chosen
 
     def _hurts(self, trial: Trial | None) -> bool:
         """Whether the limits are so tight that a cut below the consolidated range might do better."""
-        judge = self.workshop.judge
         if trial is None:
             return True
-        if trial.verdict is None or judge is None:
+        if trial.verdict is None:
             return (trial.scale or 0.0) > UNJUDGED_SCALE
-        smallest = self.workshop.stock(self._inside()[-1]).trial(None)
-        return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self._slack()
-
-    def _slack(self, part: float = SLACK) -> int:
-        """Wrong answers that rounding may add, given as a part of all images."""
-        return 0 if self.workshop.judge is None else round(part * self.workshop.judge.num_images)
-
-    @cached_property
-    def _all_fitting(self) -> list[Trial]:
-        """Every threshold with every step that fits, the error aside."""
-        limits = self.limits
-        trials = [
-            trial for stock in self._all_stocks() for trial in (*map(stock.trial, self.scales), *self._finer(stock))
-        ]
-        flops, latency = limits.max_flops or inf, limits.max_latency_ms
-        return [
-            trial
-            for trial in trials
-            if trial.stock.plan.num_flops <= flops
-            and self._fits(trial)
-            and (latency is None or trial.stock.latency_ms <= latency)
-        ]
+        smallest = self.workshop.stock(self._inside()[-1]).floats
+        return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self.rounding.slack()
 
     def _inside(self, count: int = THRESHOLDS) -> list[float]:
         """Thresholds of the consolidated range, from the largest network to the smallest."""
         low, high = self.workshop.model.thresholds or UNCONSOLIDATED
-        return np.linspace(high, low, count).tolist()
+        return [min(max(_brief(threshold), low), high) for threshold in np.linspace(high, low, count).tolist()]
 
     def _below(self) -> list[float]:
-        return [self._inside()[-1] - far for far in BELOW]
+        return [_brief(self._inside()[-1] - far) for far in BELOW]
 
-    def _stocks(self, thresholds: Sequence[float]) -> Iterator[Stock]:
+    def _distinct(self, thresholds: Sequence[float]) -> Iterator[Stock]:
         """What stays at falling thresholds, the same cut only once."""
         widths: set[tuple[int, ...]] = set()
         for stock in map(self.workshop.stock, thresholds):
@@ -148,44 +163,48 @@ class Search:
                 widths.add(stock.plan.widths)
                 yield stock
 
-    def _all_stocks(self) -> Iterator[Stock]:
-        """Everything that can be tried under these limits."""
-        if self.limits.threshold is not None:
-            return self._stocks([self.limits.threshold])
-        return chain(self._stocks(self._inside()), self._stocks(self._below() if self.limits.bound_size else []))
-
     def _best_of(self, thresholds: Sequence[float]) -> Trial | None:
-        """The best trial that fits; ``thresholds`` fall, so a step that fitted one network fits the next."""
-        trials: list[Trial] = []
-        known: Scale = None
-        for stock in self._stocks(thresholds):
-            offers = self._offers(stock, known=known)
-            known = offers[0].scale if offers else None
-            trials += offers
-        return self._winner(trials)
-
-    def _winner(self, trials: Sequence[Trial]) -> Trial | None:
-        """The first in rank that is right and fast enough.
+        """The best trial that fits; ``thresholds`` fall, so a step that fitted one network mostly fits the next.
 
         Errors on the hard examples bound those on all from below, so not all trials need the full look.
         """
+        trials: list[Trial] = []
+        known: Scale = None
+        too_large: Stock | None = None
+        for stock in self._distinct(thresholds):
+            offers = self._offers(stock, known=known)
+            known = offers[0].scale if offers else None
+            if offers and not trials and too_large is not None and self.limits.bound_size:
+                trials += self._between(too_large, stock, known=known)
+            too_large = too_large if offers else stock
+            trials += offers
         best: Trial | None = None
         judged = self.workshop.judge is not None and not self._smallest_wins
         for trial in sorted(trials, key=lambda trial: trial.wrong_on_hard) if judged else trials:
             if judged and best is not None and best.verdict is not None and trial.wrong_on_hard > best.verdict.wrong:
                 break
-            better = best is None or self._rank(trial) < self._rank(best)
-            if better and self._right_enough(trial) and self._fast_enough(trial):
+            if (best is None or self._rank(trial) < self._rank(best)) and self.keeps(trial):
                 best = trial
         return best
+
+    def _between(self, too_large: Stock, fitting: Stock, *, known: Scale) -> list[Trial]:
+        """What fits of the cuts between two thresholds, ever nearer to the limit: room that is there is used."""
+        trials: list[Trial] = []
+        for _ in range(HALVINGS):
+            middle = self.workshop.stock(_brief((too_large.plan.threshold + fitting.plan.threshold) / 2))
+            if middle.plan.widths == fitting.plan.widths:
+                fitting = middle
+            elif middle.plan.widths != too_large.plan.widths and (offers := self._offers(middle, known=known)):
+                trials += offers
+                fitting = middle
+            else:
+                too_large = middle
+        return trials
 
     @property
     def _smallest_wins(self) -> bool:
         """With nothing but the error limited: of networks that are right enough, nobody wants a larger one."""
         return self.limits.max_error is not None and not self.limits.bound_size
-
-    def _fast_enough(self, trial: Trial) -> bool:
-        return self.limits.max_latency_ms is None or trial.stock.latency_ms <= self.limits.max_latency_ms
 
     def _rank(self, trial: Trial) -> tuple[float, ...]:
         if self._smallest_wins:
@@ -197,124 +216,40 @@ class Search:
 
     def _offers(self, stock: Stock, *, known: Scale) -> list[Trial]:
         """The networks at one threshold with the steps that suit the limits; ``known`` fitted a larger one."""
-        limits = self.limits
-        if limits.max_flops is not None and stock.plan.num_flops > limits.max_flops:
+        limits, rounding = self.limits, self.rounding
+        if stock.plan.num_flops > (limits.max_flops or inf):
             return []
-        trials = [stock.trial(scale) for scale in self.scales]
         if self._smallest_wins:
-            # One by one: errors need not grow with the step, and the coarsest that will do is wanted.
-            return list(islice(filter(self._right_enough, self._coarsest_first(stock, trials)), 1))
-        harmless = self._as_coarse_as_harmless
+            # One by one: errors need not grow with the step, and the coarsest that will do is wanted. Steps finer than
+            # are usual may do where floats do.
+            finer = () if self.breaks(stock.floats, "max_error") else rounding.finer(stock)
+            return list(islice(filter(self.keeps, chain(reversed(rounding.usual(stock)), finer)), 1))
         if limits.max_bytes is None and limits.max_ram_bytes is None:
-            return [harmless(stock, trials)]
-        coarser = 0 if known is None else sum((scale or 0.0) > known for scale in self.scales)
+            return [rounding.harmless(stock)]
+        trials = rounding.usual(stock)
+        coarser = 0 if known is None else sum((scale or 0.0) > known for scale in rounding.scales)
         finest = _first(trials, self._fits, likely=min(coarser, len(trials) - 1))
         if finest is None:
             return []
         if limits.max_bytes is None:
             # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
-            chosen = harmless(stock, trials)
+            chosen = rounding.harmless(stock)
             return [chosen if self._fits(chosen) else trials[finest]]
-        finer = filter(self._fits, self._finer(stock)) if finest == 0 and self._gravely_harmed(trials[0]) else ()
-        return [*trials[finest : finest + STEPS_COMPARED], *finer]
+        # A coarser step has mostly, not always, the smaller file: the next one may not fit where this one does.
+        compared = [trials[finest], *filter(self._fits, trials[finest + 1 : finest + STEPS_COMPARED])]
+        finer = rounding.finer(stock) if finest == 0 and rounding.gravely_harms(trials[0]) else ()
+        return [*compared, *filter(self._fits, finer)]
 
     def _fits(self, trial: Trial) -> bool:
-        limits = self.limits
-        if limits.max_ram_bytes is not None and trial.ram_bytes > limits.max_ram_bytes:
-            return False
-        return limits.max_bytes is None or trial.has_at_most(limits.max_bytes)
-
-    def _right_enough(self, trial: Trial) -> bool:
-        limit, judge = self.limits.max_error, self.workshop.judge
-        if limit is None or judge is None:
-            return limit is None
-        if 100 * trial.wrong_on_hard / judge.num_images > limit:
-            return False  # those alone are too many; most are told by this quick look
-        return trial.error is not None and trial.error <= limit
-
-    def _as_coarse_as_harmless(self, stock: Stock, trials: Sequence[Trial]) -> Trial:
-        """The coarsest step, of those that are usual, that costs next to nothing against floats; or a finer one."""
-        if len(trials) == 1:
-            return trials[0]
-        trials = [trial for trial in trials if (trial.scale or 0.0) <= COARSEST_USUAL]
-        if self.workshop.judge is None:
-            return trials[0]  # without labelled data nothing is known to be harmless: the finest
-        allowed = stock.floats.wrong_on_hard + self._slack()
-        chosen = _last(trials, lambda trial: trial.wrong_on_hard <= allowed) or trials[0]
-        # The hard examples are a quick look; what they let pass is looked at on all.
-        while chosen is not trials[0] and not self._costs_at_most(SLACK, chosen):
-            chosen = trials[trials.index(chosen) - 1]
-        if not self._gravely_harmed(chosen):
-            return chosen
-        finer = self._finer(stock)
-        harmless = next((trial for trial in finer if self._costs_at_most(SLACK, trial)), None)
-        return harmless or min([chosen, *finer], key=lambda trial: trial.error or 0.0)
-
-    def _coarsest_first(self, stock: Stock, trials: Sequence[Trial]) -> Iterator[Trial]:
-        """All of them, and finer ones where floats are right enough, so that finer steps may be."""
-        yield from reversed(trials)
-        if self._right_enough(stock.floats):
-            yield from self._finer(stock)
-
-    def _finer(self, stock: Stock) -> list[Trial]:
-        """With finer steps than are usual, the coarsest of them first: for networks that those do harm to."""
-        if len(self.scales) == 1:
-            return []
-        return [stock.trial(scale) for scale in reversed(FINER_SCALES) if scale < (self.scales[0] or 0.0)]
-
-    def _gravely_harmed(self, trial: Trial) -> bool:
-        """Whether rounding costs more than bytes are worth; harm mostly shows on the hard examples, at a quick look."""
-        if self.workshop.judge is None or trial.wrong_on_hard <= trial.stock.floats.wrong_on_hard + self._slack():
-            return False
-        return not self._costs_at_most(GRAVE, trial)
-
-    def _costs_at_most(self, part: float, trial: Trial) -> bool:
-        """Whether rounding makes at most so large a part of the whole sample wrong that floats have right."""
-        floats, slack = trial.stock.floats, self._slack(part)
-        if trial.verdict is None:
-            return True
-        if trial.verdict.wrong <= floats.wrong_on_hard + slack:
-            return True  # floats make no fewer errors on all than on the hard examples: they need no full look
-        return floats.verdict is None or trial.verdict.wrong <= floats.verdict.wrong + slack
-
-    def _failure(self) -> BhcError:
-        """Name the limit that cannot be met, and the nearest figure that can."""
-        limits = self.limits
-        coarsest = [stock.trial(self.scales[-1]) for stock in self._all_stocks()]
-        where = "" if limits.threshold is None else f" at threshold {limits.threshold:g}"
-        whose = f"no network for {self.workshop.cutter.context}{where} has at most"
-        stocks = [trial.stock for trial in coarsest]
-        fastest = LATENCY_MARGIN * stocks[-1].latency_ms if limits.max_latency_ms is not None else 0.0
-        for name, limit, unit, figure in (
-            ("max_bytes", limits.max_bytes, "bytes", lambda: min(trial.file_bytes for trial in coarsest)),
-            ("max_flops", limits.max_flops, "FLOPs", lambda: min(stock.plan.num_flops for stock in stocks)),
-            ("max_ram_bytes", limits.max_ram_bytes, "bytes in its C form", lambda: min(t.ram_bytes for t in coarsest)),
-            ("max_latency_ms", limits.max_latency_ms, "ms latency", lambda: _round_up(fastest)),
-        ):
-            if limit is not None and figure() > limit:
-                return BhcError(
-                    f"{whose} {limit:,} {unit}; the smallest that can be reached is {figure():,}",
-                    hint=f"ask for {name}={figure()} or more",
-                )
-        errors = [trial.error for trial in self._all_fitting if trial.error is not None]
-        if limits.max_error is None or not errors:
-            return BhcError(
-                f"no network for {self.workshop.cutter.context}{where} keeps all limits at once; each alone can be",
-                hint="loosen one of them"
-                + (", or try again when the machine is less busy" if limits.max_latency_ms is not None else ""),
-            )
-        within = " within the other limits" if limits.bound_size else ""
-        return BhcError(
-            f"{whose} {limits.max_error:g} % error{within}; the lowest that can be reached is"
-            f" {_round_up(min(errors)):g} %",
-            hint="allow a higher max_error" + (", or more room" if limits.bound_size else ""),
+        """Whether its file and its memory are within their limits."""
+        return not any(
+            self.breaks(trial, name) for name in ("max_bytes", "max_ram_bytes") if name in self.limits.promised
         )
 
 
-def _scales(precision: Precision, family: Family) -> tuple[Scale, ...]:
-    if isinstance(precision, Float32):
-        return (None,)
-    return scales_for(family) if precision.scale is None else (precision.scale,)
+def _brief(threshold: float) -> float:
+    """A number next to it that takes few bytes in a file."""
+    return float(np.float16(threshold)) if abs(threshold) <= LARGEST_HALF else threshold
 
 
 def _first(trials: Sequence[Trial], good: Callable[[Trial], bool], *, likely: int) -> int | None:
@@ -337,17 +272,3 @@ def _first(trials: Sequence[Trial], good: Callable[[Trial], bool], *, likely: in
         middle = (low + high) // 2
         low, high = (low, middle) if good(trials[middle]) else (middle + 1, high)
     return high
-
-
-def _last(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> Trial | None:
-    """The last good one, where all before a good one are good; None if there is none."""
-    low, high = -1, len(trials) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if good(trials[middle]) else (low, middle - 1)
-    return trials[low] if low >= 0 else None
-
-
-def _round_up(figure: float) -> float:
-    """To three decimals: what is named as reachable has to be."""
-    return float(np.ceil(figure * 1e3) / 1e3)

@@ -1,8 +1,10 @@
 """One network that could be emitted, and what is known of it; costly figures are found when asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
+from typing import Any, TypeVar
 
 from bhc.emission.alarm import NAME, Alarm
 from bhc.emission.guarantee import Guarantee
@@ -14,12 +16,13 @@ from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
 from bhc.emission.slim import assemble
 from bhc.emission.watch import Watch
 from bhc.emission.weights import SlimLayer, Slimmer
-from bhc.formats import QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
+from bhc.formats import Codes, QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 
 LONGEST_COUNT = 8  # bytes that a count of errors can take in a file
 LONGEST_FRACTION = 0.1  # a weighted count that takes as many bytes as any
+CODER_SLACK = 8  # bytes by which a coded stream might fall short of its information
 
 
 class Workshop:
@@ -29,11 +32,12 @@ class Workshop:
         self.model, self.cutter, self.watch = model, cutter, watch
         self.slimmer = Slimmer(cutter.generated)
         self.judge = Judge.of(model, cutter.context)
+        self.latencies: dict[tuple[int, ...], float] = {}  # by the widths of cuts
+        self.remembered: dict[tuple[object, ...], Any] = {}  # numbers about trials, which themselves are let go
 
     def stock(self, threshold: float) -> "Stock":
-        """The weights that stay at a threshold."""
-        plan = self.cutter.cut(threshold)
-        return Stock(self, plan, self.slimmer.layers(plan))
+        """The network cut at a threshold."""
+        return Stock(self, self.cutter.cut(threshold))
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,11 @@ class Stock:
 
     workshop: Workshop
     plan: Plan
-    layers: Sequence[SlimLayer]
+
+    @cached_property
+    def layers(self) -> Sequence[SlimLayer]:
+        """The weights that stay."""
+        return self.workshop.slimmer.layers(self.plan)
 
     @cached_property
     def graph(self) -> Graph:
@@ -58,15 +66,40 @@ class Stock:
         """The network before rounding."""
         return Trial(self, None)
 
-    @cached_property
+    @property
     def latency_ms(self) -> float:
-        """In onnxruntime, as floats: what rounding does not change."""
-        network = self.trial(None).network
-        return onnx_latency_ms(onnx_bytes(network), network.input_shape)
+        """In onnxruntime, as floats, which is how ``to_onnx`` writes it and what rounding does not change.
+
+        The slowest that was seen, where it was measured more than once.
+        """
+        slowest = self.workshop.latencies.get(self.plan.widths)
+        return self.measure_latency() if slowest is None else slowest
+
+    def measure_latency(self) -> float:
+        """The same, measured anew."""
+        network, seen = self.floats.network, self.workshop.latencies
+        measured = onnx_latency_ms(onnx_bytes(network), network.input_shape)
+        seen[self.plan.widths] = max(measured, seen.get(self.plan.widths, 0.0))
+        return measured
 
     @cached_property
     def reference_bits(self) -> tuple[int, ...]:
         return reference_bits(self.layers)
+
+
+Number = TypeVar("Number", bound=float | None)
+
+
+def remembered(find: "Callable[[Trial], Number]") -> property:
+    """A number about a trial, found once for a context: trials come and go, and are too large to be kept."""
+
+    def get(trial: "Trial") -> Number:
+        known, key = trial.stock.workshop.remembered, (find.__name__, *trial.name)
+        if key not in known:
+            known[key] = find(trial)
+        return known[key]
+
+    return property(get, doc=find.__doc__)
 
 
 @dataclass(frozen=True)
@@ -77,10 +110,20 @@ class Trial:
     scale: float | None
     guarantee: Guarantee | None = None  # what its file says was proved of it
 
+    @property
+    def name(self) -> tuple[object, ...]:
+        """What tells it from others of its context."""
+        return self.stock.plan.threshold, self.scale, self.guarantee
+
+    @cached_property
+    def codes(self) -> tuple[dict[str, Codes], dict[str, Codes]]:
+        """Of weights and of biases; none where they stay floats."""
+        return ({}, {}) if self.scale is None else quantise(self.stock.layers, self.scale)
+
     @cached_property
     def network(self) -> QuantisedNetwork:
         plan, model = self.stock.plan, self.stock.workshop.model
-        weights, biases = ({}, {}) if self.scale is None else quantise(self.stock.layers, self.scale)
+        weights, biases = self.codes
         return QuantisedNetwork.build(
             self.stock.graph,
             weights=weights,
@@ -94,14 +137,14 @@ class Trial:
         judge = self.stock.workshop.judge
         return None if judge is None else judge.judge(self.network.graph)
 
-    @cached_property
+    @remembered
     def wrong_on_hard(self) -> float:
         """Wrong answers to the hardest examples: a quick look."""
         judge = self.stock.workshop.judge
         assert judge is not None
         return judge.hard.wrong_of(self.network.graph)
 
-    @property
+    @remembered
     def error(self) -> float | None:
         """Percent, on the validation sample."""
         judge = self.stock.workshop.judge
@@ -150,27 +193,61 @@ class Trial:
         """The file."""
         return pack(self.finished)
 
-    @property
+    @remembered
     def file_bytes(self) -> int:
+        """The size of the file."""
         return len(self.content)
 
     def has_at_most(self, size: int) -> bool:
         """Whether the file fits. Decided, where it can be, without running the network for its errors."""
+        if self._information > size + CODER_SLACK:
+            return False
         judge = self.stock.workshop.judge
         if judge is None or self.stock.workshop.watch is not None:
             return self.file_bytes <= size
-        # Of what a card says, only the scale and the count of errors differ between roundings of one cut.
-        error = 100.0 if judge.weights is None else LONGEST_FRACTION * 100 / judge.num_images
-        floats = self.stock.trial(None).unjudged
-        report = replace(floats, scale=self.scale, error=error, guarantee=self.guarantee)
-        longest = len(pack(replace(self.network, card=to_card(report))))
-        if longest <= size or longest - LONGEST_COUNT > size:
-            return longest <= size
+        if self._longest <= size or self._longest - LONGEST_COUNT > size:
+            return self._longest <= size
         return self.file_bytes <= size
 
-    @cached_property
+    @remembered
+    def _information(self) -> float:
+        """Bytes that the weights take under any code: a file has more."""
+        return sum(codes.entropy_bytes for codes in self.codes[0].values())
+
+    @remembered
+    def _longest(self) -> int:
+        """Bytes of the file if its count of errors took the most: nothing else in it hangs on the answers."""
+        judge = self.stock.workshop.judge
+        assert judge is not None
+        # Of what a card says, only the scale and the count of errors differ between roundings of one cut.
+        error = 100.0 if judge.weights is None else LONGEST_FRACTION * 100 / judge.num_images
+        report = replace(self.stock.floats.unjudged, scale=self.scale, error=error, guarantee=self.guarantee)
+        return len(pack(replace(self.network, card=to_card(report))))
+
+    @remembered
     def ram_bytes(self) -> int:
+        """Constants and activations of the C form."""
         return c_memory(self.network).total
+
+    @remembered
+    def num_flops(self) -> int:
+        """Counted on the network itself."""
+        return sum(layer.num_flops for layer in self.network.layers)
+
+    def figure(self, name: str) -> float:
+        """What the limit of that name is about, found on the real thing; infinite where nothing is known."""
+        match name:
+            case "max_bytes":
+                return self.file_bytes
+            case "max_flops":
+                return self.num_flops
+            case "max_ram_bytes":
+                return self.ram_bytes
+            case "max_latency_ms":
+                return self.stock.latency_ms
+        if self.guarantee is not None:
+            return self.guarantee.max_error
+        return inf if self.error is None else self.error
 
     @cached_property
     def report(self) -> Report:
