@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import bhc
-from bhc.cli.demo import SIZES, choose_held_out
+from bhc.cli.demo import RATIOS, SIZES, choose_held_out
 from bhc.contexts import all_subsets
 from bhc.data import DataSet
 from bhc.results import Outcome, judge, summarise
@@ -18,30 +18,37 @@ def test_the_demo_tells_the_whole_story(
     options = ("--epochs", "8", "--steps", "40", "--consolidation-steps", "20", "--kl-weight", "0.1")
     assert call(monkeypatch, "demo", "--data", "digits", "--out", out, *options) == 0
     captured = capsys.readouterr()
-    for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "9 pairs:", "unseen subsets:"):
+    sizes = [f"at least {ratio} x, 9 pairs" for ratio in RATIOS]
+    for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "unseen subsets:", *sizes):
         assert words in captured.out
     assert "Try next" in captured.err
     assert f"serve {out / 'run'} " in captured.err
 
     summary = json.loads((out / "summary.json").read_text())
     assert summary["method"] == "bhc-cy"
-    assert [row["context"]["classes"] for row in summary["contexts"]] == [[k, k + 1] for k in range(9)]
-    assert {"pruning_ratio_harmonic", "pruning_error", "error_max", "emit_ms_median"} <= summary["summary"].keys()
-    assert len(summary["unseen"]["contexts"]) == len(choose_held_out(10))
+    rows = summary["contexts"]
+    for ratio in RATIOS:
+        own = [row for row in rows if row["at_least"] == ratio]
+        assert min(row["pruning_ratio"] for row in own) >= ratio
+        pairs = [row["context"]["classes"] for row in own if row["group"] == "pairs"]
+        assert pairs == [[k, k + 1] for k in range(9)]
+        figures = summary["summary"][str(ratio)]
+        assert figures.keys() == {"pairs", "triple", "unseen", "all"}
+        assert {"pruning_ratio_harmonic", "file_error", "error_max", "original_error"} <= figures["all"].keys()
     for name in ("contexts.png", "run.png"):
         assert (out / name).read_bytes().startswith(PNG)
-    network = out / "networks" / "lenet-300-100-3-4.bhc"
+    network = out / "networks" / "lenet-300-100-3-4-100x.bhc"
     assert bhc.read(network).classes == (3, 4)
     assert network.with_suffix(".onnx").exists()
-    assert "lenet_300_100_3_4_predict" in network.with_suffix(".h").read_text()
-    row = summary["contexts"][3]
+    assert "lenet_300_100_3_4_100x_predict" in network.with_suffix(".h").read_text()
+    (row,) = (row for row in rows if row["at_least"] == 100 and row["context"] == {"classes": [3, 4]})
     assert row["file_bytes"] == network.stat().st_size
     assert len(row["reference_bits"]) == len(row["bits"]) == 3
 
     model = bhc.load(out / "run")
     held_out = {tuple(subset) for subset in model.space.to_dict()["sampler"]["held_out"]}
-    unseen = {tuple(row["context"]["classes"]) for row in summary["unseen"]["contexts"]}
-    assert unseen == held_out
+    unseen = {tuple(row["context"]["classes"]) for row in rows if row["group"] == "unseen"}
+    assert unseen == held_out == set(choose_held_out(10))
 
 
 def test_held_out_subsets_leave_the_pairs_and_the_triple_in() -> None:

@@ -30,10 +30,12 @@ from bhc.training import (
 )
 
 MODEL = "lenet-300-100"
-# Larger steps than usual and fewer of them, for about two minutes on two cores: benchmarks/NOTES.md has what was tried.
+RATIOS = (20, 100)  # times fewer weights, the two sizes that every context is shown at
+# Larger steps than usual and fewer of them, for about two minutes on two cores, and thresholds that cover both sizes
+# for easy contexts and hard ones: benchmarks/NOTES.md has what was tried.
 LEARN = Learn(steps=2800, rate=5e-3, logvar_rate=4.8e-2, map_slowdown=4.0)
-CONSOLIDATE = Consolidate(steps=2400, rate=3e-3)
-SIZES = (2, 3)
+CONSOLIDATE = Consolidate(steps=2800, rate=3e-3, ratios=(12.0, 400.0))
+SIZES = (2, 3)  # of the subsets
 TRIPLE: Subset = (3, 5, 8)
 HELD_OUT_EVERY = 7
 SHOWN_UNSEEN = 6
@@ -83,15 +85,16 @@ def demo_command(
         class_names=dataset.class_names,
         progress=default_progress(),
     )
-    threshold = model.model.default_threshold
-    say(f"   Threshold {threshold:g}, chosen on validation data.\n")
-
-    say("3. Networks cut to measure, judged on test images of their classes.\n")
+    sizes = " and ".join(map(str, RATIOS))
+    say(f"\n3. Networks with at least {sizes} times fewer weights, judged on test images of their classes.\n")
     pairs = [(first, first + 1) for first in range(dataset.num_classes - 1)]
     shown = {
-        "pairs": [_emit(model, subset, dataset, out) for subset in pairs],
-        "triple": [_emit(model, TRIPLE, dataset, out)],
-        "unseen": [_emit(model, subset, dataset, out) for subset in held_out],
+        ratio: {
+            "pairs": [_emit(model, subset, ratio, dataset, out) for subset in pairs],
+            "triple": [_emit(model, TRIPLE, ratio, dataset, out)],
+            "unseen": [_emit(model, subset, ratio, dataset, out) for subset in held_out],
+        }
+        for ratio in RATIOS
     }
     _draw(model, shown, out)
     seconds = time.monotonic() - began
@@ -111,18 +114,31 @@ def choose_held_out(num_classes: int) -> tuple[Subset, ...]:
     return tuple(candidates[::HELD_OUT_EVERY])
 
 
-def _emit(model: Compressor, subset: Subset, dataset: DataSet, out: Path) -> Outcome:
-    small = model.compress(classes=subset)
+def _emit(model: Compressor, subset: Subset, ratio: int, dataset: DataSet, out: Path) -> Outcome:
+    # Every layer is linear and uses a weight once, so so many times fewer FLOPs are as many times fewer weights.
+    flops = sum(layer.num_flops for layer in model.network.layers) // ratio
+    small = model.compress(classes=subset, max_flops=flops)
     pruned = model.compress(classes=subset, threshold=small.report.threshold, precision=Float32())
-    path = out / "networks" / f"{MODEL}-{'-'.join(map(str, subset))}.bhc"
+    path = out / "networks" / f"{_name(subset, ratio)}.bhc"
     small.save(path, overwrite=True)
     small.to_onnx(path.with_suffix(".onnx"), overwrite=True)
     small.to_c(path.with_suffix(".h"), overwrite=True)
     return judge(small, pruned, model.network, dataset.test.restricted_to(small.classes))
 
 
+def _name(subset: Subset, ratio: int) -> str:
+    return f"{MODEL}-{'-'.join(map(str, subset))}-{ratio}x"
+
+
+Group = dict[str, list[Outcome]]  # outcomes of pairs, of the triple and of unseen subsets
+
+
+def _all(group: Group) -> list[Outcome]:
+    return [outcome for outcomes in group.values() for outcome in outcomes]
+
+
 def _result(
-    model: Compressor, shown: dict[str, list[Outcome]], original: dict[str, float], *, seed: int, seconds: float
+    model: Compressor, shown: dict[int, Group], original: dict[str, float], *, seed: int, seconds: float
 ) -> dict[str, Any]:
     trained = model.space.to_dict()["sampler"]
     return {
@@ -138,74 +154,91 @@ def _result(
         **environment(),
         "seconds": round(seconds, 1),
         "original_error": original["test_error"],
-        "summary": summarise(shown["pairs"]),
-        "contexts": [outcome.to_dict() for outcome in shown["pairs"]],
-        "triple": [outcome.to_dict() for outcome in shown["triple"]],
-        "unseen": {
-            "summary": summarise(shown["unseen"]),
-            "contexts": [outcome.to_dict() for outcome in shown["unseen"]],
+        "summary": {
+            str(ratio): {name: _summary(outcomes) for name, outcomes in (*group.items(), ("all", _all(group)))}
+            for ratio, group in shown.items()
         },
+        "contexts": [
+            {"at_least": ratio, "group": name, **outcome.to_dict()}
+            for ratio, group in shown.items()
+            for name, outcomes in group.items()
+            for outcome in outcomes
+        ],
     }
 
 
-def _story(shown: dict[str, list[Outcome]], seconds: float) -> str:
-    header = ["classes", "architecture", "bits", "times fewer weights", "file bytes", "full net %", "this net %", "ms"]
-    rows = [_row(outcome) for outcome in shown["pairs"] + shown["triple"]]
-    unseen = [_row(outcome, "*") for outcome in shown["unseen"][:: max(1, len(shown["unseen"]) // SHOWN_UNSEEN)]]
-    pairs = summarise(shown["pairs"])
+def _summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Figures of several contexts, with the full network's error on the same images."""
+    images = sum(outcome.images for outcome in outcomes)
+    return summarise(outcomes) | {"original_error": 100 * sum(o.wrong_before for o in outcomes) / images}
+
+
+def _story(shown: dict[int, Group], seconds: float) -> str:
+    header = ["classes", "full net %"]
+    for ratio in RATIOS:
+        header += [f"{ratio} x: units", "bits", "bytes", "error %"]
+    groups = shown[RATIOS[0]]
+    every = max(1, len(groups["unseen"]) // SHOWN_UNSEEN)
+    rows = [_row(*at) for name in ("pairs", "triple") for at in zip(*(shown[r][name] for r in RATIOS), strict=True)]
+    rows += [_row(*at, mark="*") for at in zip(*(shown[ratio]["unseen"][::every] for ratio in RATIOS), strict=True)]
+    emit_ms = max(_summary(_all(group))["emit_ms_median"] for group in shown.values())
     return "\n".join(
         [
-            table(header, rows + unseen),
-            "* never shown in training. Errors are on test images of the classes; both nets choose among these.",
+            table(header, rows),
+            "* never shown in training. Errors are on test images of the classes; all nets choose among these.",
             "",
-            _in_all(f"{len(shown['pairs'])} pairs", shown["pairs"]),
-            _in_all(f"{len(shown['unseen'])} unseen subsets", shown["unseen"]),
-            f"one network: {pairs['emit_ms_median']:.1f} ms from context to packed file (median)",
+            *[line for ratio, group in shown.items() for line in _in_all(ratio, group)],
+            f"one network: {emit_ms:.0f} ms from context to packed file, the search for its size included (median)",
             f"the whole demo: {seconds:.0f} s",
         ]
     )
 
 
-def _in_all(name: str, outcomes: list[Outcome]) -> str:
-    summary = summarise(outcomes)
-    before = 100 * sum(o.wrong_before for o in outcomes) / sum(o.images for o in outcomes)
-    return (
-        f"{name}: {summary['pruning_ratio_harmonic']:.0f} x fewer weights (harmonic mean; arithmetic"
-        f" {summary['pruning_ratio_mean']:.0f}), files of {summary['file_bytes_mean']:.0f} bytes,"
-        f" {summary['file_error']:.2f} % error in all (full network {before:.2f} %; before rounding"
-        f" {summary['pruning_error']:.2f} %), worst {summary['error_max']:.2f} %"
-    )
+def _in_all(ratio: int, group: Group) -> list[str]:
+    """Of one size: all contexts, then those that were and were not shown."""
+    lines = []
+    for name, outcomes in (
+        ("contexts", _all(group)),
+        ("pairs", group["pairs"]),
+        ("unseen subsets", group["unseen"]),
+    ):
+        summary = _summary(outcomes)
+        lines.append(
+            f"at least {ratio} x, {len(outcomes)} {name}: {summary['file_error']:.2f} % error in all, worst"
+            f" {summary['error_max']:.2f} % (full network {summary['original_error']:.2f} %; before rounding"
+            f" {summary['pruning_error']:.2f} %), {summary['pruning_ratio_harmonic']:.0f} x fewer weights, files of"
+            f" {summary['file_bytes_mean']:,.0f} bytes"
+        )
+    return lines
 
 
-def _row(outcome: Outcome, mark: str = "") -> list[str]:
-    report = outcome.small.report
-    return [
-        ", ".join(map(str, outcome.small.classes)) + mark,
-        "-".join(map(str, report.architecture)),
-        "-".join(map(str, report.bits)),
-        f"{report.pruning_ratio:.0f}",
-        f"{report.file_bytes:,}",
-        f"{outcome.error_before:.2f}",
-        f"{outcome.error:.2f}",
-        f"{report.emit_ms:.1f}",
-    ]
+def _row(*outcomes: Outcome, mark: str = "") -> list[str]:
+    """One context at every size."""
+    cells = [", ".join(map(str, outcomes[0].small.classes)) + mark, f"{outcomes[0].error_before:.2f}"]
+    for outcome in outcomes:
+        report = outcome.small.report
+        cells += ["-".join(map(str, report.architecture)), "-".join(map(str, report.bits))]
+        cells += [f"{report.file_bytes:,}", f"{outcome.error:.2f}"]
+    return cells
 
 
-def _draw(model: Compressor, shown: dict[str, list[Outcome]], out: Path) -> None:
-    training, threshold = model.model.training, model.model.default_threshold
-    chosen = [shown["pairs"][0], shown["pairs"][3], *shown["triple"], shown["unseen"][0], shown["unseen"][-1]]
-    unseen = shown["unseen"]
+def _draw(model: Compressor, shown: dict[int, Group], out: Path) -> None:
+    """Some of the smallest networks, and the run with the cut of one of them."""
+    group, training = shown[RATIOS[-1]], model.model.training
+    pairs, unseen = group["pairs"], group["unseen"]
+    chosen = [pairs[0], pairs[3], *group["triple"], unseen[0], unseen[-1]]
     named = [
         (f"classes {', '.join(map(str, o.small.classes))}" + ("\n(never shown)" if o in unseen else "\n"), o.small)
         for o in chosen
     ]
+    threshold = pairs[3].small.report.threshold
     save_figure(contexts_figure(named, training, threshold), out / "contexts.png")
-    context = model.space.resolve({"classes": shown["pairs"][3].small.classes})
+    context = model.space.resolve({"classes": pairs[3].small.classes})
     save_figure(run_figure(model.network, training, context, threshold, str(context)), out / "run.png")
 
 
 def _what_next(out: Path, data: str) -> str:
-    network = out / "networks" / f"{MODEL}-3-4.bhc"
+    network = out / "networks" / f"{_name((3, 4), RATIOS[-1])}.bhc"
     bhc = program()
     return "\n".join(
         [

@@ -164,20 +164,26 @@ class Search:
                 yield stock
 
     def _best_of(self, thresholds: Sequence[float]) -> Trial | None:
-        """The best trial that fits; ``thresholds`` fall, so a step that fitted one network mostly fits the next.
-
-        Errors on the hard examples bound those on all from below, so not all trials need the full look.
-        """
+        """The best trial that fits; ``thresholds`` fall, so a step that fitted one network mostly fits the next."""
         trials: list[Trial] = []
         known: Scale = None
-        too_large: Stock | None = None
+        too_large = fitting = None
         for stock in self._distinct(thresholds):
             offers = self._offers(stock, known=known)
             known = offers[0].scale if offers else None
-            if offers and not trials and too_large is not None and self.limits.bound_size:
-                trials += self._between(too_large, stock, known=known)
-            too_large = too_large if offers else stock
+            too_large, fitting = (too_large, fitting or stock) if trials or offers else (stock, None)
             trials += offers
+        best = self._best(trials)
+        if best is None or too_large is None or fitting is None or not self.limits.bound_size:
+            return best
+        # Only where one of the thresholds will do: what they cannot keep is refused, with figures of theirs.
+        return self._best([best, *self._between(too_large, fitting)])
+
+    def _best(self, trials: Sequence[Trial]) -> Trial | None:
+        """The first in rank that keeps all limits.
+
+        Errors on the hard examples bound those on all from below, so not all trials need the full look.
+        """
         best: Trial | None = None
         judged = self.workshop.judge is not None and not self._smallest_wins
         for trial in sorted(trials, key=lambda trial: trial.wrong_on_hard) if judged else trials:
@@ -187,14 +193,14 @@ class Search:
                 best = trial
         return best
 
-    def _between(self, too_large: Stock, fitting: Stock, *, known: Scale) -> list[Trial]:
+    def _between(self, too_large: Stock, fitting: Stock) -> list[Trial]:
         """What fits of the cuts between two thresholds, ever nearer to the limit: room that is there is used."""
         trials: list[Trial] = []
         for _ in range(HALVINGS):
             middle = self.workshop.stock(_brief((too_large.plan.threshold + fitting.plan.threshold) / 2))
             if middle.plan.widths == fitting.plan.widths:
                 fitting = middle
-            elif middle.plan.widths != too_large.plan.widths and (offers := self._offers(middle, known=known)):
+            elif middle.plan.widths != too_large.plan.widths and (offers := self._offers(middle, known=None)):
                 trials += offers
                 fitting = middle
             else:
