@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "emission": _BEFORE_EMISSION,
     "compressor": _BEFORE_EMISSION | {"emission"},
     "results": _BEFORE_EMISSION | {"emission"},
-    ROOT: _BEFORE_THE_SURFACE,
+    "api": _BEFORE_THE_SURFACE,
+    ROOT: {"api"},
     "studio": _BEFORE_THE_SURFACE | {ROOT},
     "cli": _BEFORE_THE_SURFACE | {ROOT, "studio", "results"},
     "__main__": {"cli"},
@@ -129,10 +130,63 @@ def loaded_by(statement):
 
 
 def test_the_library_needs_no_package_of_the_command_line():
-    loaded = loaded_by("import bhc")
+    loaded = loaded_by("import bhc; bhc.fit")
     assert {"bhc", "torch"} <= loaded
     assert not loaded & {"rich", "typer", "click", "matplotlib", "scipy", "sklearn", "PIL"}
     assert not loaded & {"onnx", "onnxruntime", "constriction"}
+
+
+def test_torch_is_loaded_with_the_first_name_that_is_asked_for():
+    assert "torch" not in loaded_by("import bhc; bhc.__version__")
+
+
+@pytest.mark.parametrize("statement", ["from bhc import wrap", "import bhc; bhc.data.load", "from bhc import *; Full"])
+def test_public_names_are_there_however_they_are_asked_for(statement):
+    assert "torch" in loaded_by(statement)
+
+
+def test_every_public_name_is_listed_and_no_other_is_there():
+    assert set(bhc.__all__) <= set(dir(bhc))
+    assert all(getattr(bhc, name) is not None for name in bhc.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        bhc.nonsense  # noqa: B018
+
+
+COMMAND = """
+import json, os, sys
+import bhc.__main__ as program
+assert "torch" not in sys.modules
+sys.argv = ["bhc", "--version"]
+try:
+    program.main()
+except SystemExit:
+    pass
+sys.stdout.write(json.dumps(os.environ.get("OMP_WAIT_POLICY")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"), ({"GOMP_SPINCOUNT": "1000"}, None)],
+)
+def test_the_command_tells_waiting_threads_to_rest_unless_the_user_has_spoken(said, expected):
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    answer = subprocess.run(
+        [sys.executable, "-c", COMMAND], capture_output=True, text=True, check=True, env=quiet | said, timeout=120
+    )
+    assert json.loads(answer.stdout.splitlines()[-1]) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["ATEN_CPU_CAPABILITY", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA"]
+)
+def test_nonsense_in_the_environment_is_for_torch_to_speak_of(name):
+    environment = os.environ | {name: "nonsense"}
+    words = [sys.executable, "-m", "bhc", "--version"]
+    answer = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+    assert answer.returncode == 0
+    assert "Traceback" not in answer.stderr
+    assert answer.stdout.startswith("bhc ")
 
 
 TRAINING = """

@@ -1,61 +1,30 @@
 """One trained network in, many small ones out: instant compression for the context you ask for."""
 
-from bhc import data, models, training
-from bhc.compressor import Compressor, fit, load, wrap
-from bhc.contexts import (
-    BinaryBudget,
-    Budgets,
-    ClassSubsets,
-    ConsecutivePairs,
-    FeatureSubsets,
-    InputDomains,
-    Joint,
-    ListedSubsets,
-    RandomSubsets,
-    SingleContext,
-    VocabularySubsets,
-)
-from bhc.emission import Compressed, Float32, Report, VarianceBits, read
-from bhc.errors import BhcError
-from bhc.formats import WeightForm
-from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
-from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bhc.api import *  # noqa: F403
 
 __version__ = "0.1.0"
+PACKAGES = ("data", "models", "training")  # public ones
 
-__all__ = [
-    "BhcError",
-    "BinaryBudget",
-    "Budgets",
-    "ClassSubsets",
-    "Compressed",
-    "Compressor",
-    "ConsecutivePairs",
-    "Consolidate",
-    "FeatureSubsets",
-    "Float32",
-    "Full",
-    "Initial",
-    "InputDomains",
-    "Joint",
-    "Learn",
-    "ListedSubsets",
-    "LowRank",
-    "Narrow",
-    "Processes",
-    "RandomSubsets",
-    "Report",
-    "ScalesOnly",
-    "SingleContext",
-    "VarianceBits",
-    "VocabularySubsets",
-    "WeightForm",
-    "data",
-    "fit",
-    "load",
-    "models",
-    "read",
-    "training",
-    "two_stage_budget",
-    "wrap",
-]
+
+def __getattr__(name: str) -> Any:
+    """A public name; the first that is asked for loads torch.
+
+    Not before: our own commands set up what torch reads when it is loaded (``bhc.__main__``).
+    """
+    if name in PACKAGES:
+        return import_module(f"bhc.{name}")
+    if not name.startswith("_") or name == "__all__":
+        api = import_module("bhc.api")
+        if hasattr(api, name):
+            return getattr(api, name)
+        if name in globals():  # a package that was loaded with the others
+            return globals()[name]
+    raise AttributeError(f"module 'bhc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module("bhc.api").__all__})

@@ -1,5 +1,21 @@
-"""``python -m bhc`` is the command line."""
+"""The program ``bhc``, also as ``python -m bhc``."""
 
-from bhc.cli import main
+import os
 
-main()
+# What the OpenMP runtime is told about threads that wait. By itself it lets them spin, and two programs that share a
+# machine's cores then take several times as long as they should.
+WAITING = {"OMP_WAIT_POLICY": "passive"}
+SAID_OTHERWISE = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+def main() -> None:
+    """Set the process up, then run the command line; torch reads the environment when it is loaded."""
+    if not any(name in os.environ for name in SAID_OTHERWISE):
+        os.environ.update(WAITING)
+    from bhc.cli import main as command_line
+
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bhc import data as datasets
+import bhc.data as datasets
 from bhc.cli.console import program, say, show, table
 from bhc.cli.options import DataDir, Json, Seed
 from bhc.cli.plots import contexts_figure, run_figure, save_figure

@@ -8,7 +8,7 @@ import torch
 import typer
 from torch import Tensor
 
-from bhc import data as datasets
+import bhc.data as datasets
 from bhc.cli.console import show
 from bhc.cli.options import DataDir, Json, parse_classes
 from bhc.contexts import ClassSubsets

@@ -9,8 +9,8 @@ import torch
 import typer
 from torch import nn
 
-from bhc import data as datasets
-from bhc import models
+import bhc.data as datasets
+import bhc.models as models
 from bhc.cli.console import program, say, show
 from bhc.cli.options import Calibration, DataDir, Force, Json, LeaveOut, Seed, refuse_existing
 from bhc.errors import BhcError

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from bhc import data as datasets
-from bhc import models
+import bhc.data as datasets
+import bhc.models as models
 from bhc.cli.console import program, say, show
 from bhc.cli.options import Calibration, DataDir, Json, LeaveOut, Seed
 from bhc.compressor import fit, wrap

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bhc import contexts
+import bhc.contexts as contexts
 from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
 from bhc.errors import BhcError
 from bhc.graph import LAYERS, Embed, Graph, describe, find_features, find_layers, find_units, rebuild

@@ -1,0 +1,59 @@
+"""The public names, which ``import bhc`` hands on."""
+
+from bhc import data, models, training
+from bhc.compressor import Compressor, fit, load, wrap
+from bhc.contexts import (
+    BinaryBudget,
+    Budgets,
+    ClassSubsets,
+    ConsecutivePairs,
+    FeatureSubsets,
+    InputDomains,
+    Joint,
+    ListedSubsets,
+    RandomSubsets,
+    SingleContext,
+    VocabularySubsets,
+)
+from bhc.emission import Compressed, Float32, Report, VarianceBits, read
+from bhc.errors import BhcError
+from bhc.formats import WeightForm
+from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
+from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
+
+__all__ = [
+    "BhcError",
+    "BinaryBudget",
+    "Budgets",
+    "ClassSubsets",
+    "Compressed",
+    "Compressor",
+    "ConsecutivePairs",
+    "Consolidate",
+    "FeatureSubsets",
+    "Float32",
+    "Full",
+    "Initial",
+    "InputDomains",
+    "Joint",
+    "Learn",
+    "ListedSubsets",
+    "LowRank",
+    "Narrow",
+    "Processes",
+    "RandomSubsets",
+    "Report",
+    "ScalesOnly",
+    "SingleContext",
+    "VarianceBits",
+    "VocabularySubsets",
+    "WeightForm",
+    "data",
+    "fit",
+    "load",
+    "models",
+    "read",
+    "training",
+    "two_stage_budget",
+    "wrap",
+]
