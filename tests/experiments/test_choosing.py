@@ -17,7 +17,7 @@ from bhc.contexts import Context
 from bhc.data import DataSet, Split
 from bhc.emission.precision import FINER_SCALES, SCALES
 from bhc.hypernet import LowRank
-from bhc.training import Point, Probe, TrainedModel, largest_within, trade_off
+from bhc.training import Panel, Point, Probe, TrainedModel, largest_within, trade_off
 from tests.experiments.toys import (
     NINE,
     asked_of,
@@ -55,7 +55,9 @@ def test_a_curve_of_slim_networks_is_that_of_masked_ones(pairs_member: Member, d
     probes = [Probe(Context(classes=pair), pair) for pair in NINE]
     found = {part: curve(asked_of(pairs_member), thresholds, on=part) for part in ("validation", "test")}
     for part, points in found.items():
-        assert_same_curve(points, trade_off(pairs_member.model.network, probes, getattr(digits, part), thresholds))
+        assert_same_curve(
+            points, trade_off(pairs_member.model.network, Panel.of(probes, getattr(digits, part)), thresholds)
+        )
         assert len({point.ratio_mean for point in points}) > 5
         assert len({point.error for point in points}) > 5
     assert found["validation"] != found["test"]
@@ -67,7 +69,7 @@ def test_a_curve_of_slim_networks_is_that_of_masked_ones_where_single_weights_go
     thresholds = np.linspace(-4, 6, 11).tolist()
     points = curve(asked_of(sparse_member), thresholds, on="validation")
     probe = Probe(Context(), tuple(range(10)))
-    assert_same_curve(points, trade_off(sparse_member.model.network, [probe], digits.validation, thresholds))
+    assert_same_curve(points, trade_off(sparse_member.model.network, Panel.of([probe], digits.validation), thresholds))
     assert len({point.error for point in points}) > 5
 
 
@@ -81,7 +83,9 @@ def test_a_curve_of_slim_convolutions_is_that_of_masked_ones_down_to_the_last_un
     rates = torch.cat([rates for _, rates in choosing.log_dropout(member, member.cases[0])])
     thresholds = torch.linspace(float(rates.min()) - 1, float(rates.max()) + 1, 40).tolist()
     points = curve(asked_of(member), thresholds, on="validation")
-    assert_same_curve(points, trade_off(network, [Probe(Context(classes=(3, 4)), (3, 4))], examples, thresholds))
+    assert_same_curve(
+        points, trade_off(network, Panel.of([Probe(Context(classes=(3, 4)), (3, 4))], examples), thresholds)
+    )
     ratios = [point.ratio_mean for point in points]
     assert ratios == sorted(ratios, reverse=True)
     assert len(set(ratios)) > 10

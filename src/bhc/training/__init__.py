@@ -5,6 +5,7 @@ from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, describe_device, find_device, settle
 from bhc.training.domains import FAR, SeenDomains
 from bhc.training.evaluation import (
+    Panel,
     Point,
     Probe,
     ThresholdTrial,
@@ -39,6 +40,7 @@ __all__ = [
     "Lines",
     "Narrow",
     "Options",
+    "Panel",
     "Plan",
     "Point",
     "Pretraining",

@@ -1,7 +1,8 @@
 """Error and size of the networks a model would emit, on labelled data it has not trained on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -9,10 +10,17 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch
 from bhc.data import Split
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import LayerDropout, LayerMask
+from bhc.posterior import Fates, LayerDropout, LayerMask, LayerMean
 from bhc.training.objective import restrict
 
-CHUNK = 4096
+CHUNK = 4096  # examples in one pass
+CONTEXTS = 16  # in one pass, as in training: what they share is computed once
+
+T = TypeVar("T")
+
+# How much of the validation sample a curve looks at, in all: a few passes over it. Small networks, which take next to
+# no time, look at more, and large samples at less: that many examples tell errors apart well enough.
+PASSES, MOST_LOOKS, FREE_FLOPS = 3, 20_000, 2e10
 
 
 @dataclass(frozen=True)
@@ -97,15 +105,60 @@ def largest_ratio(network: ConditionalNetwork, batch: ContextBatch) -> float:
     return harmonic(pruning_ratios(network, batch, torch.finfo(torch.float32).min).tolist())
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Probes, each with the examples that it is tried on."""
+
+    probes: tuple[Probe, ...]
+    examples: tuple[Split, ...]
+
+    @classmethod
+    def of(cls, probes: Sequence[Probe], data: Split, *, most: int | None = None) -> "Panel":
+        """With all examples, or at most so many in all: evenly spread, over the probes too where these are more."""
+        if most is not None and most < len(probes):
+            probes = spread(probes, max(1, most))
+        examples = [probe.examples(data) for probe in probes]
+        if most is not None:
+            each = max(1, most // len(probes))
+            examples = [own.at(torch.tensor(spread(range(len(own)), each))) for own in examples]
+        return cls(tuple(probes), tuple(examples))
+
+    @property
+    def contexts(self) -> tuple[Context, ...]:
+        return tuple(probe.context for probe in self.probes)
+
+    @property
+    def num_passes(self) -> int:
+        """How often a threshold is looked at: once for some contexts together."""
+        return -(-len(self.probes) // CONTEXTS)
+
+
+def looks_for(network: ConditionalNetwork, data: Split) -> int:
+    """How many times a curve may have an example of ``data`` go through a network."""
+    flops = max(sum(layer.num_flops for layer in network.layers), 1)
+    return max(min(PASSES * len(data), MOST_LOOKS), int(FREE_FLOPS / flops))
+
+
+def spread(items: Sequence[T], limit: int) -> Sequence[T]:
+    """At most ``limit`` of them, evenly spread."""
+    if len(items) <= limit:
+        return items
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
 @torch.no_grad()
 def trade_off(
-    network: ConditionalNetwork, probes: Sequence[Probe], data: Split, thresholds: Sequence[float]
+    network: ConditionalNetwork,
+    panel: Panel,
+    thresholds: Sequence[float],
+    *,
+    on_look: Callable[[], object] = lambda: None,
 ) -> list[Point]:
-    """Error against ratio as the threshold moves."""
-    examples = [probe.examples(data) for probe in probes]
-    trials = [
-        try_thresholds(network, probe.context, own, thresholds) for probe, own in zip(probes, examples, strict=True)
-    ]
+    """Error against ratio as the threshold moves; ``on_look`` is called after each look at a threshold."""
+    trials: list[list[ThresholdTrial]] = []
+    for first in range(0, len(panel.probes), CONTEXTS):
+        own = slice(first, first + CONTEXTS)
+        trials += try_contexts(network, panel.contexts[own], panel.examples[own], thresholds, on_look=on_look)
     return pooled(thresholds, trials)
 
 
@@ -143,39 +196,95 @@ def largest_within(points: Sequence[Point], error: float, *, ratio: str = "ratio
     return min(points, key=lambda point: point.error)
 
 
-@torch.no_grad()
 def try_thresholds(
     network: ConditionalNetwork, context: Context, examples: Split, thresholds: Sequence[float]
 ) -> list[ThresholdTrial]:
-    """Ratio and wrong answers of one context at each threshold; what does not depend on it is generated once."""
-    device = network.device
-    batch = ContextBatch.of([context], network.num_classes).to(device)
-    images = network.space.as_met(examples.images.to(device), batch.inputs)
-    labels = examples.labels.to(device)
-    dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
-    trials = []
-    for threshold in thresholds:
-        limit = torch.full((1, 1), threshold, device=device)
-        masks = network.find_masks(dropouts, limit, batch.outputs, batch.inputs).layers
-        answers = [
-            restrict(network.bayesian.masked(x, means, masks), batch.outputs).argmax(1) for x in images.split(CHUNK)
-        ]
-        wrong = int((torch.cat(answers) != labels).sum())
-        ratio = float(network.num_weights / count_weights(network, masks))
-        trials.append(ThresholdTrial(ratio, wrong, len(labels)))
-    return trials
+    """Ratio and wrong answers of one context at each threshold."""
+    return try_contexts(network, [context], [examples], thresholds)[0]
 
 
 @torch.no_grad()
-def base_error(network: ConditionalNetwork, probes: Sequence[Probe], data: Split) -> float:
-    """Error of the pretrained network on the same probes, its outputs restricted alike, percent.
+def try_contexts(
+    network: ConditionalNetwork,
+    contexts: Sequence[Context],
+    examples: Sequence[Split],
+    thresholds: Sequence[float],
+    *,
+    on_look: Callable[[], object] = lambda: None,
+) -> list[list[ThresholdTrial]]:
+    """The same of several contexts, each on its own examples.
+
+    What does not depend on the threshold is generated once, and where none of the contexts loses or gains a unit from
+    one threshold to the next, nothing is computed again.
+    """
+    device = network.device
+    batch = ContextBatch.of(contexts, network.num_classes).to(device)
+    places = [_padded(len(own), max(map(len, examples))) for own in examples]
+    images = torch.stack([own.images[at] for own, at in zip(examples, places, strict=True)])  # (K, B, ...)
+    labels = torch.stack([own.labels[at] for own, at in zip(examples, places, strict=True)]).to(device)
+    counted = torch.stack([torch.arange(labels.shape[1]) < len(own) for own in examples]).to(device)
+    dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
+    found: list[list[ThresholdTrial]] = []
+    known: Fates | None = None
+    for threshold in thresholds:
+        limit = torch.full((len(contexts), 1), threshold, device=device)
+        masks = network.find_masks(dropouts, limit, batch.outputs, batch.inputs)
+        if known is None or not _same(known, masks):
+            missed = _answers(network, images, batch, means, masks.layers) != labels
+            wrong = (missed & counted).sum(1).tolist()
+            ratios = (network.num_weights / count_weights(network, masks.layers)).tolist()
+            counts = [len(own) for own in examples]
+            found.append([ThresholdTrial(*row) for row in zip(ratios, wrong, counts, strict=True)])
+        else:
+            found.append(found[-1])
+        known = masks
+        on_look()
+    return [list(row) for row in zip(*found, strict=True)]
+
+
+def _answers(
+    network: ConditionalNetwork,
+    images: Tensor,  # (K, B, ...)
+    batch: ContextBatch,
+    means: Sequence[LayerMean],
+    masks: Sequence[LayerMask],
+) -> Tensor:  # (K, B)
+    parts = []
+    for some in images.split(max(1, CHUNK // len(images)), dim=1):
+        x = network.space.as_met(some.flatten(0, 1).to(network.device), batch.inputs)
+        logits = restrict(network.bayesian.masked(x, means, masks), batch.outputs)
+        parts.append(logits.argmax(1).view(len(images), -1))
+    return torch.cat(parts, dim=1)
+
+
+def _padded(count: int, length: int) -> Tensor:
+    """Places of ``count`` examples, filled up with the first to so many."""
+    places = torch.arange(length)
+    return torch.where(places < count, places, 0)
+
+
+def _same(one: Fates, other: Fates) -> bool:
+    """Whether both leave the same of every layer."""
+    return all(
+        a is b or (a is not None and b is not None and torch.equal(a, b))
+        for before, after in zip(one.layers, other.layers, strict=True)
+        for a, b in (
+            (before.keep_in, after.keep_in),
+            (before.keep_out, after.keep_out),
+            (before.keep_weight, after.keep_weight),
+        )
+    )
+
+
+@torch.no_grad()
+def base_error(network: ConditionalNetwork, panel: Panel) -> float:
+    """Error of the pretrained network on the same examples, its outputs restricted alike, percent.
 
     It is given zeros where features are missing, and the unknown word for words.
     """
     wrong = seen = 0
-    for probe in probes:
+    for probe, examples in zip(panel.probes, panel.examples, strict=True):
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
-        examples = probe.examples(data)
         for x, labels in zip(examples.images.split(CHUNK), examples.labels.split(CHUNK), strict=True):
             images = network.space.as_met(x, probe.context.inputs)
             logits = restrict(network.base_model(images.to(network.device)), batch.outputs)

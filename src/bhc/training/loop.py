@@ -32,11 +32,13 @@ from bhc.training.consolidation import Consolidate
 from bhc.training.device import describe_device
 from bhc.training.domains import SeenDomains
 from bhc.training.evaluation import (
+    Panel,
     Point,
     base_error,
     harmonic,
     largest_ratio,
     largest_within,
+    looks_for,
     pruning_ratios,
     threshold_for,
     trade_off,
@@ -141,6 +143,8 @@ class _Trainer:
         self.draw = Draw.of(train_set, network.num_classes, device=network.device, seed=seed, augment=options.augment)
         self.domains = SeenDomains.of(network.space, train_set, network.num_classes)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
+        looks = looks_for(network, self.validation) // CURVE_POINTS
+        self.panel = Panel.of(self.probes, self.validation, most=looks)
         self.settings = self._settings(train_set)
         self.collapse = CollapseWatch(self.probes)
         self.seconds_before, self.began = 0.0, time.monotonic()
@@ -181,7 +185,7 @@ class _Trainer:
         curves = self.position.curves or {}
         after = [Point(**point) for point in curves["after"]]
         # A base network that knows nothing is no yardstick; the best point of the curve is.
-        original = base_error(self.network, self.probes, self.validation) if self.network.pretrained else None
+        original = base_error(self.network, self.panel) if self.network.pretrained else None
         yardstick = min(point.error for point in after) if original is None else original
         consolidated = [stage for stage in self.stages if isinstance(stage, Consolidate)]
         return {
@@ -197,7 +201,7 @@ class _Trainer:
                 **self._team_size(),
                 "original_error": original,
                 "curves": curves,
-                "curve_contexts": [probe.context.to_dict() for probe in self.probes],
+                "curve_contexts": [context.to_dict() for context in self.panel.contexts],
             },
         }
 
@@ -295,7 +299,17 @@ class _Trainer:
     def _trade_off(self) -> list[Point]:
         low, high = self._threshold_range()
         grid = torch.linspace(low, high, CURVE_POINTS).tolist()
-        return trade_off(self.network, self.probes, self.validation, grid)
+        progress, done = self.options.progress, 0
+
+        def on_look() -> None:
+            nonlocal done
+            progress.update(done := done + 1, {})
+
+        progress.begin("measuring", CURVE_POINTS * self.panel.num_passes)
+        try:
+            return trade_off(self.network, self.panel, grid, on_look=on_look)
+        finally:
+            progress.end()
 
     def _threshold_range(self) -> tuple[float, float]:
         """That of consolidation, or around what narrowing left; where neither is known yet, what is usual."""

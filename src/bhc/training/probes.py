@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TypeVar
 
 from torch import Generator, Tensor
 
@@ -19,9 +18,8 @@ from bhc.contexts import (
     SingleContext,
 )
 from bhc.data import Split
-from bhc.training.evaluation import Probe
+from bhc.training.evaluation import Probe, spread
 
-T = TypeVar("T")
 Subset = tuple[int, ...]
 
 SUBSETS, MASKS = 32, 8  # at most so many of each are combined with other conditions
@@ -39,7 +37,7 @@ def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: i
         _masks(space, limit if alone else MASKS),
         _budgets(space),
     )
-    probes = [_probe(space, train, *parts) for parts in _spread(list(combined), limit)]
+    probes = [_probe(space, train, *parts) for parts in spread(list(combined), limit)]
     if space.optional:
         probes.append(Probe(space.resolve({}), tuple(range(num_classes))))
     return tuple(probes)
@@ -110,9 +108,3 @@ def _budgets(space: ContextSpace) -> Sequence[float | None]:
         if isinstance(part, Budgets):
             return (0.0, 1.0) if isinstance(part, BinaryBudget) else (0.0, 0.25, 0.5, 0.75, 1.0)
     return (None,)
-
-
-def _spread(items: Sequence[T], limit: int) -> Sequence[T]:
-    if len(items) <= limit:
-        return items
-    return [items[index * len(items) // limit] for index in range(limit)]
