@@ -1,7 +1,10 @@
 """Things many tests need: the small digits, and a model that was trained on them for a moment."""
 
 import copy
+import os
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +13,37 @@ import bhc
 from bhc.data import DataSet
 from tests import quick_model as kept
 
-# Everything here is small: two threads would mostly wait for each other.
-torch.set_num_threads(1)
+# Everything here is small: two threads would mostly wait for each other (make test-machines tries both).
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+VARIANTS = 6  # of a test with many parameters that the quick run keeps
+NUMERIC = {"contexts", "emission", "formats", "graph", "hypernet", "models", "posterior", "tools", "training"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="run modules, and the tests in each, in a random order"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long are all but a few variants of a grid, evenly spread; numeric is what hangs on how a processor rounds."""
+    grids: dict[tuple[object, str], list[pytest.Item]] = {}
+    for item in items:
+        room = item.path.relative_to(Path(__file__).parent).parts[0]
+        if room in NUMERIC:
+            item.add_marker("numeric")
+        grids.setdefault((item.parent, getattr(item, "originalname", item.name)), []).append(item)
+    for grid in grids.values():
+        kept = {len(grid) * place // VARIANTS for place in range(VARIANTS)}
+        for place, item in enumerate(grid):
+            if len(grid) > VARIANTS and place not in kept:
+                item.add_marker("long")
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+        order = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
+        items.sort(key=lambda item: order[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)

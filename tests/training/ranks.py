@@ -22,11 +22,12 @@ from bhc.training.step import make_step
 from bhc.training.team import Team, joined
 
 CPU = torch.device("cpu")
-LEARN = bhc.Learn(steps=30, kl_weight=0.1, contexts=3, examples=4, context_weight=0.1)
-NARROW = bhc.Narrow(steps=20, kl_weight=0.1, contexts=3, examples=4, final_ratio=2.0)
-CONSOLIDATE = bhc.Consolidate(steps=10, ratios=(1.2, 2.0), contexts=3, examples=4)
+# Few steps: what two programs round differently grows from step to step, and masks that differ by a unit end it.
+LEARN = bhc.Learn(steps=6, kl_weight=0.1, contexts=3, examples=4, context_weight=0.1)
+NARROW = bhc.Narrow(steps=4, kl_weight=0.1, contexts=3, examples=4, final_ratio=2.0)
+CONSOLIDATE = bhc.Consolidate(steps=4, ratios=(1.2, 2.0), contexts=3, examples=4)
 STAGES = (LEARN, NARROW, CONSOLIDATE)
-BUDGET = replace(LEARN, steps=10, context_weight=0.0)
+BUDGET = replace(LEARN, context_weight=0.0)
 CASES: dict[str, tuple[bhc.training.Recipe, bhc.ScalesOnly | bhc.LowRank | bhc.Full]] = {
     "scales-only": (STAGES, bhc.ScalesOnly()),
     "low-rank": (STAGES, bhc.LowRank(rank=2)),

@@ -49,8 +49,8 @@ def test_training_with_blends_is_another_training_and_keeps_what_was_learned(
     differing = [name for name, tensor in bits(plain).items() if not torch.equal(tensor, bits(blended)[name])]
     assert any("weights" in name for name in differing)
     assert all(tensor.isfinite().all() for tensor in bits(blended).values())
-    errors = [model.model.training["curves"]["after"][0]["error"] for model in (plain, blended)]
-    assert errors[1] == pytest.approx(errors[0], abs=2.0)
+    for model in (plain, blended):  # with classes at random it is half of the answers and more
+        assert model.model.training["curves"]["after"][-1]["error"] < 25
 
 
 @pytest.mark.parametrize("teacher_weight", [0.0, 0.3, 1.0])

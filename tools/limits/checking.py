@@ -20,7 +20,7 @@ from bhc.studio.service import Service
 
 COUNTS = ("max_bytes", "max_flops", "max_ram_bytes")
 NAMED = re.compile(r"(max_\w+)=([\d.e+-]+)")
-CASES_A_MODEL = 40
+CASES_A_MODEL, CASES_A_CONTEXT = 40, 4
 ROUNDED = 1e-6  # counts of weighted images are stored as 32-bit floats
 FILE = Path("small.bhc")
 
@@ -62,7 +62,10 @@ def check_model(seed: int, cases: int, *, latency: bool = True) -> Tally:
     model, rng, tally = draw(seed), random.Random(seed), Tally()
     roads = Roads(model)
     for number in range(cases):
-        asked = _request(model, rng, latency=latency)
+        if number % CASES_A_CONTEXT == 0:
+            context = _context(model, rng)
+            near = _near_network(model, context, rng)
+        asked = context | _limits(near, rng, latency=latency)
         road = rng.choice(roads.all)
         tally.cases += 1
         with warnings.catch_warnings():
@@ -85,9 +88,9 @@ class Roads:
         return self.model.compress(**asked)
 
     def compress_many(self, asked: Asked) -> bhc.Compressed:
-        """As the second of three, so that the hypernetwork is called for all at once."""
-        other = {name: asked[name] for name in ("classes", "budget") if name in asked}
-        _, outcome, _ = self.model.try_many([other, asked, other])
+        """With another beside it, so that the hypernetwork is called for both at once."""
+        other = {name: asked[name] for name in ("classes", "budget") if name in asked} | {"precision": bhc.Float32()}
+        outcome, _ = self.model.try_many([asked, other])
         if isinstance(outcome, bhc.BhcError):
             raise outcome
         return outcome
@@ -193,26 +196,27 @@ def _real_error(model: bhc.Compressor, small: bhc.Compressed, asked: Asked) -> f
     return 100 * sum(given[label] * rates[label] for label in given) / sum(given.values())
 
 
-def _request(model: bhc.Compressor, rng: random.Random, *, latency: bool) -> Asked:
-    """A context, and limits near the figures of some network for it."""
-    asked = _context(model, rng)
-    if rng.random() < 0.15:
-        asked["precision"] = rng.choice([bhc.Float32(), bhc.VarianceBits(2.0 ** rng.randint(-7, 4))])
+def _near_network(model: bhc.Compressor, context: Asked, rng: random.Random) -> bhc.Report:
+    """Some network for a context, whose figures can be reached."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        near = model.compress(**asked, threshold=rng.uniform(-9, 5))
-    if rng.random() < 0.1 and near.report.error is not None:
+        return model.compress(**context, threshold=rng.uniform(-9, 5)).report
+
+
+def _limits(near: bhc.Report, rng: random.Random, *, latency: bool) -> Asked:
+    """Limits at and around the figures of a network."""
+    asked: Asked = {}
+    if rng.random() < 0.1 and near.error is not None:
         asked["flag_outside"] = rng.choice([0.2, 0.1])
-    judged = near.report.error is not None
     names = ["max_bytes", "max_flops"]
-    names += ["max_ram_bytes"] if near.report.ram_bytes is not None else []
-    names += ["max_error"] if judged else []
+    names += ["max_ram_bytes"] if near.ram_bytes is not None else []
+    names += ["max_error"] if near.error is not None else []
     for name in rng.sample(names, rng.choice([1, 1, 1, 2, 2, min(3, len(names)), len(names)])):
-        asked[name] = _near(name, near.report, rng)
+        asked[name] = _near(name, near, rng)
     if latency and rng.random() < 0.01:
         asked["max_latency_ms"] = rng.choice([1e-6, 1.0, 50.0])
     if rng.random() < 0.12:
-        asked["threshold"] = near.report.threshold if rng.random() < 0.5 else rng.uniform(-6, 4)
+        asked["threshold"] = near.threshold if rng.random() < 0.5 else rng.uniform(-6, 4)
     if rng.random() < 0.12:
         asked |= {"max_error": asked.get("max_error", rng.choice([2.0, 10, 25.0, 60.0])), "confidence": 0.9}
     return asked
@@ -225,6 +229,8 @@ def _context(model: bhc.Compressor, rng: random.Random) -> Asked:
         asked["classes"] = {label: rng.choice([0.1, 0.3, 0.5, 0.9]) for label in classes}
     if "budget" in model.space.conditions:
         asked["budget"] = rng.choice([0.0, 1.0, rng.random()])
+    if rng.random() < 0.15:
+        asked["precision"] = rng.choice([bhc.Float32(), bhc.VarianceBits(2.0 ** rng.randint(-7, 4))])
     return asked
 
 
@@ -235,4 +241,4 @@ def _near(name: str, report: bhc.Report, rng: random.Random) -> float:
     figure = {"max_bytes": report.file_bytes, "max_flops": report.flops_after, "max_ram_bytes": report.ram_bytes}[name]
     assert figure is not None
     around = int(figure * rng.uniform(0.4, 2.0))
-    return max(1, rng.choice([figure, figure, figure - 1, figure + 1, figure - 2, figure + 5, around, around]))
+    return max(1, rng.choice([figure, figure, figure - 1, figure + 1, figure + 2, figure + 9, around, 2 * around]))

@@ -13,7 +13,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.models import Normalise
 
 CLASSES = 5
-SHAPE = (1, 5, 5)
+SHAPE = (1, 4, 4)
 FAMILIES = ("io-gnj", "io-gnj", "gnj", "sparse-vd")
 GENERATORS = (bhc.ScalesOnly(), bhc.LowRank(2), bhc.Full())
 
@@ -24,8 +24,8 @@ class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.normalise = Normalise(128.0, 64.0)
-        self.first, self.second = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 6, 3, padding=1)
-        self.end = nn.Linear(54, CLASSES)
+        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+        self.end = nn.Linear(16, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.first(self.normalise(x)))
@@ -33,7 +33,7 @@ class Branches(nn.Module):
 
 
 def _linear(hidden: tuple[int, ...]) -> nn.Module:
-    widths = (25, *hidden, CLASSES)
+    widths = (16, *hidden, CLASSES)
     steps: list[nn.Module] = [Normalise(128.0, 64.0), nn.Flatten()]
     for before, after in pairwise(widths):
         steps += [nn.Linear(before, after, bias=after != hidden[0] or len(hidden) > 1), nn.ReLU()]
@@ -43,16 +43,16 @@ def _linear(hidden: tuple[int, ...]) -> nn.Module:
 def _convolutional() -> nn.Module:
     return nn.Sequential(
         Normalise(128.0, 64.0),
-        nn.Conv2d(1, 5, 3),
+        nn.Conv2d(1, 4, 3),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(45, 8),
+        nn.Linear(16, 6),
         nn.Tanh(),
-        nn.Linear(8, CLASSES),
+        nn.Linear(6, CLASSES),
     )
 
 
-NETWORKS = (lambda: _linear((12,)), lambda: _linear((16, 9)), _convolutional, Branches)
+NETWORKS = (lambda: _linear((8,)), lambda: _linear((8, 5)), _convolutional, Branches)
 SPACES = (
     lambda: bhc.ClassSubsets(CLASSES),
     lambda: bhc.ClassSubsets(CLASSES, concentration=1.0),
@@ -75,7 +75,7 @@ def draw(seed: int) -> bhc.Compressor:
     )
     _spread_(model.network, rng)
     model.network.eval()
-    sample = _answered(net, 60 + _number(rng, 200), rng)
+    sample = _answered(net, 40 + _number(rng, 100), rng)
     return bhc.Compressor(
         replace(
             model.model,

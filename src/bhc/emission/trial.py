@@ -16,7 +16,7 @@ from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
 from bhc.emission.slim import assemble
 from bhc.emission.watch import Watch
 from bhc.emission.weights import SlimLayer, Slimmer
-from bhc.formats import Codes, QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack
+from bhc.formats import Codes, QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack, packed_size
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 
@@ -155,7 +155,7 @@ class Trial:
         """The network as it is saved: calibrated, with its card."""
         judge, verdict = self.stock.workshop.judge, self.verdict
         temperature = 1.0 if judge is None or verdict is None else judge.calibrate(verdict.logits)
-        card = to_card(self.report)
+        card = to_card(self._told(self.error))
         if self.alarm is not None:
             card[NAME] = self.alarm.to_card()
         return replace(self.network, temperature=temperature, card=card)
@@ -219,10 +219,12 @@ class Trial:
         """Bytes of the file if its count of errors took the most: nothing else in it hangs on the answers."""
         judge = self.stock.workshop.judge
         assert judge is not None
-        # Of what a card says, only the scale and the count of errors differ between roundings of one cut.
         error = 100.0 if judge.weights is None else LONGEST_FRACTION * 100 / judge.num_images
-        report = replace(self.stock.floats.unjudged, scale=self.scale, error=error, guarantee=self.guarantee)
-        return len(pack(replace(self.network, card=to_card(report))))
+        return packed_size(replace(self.network, card=to_card(self._told(error))))
+
+    def _told(self, error: float | None) -> Report:
+        """The report as far as a card tells it: of that, only these differ between roundings of one cut."""
+        return replace(self.stock.floats.unjudged, scale=self.scale, error=error, guarantee=self.guarantee)
 
     @remembered
     def ram_bytes(self) -> int:

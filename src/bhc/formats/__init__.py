@@ -6,7 +6,7 @@ from bhc.formats.exported_program import torch_bytes
 from bhc.formats.file import NetworkFile, parse_network, read_network
 from bhc.formats.forms import WeightForm
 from bhc.formats.onnx_model import onnx_bytes
-from bhc.formats.packed import Part, pack, packed_parts
+from bhc.formats.packed import Part, pack, packed_parts, packed_size
 from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, with_numbers
 from bhc.formats.runtime import median_ms, onnx_latency_ms, open_session
 from bhc.formats.unroll import unrolled
@@ -33,6 +33,7 @@ __all__ = [
     "open_session",
     "pack",
     "packed_parts",
+    "packed_size",
     "parse_network",
     "read_network",
     "torch_bytes",

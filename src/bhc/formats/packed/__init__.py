@@ -2,6 +2,6 @@
 
 from bhc.formats.packed.layout import LARGEST_ACTIVATION, MAGIC, VERSION, Part
 from bhc.formats.packed.read import unpack
-from bhc.formats.packed.write import pack, packed_parts
+from bhc.formats.packed.write import pack, packed_parts, packed_size
 
-__all__ = ["LARGEST_ACTIVATION", "MAGIC", "VERSION", "Part", "pack", "packed_parts", "unpack"]
+__all__ = ["LARGEST_ACTIVATION", "MAGIC", "VERSION", "Part", "pack", "packed_parts", "packed_size", "unpack"]

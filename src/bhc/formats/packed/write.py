@@ -70,6 +70,11 @@ def pack(network: QuantisedNetwork) -> bytes:
     return packed
 
 
+def packed_size(network: QuantisedNetwork) -> int:
+    """How many bytes that would be; whether a reader would take them is not asked."""
+    return len(take_apart(network).to_bytes())
+
+
 def _check_limits(content: Content, size: int) -> None:
     """What a reader would take for damage must not be written."""
     try:
