@@ -6,21 +6,36 @@ export BHC_CACHE ?= $(CURDIR)/.cache/bhc
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 BIN := .venv/bin
 
-.PHONY: demo test test-browser studio-picture bench benchmarks paper-mnist paper-cifar questions clean
+.PHONY: demo test test-all test-machines test-browser checked studio-picture bench benchmarks paper-mnist paper-cifar questions clean
 
 demo: .venv/.installed
 	$(BIN)/bhc demo --force
 
-test: .venv/.installed-dev
+# Workers do not wait for each other by spinning, and each computes with one thread.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+
+# What one runs while thinking: style, types, and of long grids a few points.
+test: checked
+	$(PYTEST) --numprocesses auto --dist loadfile -m 'not long'
+
+# All of it.
+test-all: checked
+	$(PYTEST) --numprocesses auto --dist loadfile
+
+checked: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# The numeric part as other processors would round, with one thread and two, in a random order. Some settings alone:
+# make test-machines SETTINGS="default avx2"
+test-machines: .venv/.installed-dev
+	$(BIN)/python -m tools.machines $(SETTINGS)
 
 # The studio in Chromium, which comes from Debian's packages where it is not there yet.
 test-browser: .venv/.installed-browser
 	command -v chromium > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends chromium fonts-inter)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser
+	$(PYTEST) tests/browser
 
 # The picture in the README: make studio-picture RUN=bhc-demo/run
 studio-picture: .venv/.installed-browser

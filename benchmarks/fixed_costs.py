@@ -3,9 +3,9 @@
     python benchmarks/fixed_costs.py
 
 A ResNet-18 at 224 x 224 and at 64 x 64 and a MobileNetV2 at 224 x 224, random weights, ten classes, twenty examples,
-and a recipe of a single step in each of its stages. What is not a step is measured by what it takes in forward passes of
-the whole network over the twenty examples, timed before and after in the same process. What torch loads with the first
-optimiser of a process, a second or two, is loaded before.
+and a recipe of a single step in each of its stages. What is not a step is measured by what it takes in forward passes
+of the whole network over the twenty examples, timed before and after in the same process. What torch loads with the
+first optimiser of a process, a second or two, is loaded before.
 """
 
 import time

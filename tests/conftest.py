@@ -16,7 +16,7 @@ from tests import quick_model as kept
 # Everything here is small: two threads would mostly wait for each other (make test-machines tries both).
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
-VARIANTS = 6  # of a test with many parameters that the quick run keeps
+VARIANTS = 4  # of a test with many parameters that the quick run keeps
 NUMERIC = {"contexts", "emission", "formats", "graph", "hypernet", "models", "posterior", "tools", "training"}
 
 

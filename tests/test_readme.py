@@ -14,7 +14,7 @@ import bhc
 from bhc.cli import main
 from bhc.data import DataSet
 from bhc.training import Pretraining
-from tests.conftest import QUICK
+from tests.quick_model import RECIPE
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -37,7 +37,7 @@ def test_the_python_blocks_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bhc.data, "load", lambda name: digits)
     monkeypatch.setattr("bhc.training.pretraining.DEFAULT_PLAN", Pretraining(epochs=2))
-    monkeypatch.setattr("bhc.compressor.default_recipe", lambda network: QUICK)
+    monkeypatch.setattr("bhc.compressor.default_recipe", lambda network: RECIPE)
     names: dict[str, object] = {}
     assert len(blocks("python")) == 2
     for block in blocks("python"):

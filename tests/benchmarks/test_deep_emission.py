@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks/deep_emission.py"
 
 
+@pytest.mark.long
 def test_a_quick_run_times_every_way_and_is_no_result(tmp_path: Path) -> None:
     # In a process of its own: other tests here look at how much memory this one holds.
     subprocess.run([sys.executable, SCRIPT, "--quick", "--out", tmp_path / "found.json"], check=True)

@@ -133,6 +133,7 @@ def test_features_may_be_a_file_beside_the_contexts(
     assert second["report"]["architecture"][0] <= 3
 
 
+@pytest.mark.long
 def test_a_killed_command_goes_on_where_it_was(run: Path, tmp_path: Path) -> None:
     pairs = [[first, second] for first in range(10) for second in range(10) if first != second]
     file, out = write(tmp_path / "c.jsonl", *({"classes": sorted(pair)} for pair in pairs)), tmp_path / "out"

@@ -86,6 +86,7 @@ def test_without_its_token_nothing_is_given(server: Serving, tmp_path: Path) -> 
     assert "asks for a token" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_domain_is_told_by_its_samples(digits: DataSet, tmp_path: Path, domain_model: bhc.Compressor) -> None:
     domain_model.save(tmp_path / "run")
     samples = digits.train.restricted_to([1, 2]).images[:50]

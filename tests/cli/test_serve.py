@@ -25,6 +25,7 @@ def start(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.long
 def test_a_damaged_run_stops_the_start(run: Path) -> None:
     (model,) = run.glob("model-*.safetensors")
     model.write_bytes(model.read_bytes()[:1000])
@@ -36,6 +37,7 @@ def test_a_damaged_run_stops_the_start(run: Path) -> None:
     assert ended.stdout == ""
 
 
+@pytest.mark.long
 def test_a_description_that_is_none_stops_the_start(run: Path) -> None:
     (run / "run.json").write_text("{")
     ended = start(str(run), "--port", "0")

@@ -27,6 +27,7 @@ def short(*words: object) -> tuple[object, ...]:
     return (*words, "--steps", 4, "--consolidation-steps", 2, "--contexts", 2, "--examples", 8)
 
 
+@pytest.mark.long
 def test_a_speaker_who_was_left_out_is_emitted_from_a_folder_of_recordings(data: Path, tmp_path: Path) -> None:
     common = ("--model", "speech-cnn", "--data", "fsdd", "--data-dir", data, "--leave-out", "bob")
     run("pretrain", *common, "--epochs", 2, "--out", tmp_path / "weights.safetensors")

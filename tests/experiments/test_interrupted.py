@@ -20,6 +20,7 @@ from tests.experiments.toys import CONSOLIDATE, EXPERIMENTS
 pytestmark = pytest.mark.usefixtures("few_tries")
 
 
+@pytest.mark.long
 def test_a_study_killed_in_training_goes_on_from_its_checkpoint_to_the_same_result(
     place: Place, tmp_path: Path
 ) -> None:

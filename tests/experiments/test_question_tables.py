@@ -328,6 +328,7 @@ def test_what_was_not_run_names_its_configuration_on_every_page(tmp_path: Path) 
     assert "quotient at least 0.85 at each budget" in short(answers)
 
 
+@pytest.mark.long
 def test_every_page_and_picture_can_be_made_of_answers_of_several_seeds(tmp_path: Path) -> None:
     write_every_answer(tmp_path, seeds=2)
     answers = read(tmp_path)

@@ -14,6 +14,8 @@ from questions.features import masks_of
 from bhc.data import DataSet
 from tests.experiments.toys import EXPERIMENTS
 
+pytestmark = pytest.mark.long
+
 HEAD = 'model = "lenet-300-100"\ndata = "digits"\nseeds = [0]\n'
 STAGES = """
 [learn]

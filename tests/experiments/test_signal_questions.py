@@ -16,6 +16,8 @@ from bhc.data import UNKNOWN, DataSet
 from bhc.training import Pretraining, pretrain
 from tests.data.tiny_signals import publish
 
+pytestmark = pytest.mark.long
+
 SPEAKERS, LEFT_OUT = ("ann", "bob", "cleo"), ("ann", "cleo")
 STAGES = """
 [learn]

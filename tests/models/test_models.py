@@ -1,7 +1,5 @@
 """What all models have in common, by name."""
 
-import hashlib
-
 import pytest
 import torch
 from torch import fx, nn
@@ -74,13 +72,18 @@ def test_the_generator_decides_the_weights(name):
 
 @pytest.mark.parametrize(
     ("name", "start"),
-    [("lenet-300-100", "d724205150e6844b"), ("lenet-5-caffe", "bda53890a4078197")],
+    [
+        ("lenet-300-100", [[-0.03541, -0.02817], [-0.05391, 0.05093], [0.0292, -0.0195]]),
+        ("lenet-5-caffe", [[-0.19829, -0.15777], [-0.03979, -0.03848], [0.00205, -0.02829], [0.03593, -0.00057]]),
+    ],
 )
 def test_the_lenets_start_where_they_always_did(name, start):
-    """Results were measured from these weights."""
+    """Results were measured from these weights: the first two of each layer."""
     net = models.build(name, image_shape=(1, 28, 28), num_classes=10, generator=generator(3))
-    content = b"".join(tensor.numpy().tobytes() for tensor in net.state_dict().values())
-    assert hashlib.sha256(content).hexdigest().startswith(start)
+    weights = [tensor for key, tensor in net.state_dict().items() if key.endswith("weight")]
+    torch.testing.assert_close(
+        torch.stack([each.flatten()[:2] for each in weights]), torch.tensor(start), rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet-20"])

@@ -72,7 +72,7 @@ def test_the_pool_is_redrawn_at_the_end_of_its_lifetime():
         return {number for _ in range(40) for number in noise.normal((100,), LIKE).tolist()}
 
     assert len(numbers(0) & numbers(9)) > 500
-    assert not numbers(9) & numbers(10)
+    assert len(numbers(9) & numbers(10)) < 5  # of thousands of floats a few may be the same by chance
 
 
 def test_windows_at_the_end_of_the_pool_start_anew_inside_it():

@@ -50,6 +50,7 @@ def test_a_network_arrives_whole_and_classifies(
     assert report["error"] == small.report.error
 
 
+@pytest.mark.long
 def test_the_same_request_gives_the_same_bytes_from_every_worker(server: Serving, run: Path) -> None:
     with serving(run, "--cache", "0", "--workers", "2") as other:
         for form in ("bhc", "onnx", "c", "pt2"):
@@ -102,6 +103,7 @@ def test_errors_are_those_of_the_command_line(
         assert printed.stderr == f"error: {told['error']}\n{hint}"
 
 
+@pytest.mark.long
 def test_a_domain_from_samples(domain_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
     domain_model.save(tmp_path / "run")
     samples, file = digits.train.restricted_to([1, 2]).images[:50], io.BytesIO()
@@ -235,6 +237,7 @@ def test_a_form_is_no_json(server: Serving) -> None:
     assert "Content-Type: application/json" in answer.json()["hint"]
 
 
+@pytest.mark.long
 def test_a_slow_request_is_not_waited_for(server: Serving) -> None:
     """The head, a byte now and then: the connection is closed, and nothing else has waited for it."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as slow:

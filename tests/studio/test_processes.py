@@ -5,6 +5,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 import bhc
 from tests.studio.serving import PATIENCE, Serving, serving
 
@@ -26,6 +28,7 @@ def refuses(server: Serving) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_a_full_queue_says_when_to_come_again(run: Path) -> None:
     with serving(run, "--queue", "1") as server:
         worker = hold(server)
@@ -40,6 +43,7 @@ def test_a_full_queue_says_when_to_come_again(run: Path) -> None:
         assert server.post("/v1/networks", ASKED).status == 200
 
 
+@pytest.mark.long
 def test_a_request_that_takes_too_long_is_given_up(run: Path) -> None:
     with serving(run, "--time-limit", "1") as server:
         worker = hold(server)
@@ -60,6 +64,7 @@ def test_a_killed_worker_loses_nothing(run: Path) -> None:
         assert b"\nbhc_worker_restarts_total 1\n" in server.get("/metrics").content
 
 
+@pytest.mark.long
 def test_an_idle_worker_that_is_killed_is_replaced(run: Path) -> None:
     with serving(run) as server:
         (worker,) = server.workers()
@@ -68,6 +73,7 @@ def test_an_idle_worker_that_is_killed_is_replaced(run: Path) -> None:
         assert server.post("/v1/networks", ASKED).status == 200
 
 
+@pytest.mark.long
 def test_running_requests_are_answered_before_the_end(run: Path) -> None:
     with serving(run) as server:
         worker = hold(server)
@@ -81,6 +87,7 @@ def test_running_requests_are_answered_before_the_end(run: Path) -> None:
         assert not Path(f"/proc/{worker}").exists()
 
 
+@pytest.mark.long
 def test_workers_end_with_the_service_however_it_ends(run: Path) -> None:
     with serving(run, "--workers", "2") as server:
         workers = server.workers()
@@ -89,6 +96,7 @@ def test_workers_end_with_the_service_however_it_ends(run: Path) -> None:
         server.wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
+@pytest.mark.long
 def test_a_token_is_asked_for(run: Path, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("s3cret-words\n")
@@ -103,6 +111,7 @@ def test_a_token_is_asked_for(run: Path, tmp_path: Path) -> None:
         assert server.get("/").status == server.get("/healthz").status == 200
 
 
+@pytest.mark.long
 def test_a_fault_has_a_name_and_no_trace(quick_model: bhc.Compressor, tmp_path: Path) -> None:
     """A run that loads and then fails: its images are gone from under the labels that are left."""
     folder = tmp_path / "run"

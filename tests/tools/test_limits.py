@@ -8,12 +8,12 @@ from tools.limits.models import draw
 LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("first", [pytest.param(0), *(pytest.param(1000 * n, marks=LONG) for n in range(1, 5))])
+@pytest.mark.parametrize("first", [pytest.param(0), *(pytest.param(1000 * n, marks=LONG) for n in range(1, 9))])
 def test_no_limit_is_broken_and_every_figure_that_is_named_can_be_had(first: int) -> None:
-    tally = check(80, first, latency=first == 1000)
+    tally = check(40, first, latency=first == 1000)
     assert not tally.failures, tally.failures[0]
     assert tally.cases == tally.emitted + tally.refused
-    assert min(tally.emitted, tally.refused, tally.named) > 10
+    assert min(tally.emitted, tally.refused, tally.named) > 5
 
 
 def test_models_are_drawn_from_their_seed() -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from bhc.training import RunFolder, load_run
@@ -26,6 +27,7 @@ def run(out: Path, *more: str) -> None:
     subprocess.run(command(out, *more), env=ENVIRONMENT, check=True, capture_output=True, timeout=300)
 
 
+@pytest.mark.long
 def test_a_run_killed_with_kill_9_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     victim = subprocess.Popen(command(cut), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

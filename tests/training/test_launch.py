@@ -42,6 +42,7 @@ def broken_off(digits: DataSet, run: Path, **options: object) -> None:
     assert RunFolder(run).checkpoint.exists()
 
 
+@pytest.mark.long
 def test_two_processes_resume_to_the_same_bits_and_one_resumes_what_two_began(digits: DataSet, tmp_path: Path) -> None:
     whole = fit(digits, tmp_path / "whole", processes=TWO)
     broken_off(digits, tmp_path / "cut", processes=TWO)
@@ -57,6 +58,7 @@ def test_two_processes_resume_to_the_same_bits_and_one_resumes_what_two_began(di
         assert_same_bits(whole, alone)
 
 
+@pytest.mark.long
 def test_two_processes_resume_what_one_began(digits: DataSet, tmp_path: Path) -> None:
     broken_off(digits, tmp_path)
     with pytest.warns(ResumeWarning, match="on 1 processes and goes on with 2"):
@@ -84,6 +86,7 @@ bhc.fit(model, data, data, recipe=(bhc.Learn(steps=2),), processes=bhc.Processes
 """
 
 
+@pytest.mark.long
 def test_a_script_that_trains_whenever_it_is_imported_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(UNGUARDED)
     words = [sys.executable, str(tmp_path / "script.py")]
@@ -129,6 +132,7 @@ def alive(pid: int) -> bool:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 
 
+@pytest.mark.long
 @needs_proc
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_process_is_killed_all_end_and_the_run_goes_on_under_torchrun(tmp_path: Path, victim: int) -> None:
@@ -155,6 +159,7 @@ def test_when_one_process_is_killed_all_end_and_the_run_goes_on_under_torchrun(t
     assert load_run(tmp_path).training["steps"] == 210
 
 
+@pytest.mark.long
 @needs_proc
 def test_when_the_program_is_killed_its_processes_end_too(tmp_path: Path) -> None:
     program = start(tmp_path)
@@ -167,6 +172,7 @@ def test_when_the_program_is_killed_its_processes_end_too(tmp_path: Path) -> Non
     program.communicate()
 
 
+@pytest.mark.long
 def test_two_machines_train_one_model_and_the_first_writes_it(tmp_path: Path) -> None:
     """Two programs that meet at an address, as on two machines; each has one process."""
     place = {name: Processes(2).environments()[0][name] for name in ("MASTER_ADDR", "MASTER_PORT")}

@@ -275,6 +275,7 @@ class StopNarrowing(Silent):
             raise Stopped
 
 
+@pytest.mark.long
 def test_a_run_broken_off_while_narrowing_resumes_to_the_same_bits(
     digits: DataSet, pretrained: nn.Module, tmp_path: Path
 ) -> None:

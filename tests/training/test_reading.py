@@ -65,7 +65,14 @@ def test_contexts_are_read_better_and_better_and_the_decoder_is_dropped(digits: 
     assert model.model.training["recipe"][0]["context_weight"] == 0.3
 
 
-@pytest.mark.parametrize(("stop", "title"), [(50, "learning"), (50, "narrowing"), (20, "consolidating")])
+@pytest.mark.parametrize(
+    ("stop", "title"),
+    [
+        (20, "consolidating"),
+        pytest.param(50, "learning", marks=pytest.mark.long),
+        pytest.param(50, "narrowing", marks=pytest.mark.long),
+    ],
+)
 def test_a_broken_off_run_resumes_to_the_same_bits(digits: DataSet, tmp_path: Path, stop: int, title: str) -> None:
     recipe = (LEARN, NARROW, CONSOLIDATE)
     whole = fit(digits, *recipe, run=tmp_path / "whole", checkpoint_every=7)

@@ -92,6 +92,7 @@ def test_a_new_stage_has_gradients_of_its_own() -> None:
     assert position == Position(stage=1)
 
 
+@pytest.mark.long
 def test_a_run_that_cuts_resumes_to_the_same_bits(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

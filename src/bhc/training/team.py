@@ -3,6 +3,7 @@
 A ``Team`` of one needs nothing but torch. More run on Lightning Fabric, which is imported only then.
 """
 
+import atexit
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -140,6 +141,7 @@ def joined(device: torch.device) -> Iterator[Team]:
     fabric = _connect(device)
     try:
         yield FabricTeam(fabric)
+        atexit.register(_leave)
     except RuntimeError as error:
         if not _is_lost(error):
             raise
@@ -147,6 +149,12 @@ def joined(device: torch.device) -> Iterator[Team]:
             f"process {fabric.global_rank} of {fabric.world_size} lost contact with another, which has ended",
             hint="--resume goes on from the last checkpoint",
         ) from error
+
+
+def _leave() -> None:
+    """Close the connections. A process that ends with some open may be ended by their threads instead (SIGABRT)."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def require_fabric() -> None:

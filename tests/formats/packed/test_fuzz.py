@@ -32,7 +32,7 @@ def test_extremes_reach_both_sides_of_the_limits() -> None:
     assert 0 < read < len(make_extremes())
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_changed_files_are_refused_or_sound(seed: int) -> None:
     # A loaded machine may take its time; the limit here only catches what has no limit.
     tally = fuzz(500, seed, longest_ms=1000)
