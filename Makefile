@@ -51,6 +51,8 @@ RUNS ?= $(wildcard experiments/runs/lenet-*-bhc-cy-seed6)
 benchmarks: .venv/.installed-benchmarks bench
 	$(BIN)/python benchmarks/deep_emission.py
 	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/beside.py
+	$(BIN)/python benchmarks/fixed_costs.py
 ifeq ($(strip $(RUNS)),)
 	@echo "no trained runs: new_context, inference, packing and agreement are left out (make benchmarks RUNS=...)"
 else

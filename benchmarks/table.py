@@ -135,6 +135,17 @@ def inference(found: Results) -> Iterator[Row]:
         yield network, ", ".join(parts)
 
 
+def beside(found: Results) -> Iterator[Row]:
+    for name, row in found["rows"].items():
+        times = f"{row['alone_s']:.1f} s alone, {row['together_s']:.1f} s each of two"
+        yield "lenet-300-100", f"{name}: {row['ratio']:.2f} x ({times})"
+
+
+def fixed_costs(found: Results) -> Iterator[Row]:
+    for row in found["rows"]:
+        yield row["network"], f"{row['passes_beside_training']:.1f} passes over {found['examples']} examples"
+
+
 NEW_CONTEXT = "a new context: rivals' time over ours, median (least)"
 FIGURES = (
     Figure("new_context", NEW_CONTEXT, new_context),
@@ -148,6 +159,8 @@ FIGURES = (
     Figure("emission", "generating everything first over emission", emission),
     Figure("emission", "masks and kept weights of contexts one by one over those of 1,000 together", together),
     Figure("inference", "the original over emitted networks in onnxruntime, one thread, median (least)", inference),
+    Figure("beside", "each of two trainings at once over one alone", beside),
+    Figure("fixed_costs", "what fit takes beside its steps, in passes of the network", fixed_costs),
 )
 
 

@@ -76,13 +76,12 @@ def _refusal(search: Search) -> BhcError:
 
 def _single_relaxations(search: Search) -> Iterator[Figures]:
     """One figure each, that of a network which keeps all other limits: the lowest there is."""
-    limits = search.limits
     lowest: Figures = {}
     for trial in search.everything():
         broken = _first_two_broken(search, trial)
-        if len(broken) == 1 and _is_lower(search, trial, broken[0], lowest):
+        if len(broken) == 1 and _is_lower(trial, broken[0], lowest):
             lowest[broken[0]] = trial.figure(broken[0])
-    yield from ({name: _rounded(name, lowest[name])} for name in UNITS if name in lowest and name in limits.promised)
+    yield from ({name: _rounded(name, lowest[name])} for name in UNITS if name in lowest)
 
 
 def _first_two_broken(search: Search, trial: Trial) -> list[str]:
@@ -95,7 +94,7 @@ def _first_two_broken(search: Search, trial: Trial) -> list[str]:
     return broken
 
 
-def _is_lower(search: Search, trial: Trial, name: str, lowest: Figures) -> bool:
+def _is_lower(trial: Trial, name: str, lowest: Figures) -> bool:
     """Whether a figure is under the lowest so far; a quick look spares most networks from being finished for it."""
     if name not in lowest:
         return True
@@ -111,10 +110,8 @@ def _joint_relaxations(search: Search) -> Iterator[Figures]:
     for stock in search.stocks():
         trial = stock.trial(search.rounding.scales[-1])
         over = limits.broken_by({name: trial.figure(name) for name in limits.promised})
-        broken.append({name: _rounded(name, figure) for name, figure in over.items()})
-    return iter(
-        sorted(broken, key=lambda over: max((over[name] / limits.promised[name] for name in over), default=1.0))
-    )
+        broken += [{name: _rounded(name, figure) for name, figure in over.items()}] if over else []
+    return iter(sorted(broken, key=lambda over: max(over[name] / limits.promised[name] for name in over)))
 
 
 def _holds(search: Search, relaxed: Figures) -> bool:
