@@ -3,12 +3,15 @@
     python benchmarks/fixed_costs.py
 
 A ResNet-18 at 224 x 224 and at 64 x 64 and a MobileNetV2 at 224 x 224, random weights, ten classes, twenty examples,
-and a recipe of a single step in each of its stages. What is not a step is measured by what it takes in forward passes
-of the whole network over the twenty examples, timed before and after in the same process. What torch loads with the
-first optimiser of a process, a second or two, is loaded before.
+and recipes of a single step and of a step in each of three stages. What is not a step is measured by what it takes in
+forward passes of the whole network over the twenty examples, timed before and after in the same process. What torch
+loads with the first optimiser of a process, a second or two, is loaded before.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
 from statistics import median
 
 import torch
@@ -84,7 +87,19 @@ NETWORKS = {
 }
 
 
-def measure(name: str) -> Results:
+SMALL = {"steps": 1, "contexts": 4, "examples": 4}  # the steps are not what is measured
+LEARN = bhc.Learn(**SMALL)
+RECIPES = {
+    "one step": (LEARN,),
+    "a step of each stage": (
+        LEARN,
+        bhc.Narrow(**SMALL, final_ratio=2.0),
+        bhc.Consolidate(**SMALL, ratios=(1.0, 2.0)),
+    ),
+}
+
+
+def measure(name: str, what: str) -> Results:
     make, size = NETWORKS[name]
     torch.manual_seed(0)
     torch.optim.SGD([nn.Parameter(torch.zeros(1))]).zero_grad()
@@ -92,20 +107,14 @@ def measure(name: str) -> Results:
     images = torch.randint(0, 256, (EXAMPLES, 3, size, size), dtype=torch.uint8)
     labels = torch.arange(EXAMPLES) % CLASSES
     model = bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=images[:1])
-    small = {"steps": 1, "contexts": 4, "examples": 4}  # the steps are not what is measured
-    recipe = (
-        bhc.Learn(**small),
-        bhc.Narrow(**small, final_ratio=2.0),
-        bhc.Consolidate(**small, ratios=(1.0, 2.0)),
-    )
     before = _passes(net, images)
-    stepping = _time_steps()
-    began = time.perf_counter()
-    bhc.fit(model, (images, labels), (images, labels), recipe=recipe, progress=Silent())
-    seconds = time.perf_counter() - began
+    with _time_steps() as stepping:
+        began = time.perf_counter()
+        bhc.fit(model, (images, labels), (images, labels), recipe=RECIPES[what], progress=Silent())
+        seconds = time.perf_counter() - began
     a_pass, steps = median([*before, *_passes(net, images)]), sum(stepping)
     return {
-        "network": name,
+        "network": f"{name}, {what}",
         "pass_s": a_pass,
         "fit_s": seconds,
         "steps_s": steps,
@@ -123,8 +132,9 @@ def _passes(net: nn.Module, images: Tensor) -> list[float]:
     return times
 
 
-def _time_steps() -> list[float]:
-    """Seconds of every training step from here on."""
+@contextmanager
+def _time_steps() -> Iterator[list[float]]:
+    """Seconds of every training step while inside."""
     times: list[float] = []
     call = TrainingStep.__call__
 
@@ -136,17 +146,20 @@ def _time_steps() -> list[float]:
             times.append(time.perf_counter() - began)
 
     TrainingStep.__call__ = timed  # type: ignore[method-assign]
-    return times
+    try:
+        yield times
+    finally:
+        TrainingStep.__call__ = call  # type: ignore[method-assign]
 
 
 def main() -> None:
     arguments = options(__file__, __doc__).parse_args()
     rows = []
-    for name in list(NETWORKS)[-1:] if arguments.quick else NETWORKS:
-        rows.append(row := measure(name))
+    for name, what in product(list(NETWORKS)[-1:] if arguments.quick else NETWORKS, RECIPES):
+        rows.append(row := measure(name, what))
         print(
-            f"{name}: a pass {row['pass_s']:.2f} s, fit {row['fit_s']:.1f} s of which steps {row['steps_s']:.1f};"
-            f" beside training {row['passes_beside_training']:.1f} passes",
+            f"{row['network']}: a pass {row['pass_s']:.2f} s, fit {row['fit_s']:.1f} s, its steps {row['steps_s']:.1f};"
+            f" beside them {row['passes_beside_training']:.1f} passes",
             flush=True,
         )
     write(arguments, {"examples": EXAMPLES, "rows": rows})
