@@ -21,7 +21,7 @@ import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.training import Silent
-from tests.conftest import QUICK
+from tests.quick_model import RECIPE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_SECONDS, SHUTDOWN_SECONDS = 60, 20
@@ -53,7 +53,7 @@ def trained(digits: DataSet, net: torch.nn.Module, space: ContextSpace, run: Pat
         rest.train,
         digits.validation,
         calibration_set=calibration,
-        recipe=QUICK,
+        recipe=RECIPE,
         run=run,
         progress=Silent(),
     )
