@@ -207,6 +207,22 @@ def test_a_limit_that_fails_beside_others_is_named_with_them_in_force(quick_mode
     assert len(small.to_bytes()) <= reachable(caught)
 
 
+@pytest.mark.parametrize(
+    "limits", [{"max_bytes": 400}, {"max_bytes": 900, "max_error": 40.0}, {"max_bytes": 30}], ids=str
+)
+def test_the_door_holds_whatever_the_search_believes(
+    quick_model: bhc.Compressor, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that takes every network to fit: what is over a limit is still not handed out."""
+    monkeypatch.setattr(Trial, "has_at_most", lambda self, size: True)
+    try:
+        small = quick_model.compress(classes=PAIR, **limits)
+    except BhcError:
+        assert limits["max_bytes"] == 30
+    else:
+        assert len(small.to_bytes()) <= limits["max_bytes"]
+
+
 def test_contradictory_limits_are_refused(quick_model: bhc.Compressor) -> None:
     with pytest.raises(BhcError, match="at most 7 FLOPs"):
         quick_model.compress(classes=PAIR, max_flops=7, max_bytes=10_000)
