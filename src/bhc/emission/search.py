@@ -47,7 +47,7 @@ class Search:
         return Search(self.workshop, limits, self.precision)
 
     def proposals(self) -> Iterator[Trial]:
-        """Networks to hand out, the preferred first. What is asked for after one is that another was refused."""
+        """Networks to hand out, the preferred first; who asks for another has refused the one before."""
         if self.limits.confidence is not None:
             proved = self._proved()
             if proved is not None:
