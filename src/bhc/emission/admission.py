@@ -45,6 +45,7 @@ def _first_admitted(search: Search) -> Trial | None:
 def _final_figures(trial: Trial, limits: Limits) -> Figures:
     """What is limited, of the network as it is about to be handed out."""
     assert (trial.guarantee is None) == (limits.confidence is None)
+    trial.forget()
     if limits.max_latency_ms is not None:
         trial.stock.measure_latency()
     return {name: trial.figure(name) for name in limits.promised}

@@ -236,6 +236,12 @@ class Trial:
         """Counted on the network itself."""
         return sum(layer.num_flops for layer in self.network.layers)
 
+    def forget(self) -> None:
+        """Have every number found again, on this very network, which may not be the one it was found on first."""
+        known = self.stock.workshop.remembered
+        for key in [key for key in known if key[1:] == self.name]:
+            del known[key]
+
     def figure(self, name: str) -> float:
         """What the limit of that name is about, found on the real thing; infinite where nothing is known."""
         match name:
