@@ -248,11 +248,12 @@ class _Watch:
             time.sleep(LOOK_EVERY)
 
     def _raise_if_failed(self) -> None:
-        """A process that was killed is the cause; others can only have lost contact."""
-        for rank, process in zip(self.ranks, self.context.processes, strict=True):
-            if process.exitcode is not None and process.exitcode < 0:
-                how = signal.Signals(-process.exitcode).name
-                raise BhcError(f"process {rank} of {self.size} was killed ({how}); the others were ended", hint=GO_ON)
+        """A process that was killed is the cause; others can only have lost contact, of which some abort."""
+        ends = zip(self.ranks, self.context.processes, strict=True)
+        killed = [(rank, -process.exitcode) for rank, process in ends if process.exitcode and process.exitcode < 0]
+        for rank, number in sorted(killed, key=lambda end: end[1] == signal.SIGABRT):
+            how = signal.Signals(number).name
+            raise BhcError(f"process {rank} of {self.size} was killed ({how}); the others were ended", hint=GO_ON)
         if self.errors:
             raise self.errors[0]
         if self.tracebacks:
