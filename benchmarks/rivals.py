@@ -21,7 +21,7 @@ from bhc.data import DataSet, Split
 from bhc.emission.plan import Cutter
 from bhc.emission.slim import assemble
 from bhc.emission.weights import Slimmer
-from bhc.graph import LAYERS, Select
+from bhc.layers import Select, is_weighted
 from bhc.models.initial import initialise_
 from bhc.training.evaluation import threshold_for
 from bhc.training.recipes import ratios_around
@@ -197,7 +197,7 @@ def _bayesian_attempt(
 
 def weights_of(net: nn.Module) -> int:
     """Biases are not counted, as in a pruning ratio."""
-    return sum(module.weight.numel() for module in net.modules() if isinstance(module, LAYERS))
+    return sum(module.weight.numel() for module in net.modules() if is_weighted(module))
 
 
 def _finished(net: nn.Module, task: Task, effort: Effort, clock: Clock, *, rate: float, taken: int) -> Attempt:
@@ -239,7 +239,7 @@ class _TaylorCutter:
 
     def __init__(self, pruning: Any, net: nn.Sequential, images: Tensor) -> None:
         self.pruning, self.net = pruning, net
-        self.layers = [module for module in net.modules() if isinstance(module, LAYERS)]
+        self.layers = [module for module in net.modules() if is_weighted(module)]
         self.select = next((module for module in net.modules() if isinstance(module, Select)), None)
         self.importance = pruning.importance.TaylorImportance()
         self.graph = pruning.DependencyGraph().build_dependency(net, example_inputs=images)
@@ -289,7 +289,7 @@ class _TaylorCutter:
 def _restricted(original: nn.Sequential, task: Task) -> nn.Sequential:
     """The pretrained network with the outputs of the context's classes, and a choice of pixels that can be cut."""
     steps = dict(copy.deepcopy(original).named_children())
-    names = [name for name, module in steps.items() if isinstance(module, LAYERS)]
+    names = [name for name, module in steps.items() if is_weighted(module)]
     first, last = steps[names[0]], steps[names[-1]]
     chosen = list(task.classes)
     last.weight, last.bias = nn.Parameter(last.weight[chosen]), nn.Parameter(last.bias[chosen])

@@ -14,7 +14,7 @@ import bhc
 PACKAGE = Path(bhc.__file__).parent
 ROOT = ""  # ``bhc/__init__.py``, the public API
 
-_BEFORE_HYPERNET = {"errors", "contexts", "graph", "posterior"}
+_BEFORE_HYPERNET = {"errors", "layers", "contexts", "graph", "posterior"}
 _BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "data", "models", "tensors", "files"}
 _BEFORE_EMISSION = {*_BEFORE_TRAINING, "training", "formats"}
 _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
@@ -24,13 +24,14 @@ MAY_IMPORT = {
     "files": {"errors"},
     "tensors": {"errors", "files"},
     "data": {"errors", "files"},
-    "models": {"errors"},
-    "contexts": {"errors", "models"},
-    "graph": {"errors", "models"},
-    "posterior": {"errors", "graph"},
+    "layers": {"errors"},
+    "models": {"errors", "layers"},
+    "contexts": {"errors", "layers"},
+    "graph": {"errors", "layers"},
+    "posterior": {"errors", "layers", "graph"},
     "hypernet": _BEFORE_HYPERNET,
     "training": _BEFORE_TRAINING,
-    "formats": {"errors", "files", "tensors", "graph"},
+    "formats": {"errors", "files", "tensors", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
     "compressor": _BEFORE_EMISSION | {"emission"},
     "results": _BEFORE_EMISSION | {"emission"},

@@ -1,6 +1,6 @@
 """The public names, which ``import bhc`` hands on."""
 
-from bhc import data, models, training
+from bhc import data, layers, models, training
 from bhc.compressor import Compressor, fit, load, wrap
 from bhc.contexts import (
     BinaryBudget,
@@ -19,6 +19,7 @@ from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
 from bhc.formats import WeightForm
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
+from bhc.layers import LayerKind, register_layer
 from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Initial",
     "InputDomains",
     "Joint",
+    "LayerKind",
     "Learn",
     "ListedSubsets",
     "LowRank",
@@ -50,9 +52,11 @@ __all__ = [
     "WeightForm",
     "data",
     "fit",
+    "layers",
     "load",
     "models",
     "read",
+    "register_layer",
     "training",
     "two_stage_budget",
     "wrap",

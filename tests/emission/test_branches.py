@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, slim_model
-from bhc.graph import LAYERS
+from bhc.graph import count
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
 
 from .networks import NETWORKS, Random, build, used
@@ -79,8 +79,7 @@ def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) ->
         slim = slim_model(model.network, plan)
         assert_equal(slim(x), masked(model.network, x, threshold))
         assert_equal(slim.plain()(x), slim(x))
-        weights = [module.weight.numel() for module in slim.modules() if isinstance(module, LAYERS)]
-        assert sum(weights) == plan.num_weights
+        assert count(slim, model.network.input_shape).weights == plan.num_weights
         assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in plan.layers)
         sizes.append(plan.num_weights)
     assert sizes == sorted(sizes)
@@ -157,6 +156,6 @@ def test_a_layer_that_is_kept_stays_whole(kept: str) -> None:
         cut = next(layer for layer in plan.layers if layer.layer.name == kept)
         whole = cut.layer.num_outputs if kept != "end" else len(CLASSES)
         assert len(cut.kept_outputs) == whole
-        if cut.layer.is_convolution:
+        if cut.layer.has_kernel:
             assert len(cut.kept_inputs) == cut.layer.num_inputs
         assert_equal(slim_model(model.network, plan)(x), masked(model.network, x, threshold))

@@ -12,8 +12,7 @@ from bhc.contexts import ContextBatch, ListedFeatures
 from bhc.data import DataSet
 from bhc.emission import read
 from bhc.formats import open_session
-from bhc.graph import LAYERS
-from bhc.models.normalise import Normalise
+from bhc.layers import Normalise, is_weighted
 from bhc.posterior import FreshNoise
 from bhc.training import Silent
 
@@ -126,7 +125,7 @@ def test_the_first_layers_have_no_missing_inputs(name: str) -> None:
     assert readers
     for reader in readers:
         layer = by_name[reader]
-        assert isinstance(layer, LAYERS)
+        assert is_weighted(layer)
         size = 1 if features == shape or isinstance(layer, nn.Conv2d) else 4  # values of a channel
         assert layer.weight.shape[1] == size * len(there)
 

@@ -8,7 +8,8 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission.judge import CHUNK, HARD_IMAGES, Judge, logits_of
-from bhc.graph import Graph, Select
+from bhc.graph import Graph
+from bhc.layers import Select
 from bhc.models import Normalise
 from bhc.training import TrainedModel
 

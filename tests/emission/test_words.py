@@ -11,8 +11,8 @@ from bhc.contexts import ContextBatch, ContextSpace, WordsOfTexts
 from bhc.data import PADDING, UNKNOWN, Split, Vocabulary
 from bhc.emission import make_plan, slim_model
 from bhc.formats import open_deployed
-from bhc.graph import Embed
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.layers import Embed
 from bhc.training import Silent
 
 WORDS, LENGTH, CLASSES = 40, 9, 4

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork
-from bhc.graph import LAYERS, Graph, Select, Shape
+from bhc.graph import Graph
+from bhc.layers import Select, Shape, is_weighted
 from bhc.models import LogMel, Normalise
 
 from .graphs import GRAPHS, TEXT, WORDS
@@ -190,7 +191,7 @@ def floats(name: str) -> QuantisedNetwork:
 def quantised(name: str, *, step: float = 0.02) -> QuantisedNetwork:
     """The network with its weights and biases rounded."""
     graph, shape = graph_of(name)
-    layers = {key: module for key, module in graph.named_children() if isinstance(module, LAYERS)}
+    layers = {key: module for key, module in graph.named_children() if is_weighted(module)}
     return QuantisedNetwork.build(
         graph,
         weights={key: Codes.of(module.weight, step) for key, module in layers.items()},

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from bhc.graph import (
-    INPUT,
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import (
     Add,
     Affine,
     ChannelNorm,
@@ -12,7 +12,6 @@ from bhc.graph import (
     Embed,
     FlattenPlaces,
     GlobalMean,
-    Graph,
     Multiply,
     PadChannels,
     Place,
@@ -20,7 +19,6 @@ from bhc.graph import (
     SelfAttention,
     Shape,
     Shift,
-    Step,
     Subsample,
 )
 from bhc.models import Normalise

@@ -15,7 +15,8 @@ from torch import nn
 
 from bhc.formats import QuantisedNetwork, torch_bytes
 from bhc.formats.exported_program import load_program
-from bhc.graph import Add, Graph
+from bhc.graph import Graph
+from bhc.layers import Add
 
 from .chains import GRAPHS, TORCH_REMARKS, assert_alike, inputs, named, quantised
 from .graphs import wired

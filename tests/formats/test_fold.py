@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from bhc.formats.fold import fold_normalisation
-from bhc.graph import INPUT, Graph, Select
+from bhc.graph import INPUT, Graph
+from bhc.layers import Select
 from bhc.models import Normalise
 
 from .chains import GRAPHS, NETWORKS, TORCH_REMARKS, assert_alike, floats, inputs, quantised

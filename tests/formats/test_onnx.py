@@ -8,7 +8,7 @@ import torch
 
 from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, WeightForm, onnx_bytes, open_session
-from bhc.graph import KINDS
+from bhc.layers import kinds
 
 from .chains import NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, quantised
 
@@ -26,7 +26,9 @@ def initialisers(content: bytes) -> dict[str, np.ndarray]:
 
 
 def test_the_networks_have_every_kind_of_step() -> None:
-    assert {type(step.module) for graph, _ in NETWORKS.values() for step in graph.steps} == set(KINDS)
+    assert {type(step.module) for graph, _ in NETWORKS.values() for step in graph.steps} == {
+        kind.module for kind in kinds()
+    }
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bhc.graph import INPUT, Add, Affine, Graph, Step, trace
+from bhc.graph import INPUT, Graph, Step, trace
 from bhc.graph.batch_norm import fold_batch_norms
+from bhc.layers import Add, Affine
 
 LAYERS = {
     "linear": (nn.Linear(4, 6), nn.BatchNorm1d, (4,)),

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.errors import BhcError
-from bhc.graph import Embed, describe, find_features, find_layers, find_units, rebuild, trace
+from bhc.graph import describe, find_features, find_layers, find_units, rebuild, trace
+from bhc.layers import Embed
 
 WORDS, WIDTH, LENGTH = 12, 5, 7
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from bhc.graph import INPUT, Add, Concat, Graph, Multiply, Step, bare_copy
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import Add, Concat, Multiply, bare_copy
 
 
 def numbers(*shape: int) -> Tensor:

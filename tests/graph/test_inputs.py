@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from bhc.errors import BhcError
 from bhc.graph import find_features, find_layers, find_units, trace
-from bhc.models.normalise import Normalise
+from bhc.layers import Normalise
 
 from .nets import net_of
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.graph import INPUT, Add, Graph, Layer, Step, find_layers, find_units
+from bhc.graph import INPUT, Graph, Layer, Step, find_layers, find_units
+from bhc.layers import Add
 from bhc.models import lenet_5_caffe, lenet_300_100
 
 MNIST = (1, 28, 28)
@@ -34,7 +35,7 @@ def test_lenet_300_100() -> None:
     assert [positions(layer) for layer in layers] == [784, 1, 1]
     assert [layer.output_area for layer in layers] == [1, 1, 1]
     assert [layer.width for layer in layers] == [784, 300, 100]
-    assert not any(layer.is_convolution for layer in layers)
+    assert not any(layer.has_kernel for layer in layers)
     assert sum(layer.num_weights for layer in layers) == 266_200
 
 
@@ -42,7 +43,7 @@ def test_lenet_5_caffe() -> None:
     layers = layers_of(lenet_5_caffe())
     assert [layer.name for layer in layers] == ["conv1", "conv2", "fc1", "fc2"]
     assert [layer.weight_shape for layer in layers] == [(20, 1, 5, 5), (50, 20, 5, 5), (500, 800), (10, 500)]
-    assert [layer.is_convolution for layer in layers] == [True, True, False, False]
+    assert [layer.has_kernel for layer in layers] == [True, True, False, False]
     assert [positions(layer) for layer in layers] == [1, 1, 16, 1]
     assert [layer.output_area for layer in layers] == [24 * 24, 8 * 8, 1, 1]
     assert [layer.kernel_area for layer in layers] == [25, 25, 1, 1]

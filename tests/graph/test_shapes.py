@@ -5,24 +5,21 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import (
-    INPUT,
+from bhc.graph import INPUT, Graph, Step, passages
+from bhc.graph import output_shape as of_two
+from bhc.layers import (
     Add,
     Affine,
     Concat,
     GlobalMean,
-    Graph,
     Multiply,
+    Normalise,
     PadChannels,
     Select,
-    Step,
     Subsample,
     conv_padding,
-    output_shape,
     pair,
-    passages,
 )
-from bhc.models.normalise import Normalise
 
 ELEMENTWISE = [
     nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU(), nn.SELU(), nn.GELU(), nn.SiLU(), nn.Tanh(), Normalise(0.0, 1.0),
@@ -33,6 +30,11 @@ WINDOWS = [
     for kernel, stride, padding, dilation in product((1, 2, 3, (3, 2)), (1, 2, (1, 3)), (0, 1, (2, 0)), (1, 2, (1, 3)))
 ]
 SHAPES = [(2, 5, 7), (2, 1, 1), (2, 4, 9)]
+
+
+def output_shape(module: nn.Module, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Of one example."""
+    return of_two(module, *((2, *shape) for shape in shapes))[1:]
 
 
 def runs(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -97,7 +99,7 @@ def test_flatten_linear_and_select() -> None:
     ("module", "shape"),
     [
         (nn.Linear(5, 3), (4,)),
-        (nn.Linear(5, 3), (2, 5)),
+        (nn.Linear(5, 3), (5, 2)),
         (nn.Conv2d(2, 3, 1), (3, 4, 4)),
         (nn.Conv2d(2, 3, 1), (32,)),
         (nn.MaxPool2d(2), (4, 4)),
@@ -163,7 +165,7 @@ def test_a_chain_is_followed_from_step_to_step() -> None:
     graph = Graph.chain(net.named_children())
     steps = list(passages(graph, (1, 12, 12)))
     assert [passage.name for passage in steps] == ["0", "1", "2", "3", "4"]
-    assert [passage.leaving for passage in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
+    assert [passage.leaving[1:] for passage in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
     assert [passage.arriving for passage in steps][1:] == [(passage.leaving,) for passage in steps][:-1]
     with pytest.raises(ValueError, match="does not take"):
         list(passages(graph, (1, 13, 14)))
@@ -180,9 +182,9 @@ def test_a_graph_is_followed_along_its_branches() -> None:
         ]
     )
     shapes = {passage.name: (passage.arriving, passage.leaving) for passage in passages(graph, (1, 5, 8))}
-    assert shapes["wide"] == (((1, 3, 4),), (4, 3, 4))
-    assert shapes["sum"] == (((4, 3, 4), (4, 3, 4)), (4, 3, 4))
-    assert shapes["beside"][1] == (5, 3, 4)
+    assert shapes["wide"] == (((2, 1, 3, 4),), (2, 4, 3, 4))
+    assert shapes["sum"] == (((2, 4, 3, 4), (2, 4, 3, 4)), (2, 4, 3, 4))
+    assert shapes["beside"][1] == (2, 5, 3, 4)
 
 
 WINDOWS_ELSEWHERE = [

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bhc.graph import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Select, Subsample
+from bhc.layers import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Select, Subsample
 
 PLACES = [(), (5,), (5, 4), (3, 5, 4)]
 

@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.graph import ChannelNorm, FlattenPlaces, SelfAttention, Shift, find_units, trace
-from bhc.graph.tokens import as_convolution
+from bhc.graph import find_units, trace
+from bhc.graph.translate import as_convolution
+from bhc.layers import ChannelNorm, FlattenPlaces, SelfAttention, Shift
 
 from ..emission.networks import Transformer
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from bhc.errors import BhcError
-from bhc.graph import INPUT, Add, Affine, Graph, Multiply, trace
+from bhc.graph import INPUT, Graph, trace
+from bhc.layers import Add, Affine, Multiply
 from bhc.models import lenet_5_caffe, lenet_300_100
 
 SEED = 0

@@ -9,22 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import (
-    CONVOLUTIONS,
-    INPUT,
-    Add,
-    Affine,
-    Concat,
-    GlobalMean,
-    Graph,
-    Multiply,
-    PadChannels,
-    Step,
-    Subsample,
-    Units,
-    find_units,
-    trace,
-)
+from bhc.graph import INPUT, Graph, Step, Units, find_units, trace
+from bhc.layers import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Subsample
 
 
 def conv(inputs: int, outputs: int, **options: int) -> nn.Module:
@@ -254,7 +240,7 @@ def our_groups(net: nn.Module, example: Tensor) -> set[frozenset[Channel]]:
             continue
         for place, unit in enumerate(units.carried[step.name]):
             groups[unit].add((step.name, True, place))
-        if isinstance(step.module, CONVOLUTIONS) and step.module.groups > 1:
+        if getattr(step.module, "groups", 1) > 1:
             continue  # its inputs are its outputs
         for place, unit in enumerate(units.carried[step.reads[0]]):
             groups[unit].add((step.name, False, place))

@@ -67,7 +67,7 @@ class TestEveryGenerator:
         model = conditional(spec, network)
         for layer, belief in zip(model.layers, posterior(model, pairs(3)), strict=True):
             weights = 3 if isinstance(spec, Full) else 1
-            mean, in_scales = belief.mean, 1 if layer.is_convolution else layer.num_inputs
+            mean, in_scales = belief.mean, 1 if layer.has_kernel else layer.num_inputs
             assert mean.weight.base.shape == (weights, *layer.weight_shape)
             assert belief.weight_logvar.shape == (weights, *layer.weight_shape)
             assert mean.weight.dense().shape[0] in (weights, 3)

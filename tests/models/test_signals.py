@@ -6,7 +6,8 @@ from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
-from bhc.graph import Embed, find_layers, find_units, trace
+from bhc.graph import find_layers, find_units, trace
+from bhc.layers import Embed
 
 SHAPES = {"speech-cnn": (1, 6_400), "text-cnn": (40,)}
 

@@ -11,7 +11,7 @@ def dropouts(finder, *, contexts=1, value=QUIET):
     """The rates of two-group scales, all equal."""
     return [
         LayerDropout(
-            torch.full((contexts, 1 if layer.is_convolution else layer.num_inputs), value),
+            torch.full((contexts, 1 if layer.has_kernel else layer.num_inputs), value),
             torch.full((contexts, layer.num_outputs), value),
         )
         for layer in finder.layers

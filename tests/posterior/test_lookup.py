@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.graph import Embed
+from bhc.layers import Embed
 from bhc.posterior import FreshNoise, LayerMask, LogNormalScales, NormalScales
 from bhc.posterior.lookup import Lookup
 from bhc.posterior.operators import Convolution, apply_mean

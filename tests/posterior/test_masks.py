@@ -23,7 +23,7 @@ def slow_masks(layers, rates, threshold, outputs):
         positions, alive = [], []
         for unit in range(units):
             readers = [True] * positions_of(layer)
-            if not layer.is_convolution:
+            if not layer.has_kernel:
                 own = rates[index].in_log_dropout[unit * positions_of(layer) : (unit + 1) * positions_of(layer)]
                 readers = [rate < threshold for rate in own.tolist()]
             written = index == 0 or rates[index - 1].out_log_dropout[unit].item() < threshold
@@ -236,7 +236,7 @@ def slow_weight_masks(layers, kept):
         positions, alive = [], []
         for unit in range(units):
             places = range(unit * positions_of(layer), (unit + 1) * positions_of(layer))
-            images = index == 0 and layer.is_convolution  # all of their channels arrive
+            images = index == 0 and layer.has_kernel  # all of their channels arrive
             readers = [
                 images or any(kept[index][out, place].any() for out in range(layer.num_outputs)) for place in places
             ]

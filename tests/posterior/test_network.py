@@ -3,7 +3,8 @@ import copy
 import torch
 from torch import nn
 
-from bhc.graph import INPUT, Add, Concat, GlobalMean, Graph, Step
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import Add, Concat, GlobalMean
 from bhc.posterior import (
     BayesianGraph,
     FreshNoise,
@@ -22,7 +23,7 @@ def unscaled_means(layers, contexts):
         LayerMean(
             WeightMean(layer.module.weight[None]),
             layer.module.bias[None],
-            torch.ones(contexts, 1 if layer.is_convolution else layer.num_inputs),
+            torch.ones(contexts, 1 if layer.has_kernel else layer.num_inputs),
             torch.ones(contexts, layer.num_outputs),
         )
         for layer in layers

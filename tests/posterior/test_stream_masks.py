@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import INPUT, Add, Concat, GlobalMean, Graph, Multiply, PadChannels, Step
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
 from bhc.posterior import LayerDropout
 
 from .rates import NOISY, QUIET, all_classes, at, dropouts, mask, random_dropouts, random_weight_rates
@@ -41,7 +42,7 @@ def links(finder, rates, unit):
         ]
         for place, read in enumerate(layer.reads.tolist()):
             if read == unit:
-                readers.append(-torch.inf if layer.is_convolution else own.in_log_dropout[place].item())
+                readers.append(-torch.inf if layer.has_kernel else own.in_log_dropout[place].item())
     return writers, readers
 
 
@@ -100,7 +101,7 @@ def test_units_of_a_branching_network_follow_the_rules_one_at_a_time(threshold, 
         assert torch.equal(given, expected)
         for layer, belief, mask_ in zip(finder.layers, own, fates.layers, strict=True):
             arriving = expected[layer.reads]
-            read = arriving if layer.is_convolution else arriving & (belief.in_log_dropout < threshold)
+            read = arriving if layer.has_kernel else arriving & (belief.in_log_dropout < threshold)
             writes = expected[layer.writes] & (musts[layer.name] | (belief.out_log_dropout < threshold))
             assert not writes.any() or torch.equal(mask_.keep_out[context], writes)
             assert mask_.rescued[context].item() == (not read.any())

@@ -12,7 +12,7 @@ import bhc
 from bhc.data import Split
 from bhc.data.dataset import DataSet
 from bhc.errors import BhcError
-from bhc.models.normalise import Normalise
+from bhc.layers import Normalise
 from bhc.tensors import write_tensors
 from bhc.training import FreezeOffsets, Job, Options, Stage
 from bhc.training.launch import Processes

@@ -238,7 +238,7 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
         expected = network.masked(images, batch, threshold=threshold)
     layouts = set()
     for layer in network.layers:
-        if layer.is_convolution:
+        if layer.has_kernel:
             layer.module.register_forward_hook(lambda _, __, out: layouts.add(out.stride(1) == 1))
     network.to("cuda")
     with torch.no_grad(), network.computing_in(precision):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bhc
-from bhc.models.normalise import Normalise
+from bhc.layers import Normalise
 from bhc.training import Silent
 
 SHAPE = (1, 4, 4)

@@ -18,7 +18,8 @@ from bhc.emission.compressed import Compressed, from_file
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork
 from bhc.formats.file import NetworkFile, parse_network
-from bhc.graph import INPUT, LAYERS, Graph, Passage, passages, sizes
+from bhc.graph import INPUT, Graph, Passage, passages
+from bhc.layers import is_weighted, sizes
 
 LONGEST_MS, LARGEST_BYTES = 400.0, 100 << 20
 WATCHED, BATCH = 10, 200  # of every tenth file Python's and numpy's memory is watched too, so many files together
@@ -168,10 +169,10 @@ def check_sound(compressed: Compressed, *, largest: int = SMALL) -> None:
 def _operations(passage: Passage) -> int:
     """About how many a step takes for one input."""
     module, window = passage.module, 1
-    if isinstance(module, LAYERS):
+    if is_weighted(module):
         window = module.weight[0].numel()
     elif hasattr(module, "kernel_size"):
-        window = math.prod(sizes(module.kernel_size, len(passage.leaving) - 1))
+        window = math.prod(sizes(module.kernel_size, len(passage.leaving) - 2))
     return sum(map(math.prod, passage.arriving)) + math.prod(passage.leaving) * window
 
 

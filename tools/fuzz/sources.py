@@ -14,21 +14,8 @@ from bhc.formats.packed.coder import encode
 from bhc.formats.packed.layout import to_varint
 from bhc.formats.packed.priors import Counted
 from bhc.formats.packed.write import abbreviate
-from bhc.graph import (
-    INPUT,
-    Add,
-    Affine,
-    Concat,
-    GlobalMean,
-    Graph,
-    Multiply,
-    PadChannels,
-    Select,
-    Step,
-    Subsample,
-    describe,
-)
-from bhc.models.normalise import Normalise
+from bhc.graph import INPUT, Graph, Step, describe
+from bhc.layers import Add, Affine, Concat, GlobalMean, Multiply, Normalise, PadChannels, Select, Subsample
 from bhc.tensors import tensors_to_bytes
 
 CARD = {

@@ -116,7 +116,7 @@ def choose_held_out(num_classes: int) -> tuple[Subset, ...]:
 
 def _emit(model: Compressor, subset: Subset, ratio: int, dataset: DataSet, out: Path) -> Outcome:
     # Every layer is linear and uses a weight once, so so many times fewer FLOPs are as many times fewer weights.
-    flops = sum(layer.num_flops for layer in model.network.layers) // ratio
+    flops = model.network.counts.flops // ratio
     small = model.compress(classes=subset, max_flops=flops)
     pruned = model.compress(classes=subset, threshold=small.report.threshold, precision=Float32())
     path = out / "networks" / f"{_name(subset, ratio)}.bhc"

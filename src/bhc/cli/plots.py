@@ -17,8 +17,8 @@ from bhc.contexts import Context, ContextBatch
 from bhc.emission import Compressed, Report, make_plan
 from bhc.files import write_bytes
 from bhc.formats import Part, StoredLayer
-from bhc.graph import Select
 from bhc.hypernet import ConditionalNetwork
+from bhc.layers import Select
 
 BEFORE, AFTER, KEPT, CUT, LINE = "#9aa5b1", "#1f6feb", "#1f6feb", "#e4e8ec", "#c2410c"
 STYLE: Any = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError
-from bhc.models.log_mel import LogMel
+from bhc.layers import LogMel
 
 FULL_SCALE = 32_768.0
 SPREAD = 10.0  # logarithms of energies lie this far apart

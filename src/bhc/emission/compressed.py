@@ -27,7 +27,7 @@ from bhc.formats import (
     read_network,
     torch_bytes,
 )
-from bhc.graph import Embed
+from bhc.layers import check_words, kind_of
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Compressed:
                 hint=f"this network takes a batch of shape (n, {', '.join(map(str, self.input_shape))})",
             )
         for step in self.network.graph.steps:
-            if isinstance(step.module, Embed):
-                step.module.check_words(x)
+            if (words := kind_of(step.module).words(step.module)) is not None:
+                check_words(x, words[0])
         logits = self.network.graph(x)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from bhc.contexts import Context
 from bhc.emission.calibration import best_temperature, expected_calibration_error
 from bhc.formats import unrolled
-from bhc.graph import Graph, Select
-from bhc.models import Normalise
+from bhc.graph import Graph
+from bhc.layers import Normalise, Select
 from bhc.training import TrainedModel
 
 HARD_IMAGES = 128

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bhc.contexts import Context
 from bhc.emission.generated import Generated
-from bhc.graph import Layer
+from bhc.graph import Counts, Layer
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerMask
 
@@ -42,7 +42,7 @@ class LayerPlan:
     @property
     def width(self) -> int:
         """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
-        return len(self.kept_outputs if self.layer.is_convolution else self.kept_inputs)
+        return len(self.kept_outputs if self.layer.has_kernel else self.kept_inputs)
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,15 @@ class Plan:
     alive: Tensor  # (U,) bool, the units that stay
     classes: tuple[int, ...]  # the outputs that remain, in the original numbering
     layers: tuple[LayerPlan, ...]
+    beside: Counts  # of the steps that are not layers to be cut
 
     @property
     def num_weights(self) -> int:
-        return sum(layer.num_weights for layer in self.layers)
+        return self.beside.weights + sum(layer.num_weights for layer in self.layers)
 
     @property
     def num_flops(self) -> int:
-        return sum(layer.num_flops for layer in self.layers)
+        return self.beside.flops + sum(layer.num_flops for layer in self.layers)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -99,7 +100,7 @@ def cut_all(generated: Generated, threshold: float) -> list[Plan]:
     by_layer = [_layer_plans(layer, mask) for layer, mask in zip(network.layers, fates.layers, strict=True)]
     classes = [tuple(own.tolist()) for own in _places(batch.outputs)]
     return [
-        Plan(context, float(threshold), alive, own, layers)
+        Plan(context, float(threshold), alive, own, layers, network.beside)
         for context, alive, own, layers in zip(
             generated.contexts, fates.alive, classes, zip(*by_layer, strict=True), strict=True
         )

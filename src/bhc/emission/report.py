@@ -53,10 +53,16 @@ class Report:
     ece: float | None = None
     flag_outside: float | None = None  # rate of false alarms, where inputs outside the context are flagged
     outside_auroc: float | None = None  # on validation images of classes left out; files do not store it
+    parameters_after: int | None = None  # with biases, gains and shifts; reports of before do not know it
+
+    @property
+    def parameters_before(self) -> int:
+        """All of the original, biases and norms included."""
+        return self.parameter_bytes_before // 4
 
     @property
     def pruning_ratio(self) -> float:
-        """Dense weights of the original over dense weights kept; biases are not counted."""
+        """Dense weights of the original over dense weights kept; biases, gains and shifts are not counted."""
         return self.weights_before / self.weights_after
 
     @property
@@ -72,7 +78,8 @@ class Report:
         return 32 * self.weights_before / self._stored_bits(self.reference_bits)
 
     def _stored_bits(self, bits: tuple[int, ...]) -> int:
-        return sum(width * count for width, count in zip(bits, self.layer_weights, strict=True))
+        whole = self.weights_after - sum(self.layer_weights)  # of steps that are not rounded
+        return 32 * whole + sum(width * count for width, count in zip(bits, self.layer_weights, strict=True))
 
     @property
     def file_ratio(self) -> float | None:
@@ -115,7 +122,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, ratios and notes as plain data."""
-        derived = ("pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
+        derived = ("parameters_before", "pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
         stored = {field.name: getattr(self, field.name) for field in fields(self)}
         stored |= {"context": deepcopy(self.context), "guarantee": self.guarantee and asdict(self.guarantee)}
         return stored | {name: getattr(self, name) for name in derived}
@@ -228,8 +235,9 @@ def counts_of(network: QuantisedNetwork) -> dict[str, Any]:
         "architecture": tuple(layer.width for layer in layers),
         "bits": tuple(layer.bits for layer in layers),
         "layer_weights": tuple(layer.num_weights for layer in layers),
-        "weights_after": sum(layer.num_weights for layer in layers),
-        "flops_after": sum(layer.num_flops for layer in layers),
+        "weights_after": network.counts.weights,
+        "parameters_after": network.counts.parameters,
+        "flops_after": network.counts.flops,
         "ram_bytes": None if (memory := c_memory_if_any(network)) is None else memory.total,
     }
 

@@ -234,7 +234,7 @@ class Trial:
     @remembered
     def num_flops(self) -> int:
         """Counted on the network itself."""
-        return sum(layer.num_flops for layer in self.network.layers)
+        return self.network.counts.flops
 
     def forget(self) -> None:
         """Have every number found again, on this very network, which may not be the one it was found on first."""
@@ -266,8 +266,7 @@ class Trial:
     def unjudged(self) -> Report:
         """The report without the error."""
         plan, model, judge = self.stock.plan, self.stock.workshop.model, self.stock.workshop.judge
-        layers = model.network.layers
-        biases = sum(layer.num_outputs for layer in layers if layer.module.bias is not None)
+        layers, counts = model.network.layers, model.network.counts
         before = None if judge is None else judge.wrong_before
         return Report(
             context=plan.context.to_dict(),
@@ -276,9 +275,9 @@ class Trial:
             scale=self.scale,
             architecture_before=tuple(layer.width for layer in layers),
             reference_bits=self.stock.reference_bits,
-            weights_before=model.network.num_weights,
-            parameter_bytes_before=4 * (model.network.num_weights + biases),
-            flops_before=sum(layer.num_flops for layer in layers),
+            weights_before=counts.weights,
+            parameter_bytes_before=4 * counts.parameters,
+            flops_before=counts.flops,
             error_before=None if before is None or judge is None else 100 * before / judge.num_images,
             error=None,
             validation_images=0 if judge is None else judge.num_images,

@@ -9,12 +9,13 @@ from typing import Any
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats.c_steps import RULES, CWriter, in_comment, pooled_convolution, side_by_side
+from bhc.formats.c_writer import CWriter, in_comment
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.unroll import is_rising
-from bhc.graph import KINDS, Embed, Select, passages
+from bhc.graph import passages
+from bhc.layers import Select, c_convolution, kind_of, pair, side_by_side
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,10 @@ class CMemory:
 def c_obstacle(network: QuantisedNetwork) -> str | None:
     """Why the network has no C form; None where it has one."""
     for each in passages(network.graph, network.input_shape):
-        if isinstance(each.module, Embed):
-            return f"layer {each.name!r} reads words, and there is nothing in C that makes numbers of them"
-        if type(each.module) not in RULES or len(each.step.reads) > 1:
-            return f"step {each.name!r} is a {type(each.module).__name__}"
-        if getattr(each.module, "groups", 1) > 1:
-            return f"layer {each.name!r} is a grouped convolution"
-        if KINDS[type(each.module)].name == "normalise" and each.module.mean.dim():  # type: ignore[operator]
-            return f"step {each.name!r} normalises channel by channel"
+        kind = kind_of(each.module)
+        obstacle = kind.c_obstacle(each.module, each.arriving[0][1:])
+        if obstacle is not None:
+            return f"{'layer' if kind.keeps_name else 'step'} {each.name!r} {obstacle}"
     return None if network.graph.is_chain else "a value is read by more than one step"
 
 
@@ -115,7 +112,7 @@ class _Header:
         network = self.network
         lines = [
             f"{self.name}: a network of {len(network.layers)} layers and"
-            f" {sum(layer.num_weights for layer in network.layers):,} weights, written by bhc.",
+            f" {network.counts.weights:,} weights, written by bhc.",
             *[f"{key}: {value}" for key, value in about.items()],
             "",
             f"int {self.name}_predict(const float *input, float *scores)",
@@ -152,7 +149,8 @@ def _written(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Head
     folded = fold_normalisation(network)
     writer = CWriter(folded, name, weights)
     steps = [
-        (each.name, each.module, each.arriving[0], each.leaving) for each in passages(folded.graph, folded.input_shape)
+        (each.name, each.module, each.arriving[0][1:], each.leaving[1:])
+        for each in passages(folded.graph, folded.input_shape)
     ]
     while steps:
         step, module, arriving, leaving = steps.pop(0)
@@ -162,11 +160,11 @@ def _written(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Head
                 writer.read_through(step, module, arriving)  # the layer reads through the list of inputs
             case nn.Conv2d(), [activation, nn.MaxPool2d() as pool] if is_rising(activation) and side_by_side(pool):
                 (activation_name, _, _, _), (_, _, _, pooled) = steps[:2]
-                pooled_convolution(writer, step, module, pool, arriving, pooled)
-                RULES[type(activation)](writer, activation_name, activation, pooled, pooled)
+                c_convolution(writer, step, module, arriving, pooled, window=pair(pool.kernel_size))
+                kind_of(activation).to_c(activation, activation_name, pooled, pooled, writer)
                 del steps[:2]
             case _:
-                RULES[type(module)](writer, step, module, arriving, leaving)
+                kind_of(module).to_c(module, step, arriving, leaving, writer)
     writer.finish(len(network.labels))
     writer.integers("labels", network.labels)
     return _Header(network, name, writer)

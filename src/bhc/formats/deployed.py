@@ -15,7 +15,7 @@ from bhc.files import read_bytes
 from bhc.formats.exported_program import load_program
 from bhc.formats.file import LARGEST_FILE, read_network
 from bhc.formats.runtime import open_session
-from bhc.graph import Shape
+from bhc.layers import Shape
 
 
 @dataclass(frozen=True)

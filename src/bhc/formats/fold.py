@@ -6,7 +6,8 @@ from typing import Any
 from torch import nn
 
 from bhc.formats.quantised import Codes, QuantisedNetwork, with_numbers
-from bhc.graph import CONVOLUTIONS, INPUT, KINDS, PRODUCTS, Graph, Select, Step, conv_padding
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import Embed, Normalise, Select, conv_padding, is_weighted
 
 
 def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
@@ -23,7 +24,7 @@ def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
         return network  # one number a channel; a step of codes is one for all
     mean, std = float(first.module.mean), float(first.module.std)  # type: ignore[arg-type]
     module: Any = layer.module
-    if isinstance(module, CONVOLUTIONS) and any(conv_padding(module)) and mean != 0:
+    if module.weight.dim() > 2 and any(conv_padding(module)) and mean != 0:
         return network
     numbers = {f"{layer.name}.weight": module.weight / std}
     if mean != 0:
@@ -42,11 +43,15 @@ def _to_first_layer(graph: Graph) -> list[Step] | None:
     while len(graph.readers[name]) == 1 and graph.readers[name][0] in steps:
         name = graph.readers[name][0]
         way.append(steps[name])
-        if isinstance(way[-1].module, PRODUCTS):
+        if _is_product(way[-1].module):
             break
-    if len(way) < 2 or KINDS[type(way[0].module)].name != "normalise" or not isinstance(way[-1].module, PRODUCTS):
+    if len(way) < 2 or not isinstance(way[0].module, Normalise) or not _is_product(way[-1].module):
         return None
     return way if all(isinstance(step.module, nn.Flatten | Select) for step in way[1:-1]) else None
+
+
+def _is_product(module: nn.Module) -> bool:
+    return is_weighted(module) and not isinstance(module, Embed)
 
 
 def _without_first(graph: Graph) -> Graph:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil, frexp, isfinite, ldexp, prod
+from math import ceil, frexp, isfinite, ldexp
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from bhc.formats.names import with_plain_names
-from bhc.graph import CONVOLUTIONS, LAYERS, Embed, Graph, Shape, WeightedModule, bare_copy, passages
+from bhc.graph import Counts, Graph, count
+from bhc.layers import Shape, bare_copy, is_weighted, weighted_kind
 
 FLOAT_BITS = 32
 LARGEST_CODE = (1 << 15) - 1
@@ -106,10 +107,15 @@ class QuantisedNetwork:
     def layers(self) -> tuple["StoredLayer", ...]:
         """The weighted layers, in order."""
         return tuple(
-            StoredLayer(each.name, each.module, each.leaving, self.weights.get(each.name), self.biases.get(each.name))
-            for each in passages(self.graph, self.input_shape)
-            if isinstance(each.module, LAYERS)
+            StoredLayer(step.name, step.module, self.weights.get(step.name), self.biases.get(step.name))
+            for step in self.graph.steps
+            if is_weighted(step.module)
         )
+
+    @cached_property
+    def counts(self) -> Counts:
+        """How much there is of it."""
+        return count(self.graph, self.input_shape)
 
     def module(self) -> nn.Module:
         """A copy that the caller may change, made of plain modules; names that torch cannot take are changed."""
@@ -121,8 +127,7 @@ class StoredLayer:
     """One weighted layer as it is stored."""
 
     name: str
-    module: WeightedModule
-    output_shape: Shape
+    module: Any
     weight: Codes | None  # None: 32-bit floats
     bias: Codes | None
 
@@ -135,12 +140,6 @@ class StoredLayer:
         return self.module.weight.numel()
 
     @property
-    def num_flops(self) -> int:
-        """Two operations a weight and place it is applied at."""
-        places = 0 if isinstance(self.module, Embed) else prod(self.output_shape[1:])  # rows are picked
-        return 2 * self.num_weights * places
-
-    @property
     def width(self) -> int:
         """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
-        return self.module.weight.shape[0 if isinstance(self.module, CONVOLUTIONS) else 1]
+        return weighted_kind(self.module).width(self.module)

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import INPUT, Graph, Shape, Step, conv_padding, pair
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import Shape, conv_padding, has_kind, kind_of, pair
 
 POOL = 2
 COPIES = POOL * POOL
 MOST_FILTERS = 16  # with more, the multiplications weigh more than the copies
-
-RISING = (nn.ReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.Tanh)
 
 
 class PooledConvolution(nn.Module):
@@ -47,7 +46,8 @@ class PooledConvolution(nn.Module):
 
 def is_rising(activation: nn.Module) -> bool:
     """Whether it never swaps the order of two values, so that the largest value stays the largest."""
-    return type(activation) in RISING and getattr(activation, "alpha", 1.0) >= 0  # an ELU can be made to fall
+    rises = has_kind(activation) and kind_of(activation).rises
+    return rises and getattr(activation, "alpha", 1.0) >= 0  # an ELU can be made to fall
 
 
 def unrolled(graph: Graph) -> Graph:

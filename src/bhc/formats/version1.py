@@ -10,13 +10,14 @@ from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.formats.packed import LARGEST_ACTIVATION
-from bhc.formats.packed.layout import KIND_NAMES
+from bhc.formats.packed.layout import FROM
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import Graph, Select, Shape, passages, rebuild
+from bhc.graph import Graph, passages, rebuild
+from bhc.layers import Select, Shape, kinds
 from bhc.tensors import parse_tensors
 
 VERSION = 1
-KNOWN = KIND_NAMES[: KIND_NAMES.index("from")]  # the kinds there were when it was written
+KNOWN = {kind.name for kind in kinds() if kind.number is not None and kind.number < FROM}  # when it was written
 LATER = ("reads", "channels")  # words of a description that came after it
 LARGEST_LABEL = (1 << 31) - 1
 
@@ -46,7 +47,7 @@ def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Quanti
     graph, shape = _graph(header["network"], tensors), _shape(header["input_shape"])
     sizes, outputs = [prod(shape)], shape
     for passage in passages(graph, shape):  # layers that do not fit together fail here
-        outputs = passage.leaving
+        outputs = passage.leaving[1:]
         sizes.append(prod(outputs))
     if max(sizes) > LARGEST_ACTIVATION:
         raise ValueError(f"{max(sizes):,} numbers between two steps")

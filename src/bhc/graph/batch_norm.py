@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.kinds import BATCH_NORMS, PRODUCTS
-from bhc.graph.steps import Affine
+from bhc.layers import Affine, Embed, is_weighted
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold_batch_norms(graph: Graph) -> Graph:
@@ -27,12 +28,17 @@ def fold_batch_norms(graph: Graph) -> Graph:
             continue
         factor, shift = _numbers(step.module)
         before = steps.get(reads[0])
-        if before is not None and isinstance(before.module, PRODUCTS) and len(graph.readers[step.reads[0]]) == 1:
+        if before is not None and _is_product(before.module) and len(graph.readers[step.reads[0]]) == 1:
             steps[before.name] = Step(before.name, _folded(before.module, factor, shift), before.reads)
             instead[step.name] = before.name
         else:
             steps[step.name] = Step(step.name, _affine(factor, shift), reads)
     return Graph(steps.values())
+
+
+def _is_product(module: nn.Module) -> bool:
+    """Whether it has a bias, or could have one."""
+    return is_weighted(module) and not isinstance(module, Embed)
 
 
 def _numbers(norm: Any) -> tuple[Tensor, Tensor]:

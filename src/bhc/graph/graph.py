@@ -4,27 +4,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from torch import Tensor, fx, nn
+
+from bhc.layers import bare_copy
 
 INPUT = ""  # what the network is given, among the names that a step reads
 
 Apply = Callable[..., Tensor]  # a step and what it reads, to what it gives
-Module = TypeVar("Module", bound=nn.Module)
-
-
-def bare_copy(module: Module) -> Module:
-    """A module once more, with the same numbers and children, of which each may be replaced.
-
-    A constructor would draw weights that are replaced at once, and a deep copy walk through everything: together they
-    took most of the time of an emission.
-    """
-    twin = module.__new__(type(module))
-    vars(twin).update(
-        {name: value.copy() if isinstance(value, dict) else value for name, value in vars(module).items()}
-    )
-    return twin
 
 
 @dataclass(frozen=True)

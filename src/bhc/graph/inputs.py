@@ -3,18 +3,12 @@
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph
-from bhc.graph.kinds import CONVOLUTIONS
 from bhc.graph.layers import Layer
-from bhc.graph.shapes import Shape
-from bhc.graph.steps import Affine
-from bhc.graph.tokens import Embed
-from bhc.models.normalise import Normalise
-
-VALUE_BY_VALUE = (Normalise, Affine, nn.Flatten, nn.Identity, nn.Dropout)
+from bhc.layers import Shape, kind_of
 
 
 def find_features(
@@ -28,7 +22,7 @@ def find_features(
             continue
         if step.name in by_name:
             places[step.name] = _arriving(by_name[step.name], input_shape, features)
-        elif isinstance(step.module, VALUE_BY_VALUE):
+        elif kind_of(step.module).keeps_inputs_apart:
             given.add(step.name)
         else:
             raise BhcError(
@@ -40,19 +34,21 @@ def find_features(
 
 
 def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
-    if isinstance(layer.module, Embed):
-        if features != (layer.module.count,):
+    words = layer.kind.words(layer.module)
+    if words is not None:
+        count, rows = words
+        if features != (count,):
             raise BhcError(
-                f"features of shape {features}, and layer {layer.name!r} reads words of {layer.module.count:,}",
-                hint=f"give VocabularySubsets({layer.module.count})",
+                f"features of shape {features}, and layer {layer.name!r} reads words of {count:,}",
+                hint=f"give VocabularySubsets({count})",
             )
-        return layer.module.words.cpu()
+        return rows.cpu()
     if features not in (input_shape, input_shape[:1]):
         raise BhcError(
             f"features of shape {features}, and the network takes inputs of shape {input_shape}",
             hint=f"give {input_shape}, every value, or {input_shape[:1]}, the channels",
         )
-    if isinstance(layer.module, CONVOLUTIONS):
+    if layer.has_kernel:
         if layer.groups > 1 or (features != input_shape[:1] and prod(input_shape[1:]) > 1):
             raise BhcError(
                 f"layer {layer.name!r} is a convolution: it reads whole channels"

@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.graph.graph import Graph
-from bhc.graph.kinds import CONVOLUTIONS, LAYERS, WeightedModule
-from bhc.graph.shapes import Shape, passages
-from bhc.graph.tokens import Embed
+from bhc.graph.shapes import passages
 from bhc.graph.units import Units
+from bhc.layers import EXAMPLES, Shape, Weighted, is_weighted, weighted_kind
 
 Count = TypeVar("Count", int, Tensor)
 
@@ -22,18 +21,23 @@ class Layer:
     """One weighted layer: its sizes, what it costs, and the units at its two ends."""
 
     name: str
-    module: WeightedModule
+    module: Any
     reads: Tensor  # (channels that arrive,) the unit of each; after a flatten many have the same
     writes: Tensor  # (O,)
     output_area: int  # places its weights are multiplied at: 1 for a linear layer, none for rows that are picked
 
     @property
-    def is_convolution(self) -> bool:
-        return isinstance(self.module, CONVOLUTIONS)
+    def kind(self) -> Weighted:
+        return weighted_kind(self.module)
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether its weights slide over places: one scale then covers all of its input."""
+        return len(self.weight_shape) > 2
 
     @property
     def groups(self) -> int:
-        return self.module.groups if isinstance(self.module, CONVOLUTIONS) else 1
+        return getattr(self.module, "groups", 1)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -70,7 +74,7 @@ class Layer:
     @property
     def width(self) -> int:
         """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
-        return self.num_outputs if self.is_convolution else self.num_inputs
+        return self.kind.width(self.module)
 
     def kept_weights(self, inputs: Count, outputs: Count) -> Count:
         """How many weights stay where so many of its inputs and outputs do; a group that stays is whole."""
@@ -80,23 +84,23 @@ class Layer:
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
     """Every weighted layer, in the order they run."""
     layers = []
-    leaving = input_shape
+    leaving: Shape = (EXAMPLES, *input_shape)
     for passage in passages(graph, input_shape):
         leaving = passage.leaving
-        if isinstance(passage.module, LAYERS):
-            reads = units.words.get(passage.name, units.carried[passage.step.reads[0]])
-            writes = units.carried[passage.name]
-            area = 0 if isinstance(passage.module, Embed) else prod(leaving[1:])
-            layers.append(Layer(passage.name, passage.module, torch.tensor(reads), torch.tensor(writes), area))
+        if is_weighted(passage.module):
+            name = passage.name
+            reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
+            places = passage.num_flops // (2 * passage.module.weight.numel())  # type: ignore[operator]
+            layers.append(Layer(name, passage.module, reads, writes, places))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
             hint="the weights of nn.Linear, nn.Conv1d, 2d and 3d and nn.Embedding are what is compressed",
         )
     outputs = units.carried[graph.last_step]
-    if len(leaving) != 1 or len(set(outputs)) < len(outputs) or units.always[outputs].any():
+    if len(leaving) != 2 or len(set(outputs)) < len(outputs) or units.always[outputs].any():
         raise BhcError(
-            f"the network gives values of shape {leaving}, and not one number a class",
+            f"the network gives values of shape {leaving[1:]}, and not one number a class",
             hint="it must end in a layer, most often a linear one, with one output of its own for each class",
         )
     return tuple(layers)

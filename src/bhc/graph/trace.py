@@ -13,9 +13,8 @@ from torch.nn.parameter import is_lazy
 from bhc.errors import BhcError
 from bhc.graph.batch_norm import fold_batch_norms
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.kinds import IN_PLACE, JOINING, KINDS, TRANSPARENT, supported
-from bhc.graph.tokens import Embed
-from bhc.graph.translate import TURNS, Node, NotKnown, is_leaf, module_of
+from bhc.graph.translate import IN_PLACE, JOINING, TRANSPARENT, TURNS, Node, NotKnown, is_leaf, module_of, supported
+from bhc.layers import Embed, has_kind
 
 HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
 PROBES = 2  # random inputs on which the graph must do as the network does
@@ -63,7 +62,7 @@ def trace(net: nn.Module, example_input: Tensor) -> Graph:
     _check_initialised(net)
     _check_not_shared(net)
     net = copy.deepcopy(net).eval().requires_grad_(False)
-    if type(net) in KINDS:
+    if has_kind(net):
         net = nn.Sequential(net)
     expected = _run(net, example_input)
     try:

@@ -11,20 +11,99 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bhc.graph.kinds import (
-    ACTIVATIONS,
-    AVERAGE_POOLS,
-    BATCH_NORMS,
-    CONVOLUTIONS,
-    FUNCTIONS,
-    GLOBAL_POOLS,
-    JOINING,
-    KINDS,
-    MAX_POOLS,
-    TRANSPARENT,
+from bhc.layers import (
+    Add,
+    ChannelNorm,
+    Concat,
+    Embed,
+    FlattenPlaces,
+    GlobalMean,
+    Multiply,
+    PadChannels,
+    SelfAttention,
+    Shift,
+    Subsample,
+    has_kind,
+    kind_of,
+    kinds,
 )
-from bhc.graph.steps import Add, Concat, GlobalMean, PadChannels, Subsample
-from bhc.graph.tokens import ChannelNorm, Embed, FlattenPlaces, SelfAttention, Shift, as_convolution
+from bhc.layers.activations import Activation
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+
+# Left out of the traced graph: they do nothing when a network is used.
+TRANSPARENT = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+GLOBAL_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+
+# Functions and tensor methods that stand for a module without arguments of its own.
+FUNCTIONS: dict[object, type[nn.Module]] = {
+    F.relu: nn.ReLU,
+    F.relu6: nn.ReLU6,
+    torch.relu: nn.ReLU,
+    torch.tanh: nn.Tanh,
+    torch.sigmoid: nn.Sigmoid,
+    F.elu: nn.ELU,
+    F.selu: nn.SELU,
+    F.gelu: nn.GELU,
+    F.silu: nn.SiLU,
+    F.sigmoid: nn.Sigmoid,
+    F.tanh: nn.Tanh,
+    F.hardswish: nn.Hardswish,
+    F.hardsigmoid: nn.Hardsigmoid,
+    "relu": nn.ReLU,
+    "relu_": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+
+# Functions of two values.
+JOINING: dict[object, type[nn.Module]] = {
+    operator.add: Add,
+    operator.iadd: Add,
+    torch.add: Add,
+    "add": Add,
+    "add_": Add,
+    operator.mul: Multiply,
+    operator.imul: Multiply,
+    torch.mul: Multiply,
+    "mul": Multiply,
+    "mul_": Multiply,
+}
+
+# Those that write into their first argument, and so change what others read of it.
+IN_PLACE = (operator.iadd, operator.imul, "add_", "mul_", "relu_")
+
+
+def supported() -> str:
+    """The table as one line for error messages."""
+    own = [kind.module for kind in kinds() if kind.module.__module__.startswith("torch.")]
+    layers = sorted(
+        module.__name__
+        for module in (*own, *BATCH_NORMS, *GLOBAL_POOLS, nn.Embedding, nn.LayerNorm, nn.MultiheadAttention)
+    )
+    return f"{', '.join(layers)}; sums and products of two values, torch.cat of channels"
+
+
+def as_convolution(linear: nn.Linear) -> nn.Conv1d:
+    """A linear layer on each token."""
+    convolution = nn.Conv1d(linear.in_features, linear.out_features, 1, bias=linear.bias is not None)
+    convolution.weight.data = linear.weight.detach()[..., None].clone()
+    if linear.bias is not None and convolution.bias is not None:
+        convolution.bias.data = linear.bias.detach().clone()
+    return convolution.requires_grad_(False)
+
 
 Translation = tuple[nn.Module, Sequence[fx.Node]]
 
@@ -82,7 +161,7 @@ class Node:
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether it is translated whole."""
-    return type(module) in (*KINDS, *BATCH_NORMS, *GLOBAL_POOLS, *TRANSPARENT, nn.Embedding)
+    return has_kind(module) or type(module) in (*BATCH_NORMS, *GLOBAL_POOLS, *TRANSPARENT, nn.Embedding)
 
 
 def module_of(node: Node) -> Translation:
@@ -122,11 +201,11 @@ def _without_values(node: Node) -> str:
 def _type_of(module: nn.Module) -> str:
     """Its name; with where it is from, if a known type has the same name."""
     name = type(module).__name__
-    return f"{type(module).__module__}.{name}" if name in {kind.__name__ for kind in KINDS} else name
+    return f"{type(module).__module__}.{name}" if name in {kind.module.__name__ for kind in kinds()} else name
 
 
 def _arguments(module: type[nn.Module]) -> tuple[str, ...]:
-    return KINDS[module].arguments
+    return tuple(kind_of(module()).arguments)
 
 
 def _of_module(node: Node) -> Translation:
@@ -147,7 +226,7 @@ def _of_module(node: Node) -> Translation:
         return as_convolution(module), node.values
     if not is_leaf(module):
         raise NotKnown(f"is a {_type_of(module)}")
-    if node.is_turned and KINDS.get(type(module)) not in ACTIVATIONS:
+    if node.is_turned and not isinstance(kind_of(module), Activation):
         raise NotKnown(f"is a {type(module).__name__} on tokens with their channels last")
     _check_variant(node, module)
     own: Any = copy.deepcopy(module)
@@ -186,7 +265,7 @@ def _embedding(node: Node, module: nn.Embedding) -> Embed:
         raise NotKnown(f"is an Embedding of {len(node.shapes[node.values[0]])}-dimensional batches (2 are known)")
     if module.max_norm is not None:
         raise NotKnown("is an Embedding with max_norm")
-    return Embed.of(module)
+    return Embed.of(module.weight.detach(), module.padding_idx)
 
 
 def _is_flat(start: int, end: int, dimensions: int) -> bool:

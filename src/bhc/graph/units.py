@@ -1,33 +1,35 @@
 """Which channels live and die together: found once, when a network is wrapped.
 
 A unit is what one output of a layer writes, with all that is added to it, multiplied with it or grouped with it on
-the way. Each value of the graph says, channel by channel, which unit it carries.
+the way. Each value of the graph has a tensor of unit numbers in its own shape, which the kinds of layers carry on: who
+moves numbers moves their units, who adds two values joins theirs.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph
-from bhc.graph.kinds import CONVOLUTIONS, LAYERS
-from bhc.graph.shapes import Passage, Shape, passages
-from bhc.graph.steps import Add, Concat, Multiply, PadChannels
-from bhc.graph.tokens import ChannelNorm, Embed, SelfAttention
+from bhc.graph.shapes import Passage, passages
+from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
+from bhc.layers.kind import spread
 
-Carried = np.ndarray  # the unit of each channel
+CHANNELS = 1  # their axis, in a value of which nothing can be cut
 
 
 @dataclass(frozen=True)
 class Units:
     """The units of a network."""
 
-    carried: dict[str, Carried]  # by every value, in the graph's names
+    carried: dict[str, np.ndarray]  # by every value, in the graph's names: the unit of each place of its axis
+    axes: dict[str, int]  # of each value, the one along which its units lie
+    reads: dict[str, np.ndarray]  # by every weighted layer: the unit of each of its inputs
+    writes: dict[str, np.ndarray]  # and of each of its outputs
     always: np.ndarray  # (U,) bool: these are never cut
     tied: np.ndarray  # (U,) bool: of these all parts are needed, not only their sum
-    words: dict[str, Carried] = field(default_factory=dict)  # of each embedding: what its rows stand for
 
     @property
     def count(self) -> int:
@@ -35,12 +37,12 @@ class Units:
 
 
 def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) -> Units:
-    """Follow every channel through the graph; units that a step in ``keep`` reads or writes are never cut."""
+    """Follow every number through the graph; units that a step in ``keep`` reads or writes are never cut."""
     search = _Search(input_shape)
     for passage in passages(graph, input_shape):
         search.follow(passage)
     whole = {INPUT} | {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
-    return search.finish(whole, graph.last_step)
+    return search.finish(whole - {graph.last_step})
 
 
 class _Sets:
@@ -49,10 +51,10 @@ class _Sets:
     def __init__(self) -> None:
         self.parent: list[int] = []
 
-    def new(self, count: int) -> np.ndarray:
+    def new(self, count: int) -> Tensor:
         start = len(self.parent)
         self.parent.extend(range(start, start + count))
-        return np.arange(start, start + count)
+        return torch.arange(start, start + count)
 
     def find(self, member: int) -> int:
         root = member
@@ -66,69 +68,140 @@ class _Sets:
         first, second = sorted((self.find(left), self.find(right)))
         self.parent[second] = first
 
+    def roots(self) -> np.ndarray:
+        """The set of every number."""
+        parents = np.array(self.parent, dtype=np.int64)
+        while (further := parents[parents]).tolist() != parents.tolist():
+            parents = further
+        return parents
+
 
 class _Search:
+    """What the kinds of layers use to say who lives and dies together (``layers.asked.UnitSearch``)."""
+
     def __init__(self, input_shape: Shape) -> None:
         self.sets = _Sets()
-        self.carried: dict[str, Carried] = {INPUT: self.sets.new(input_shape[0])}
-        self.whole: list[Carried] = []  # what is never cut
-        self.tied: list[Carried] = []  # what all of its writers write
-        self.words: dict[str, Carried] = {}
+        shape = (EXAMPLES, *input_shape)
+        self.carried = {INPUT: spread(self.sets.new(input_shape[0]), shape, CHANNELS)}
+        self.kept: list[Tensor] = []  # what is never cut
+        self.tied: list[Tensor] = []  # what all of its writers write
+        self.reads: dict[str, Tensor] = {}
+        self.writes: dict[str, Tensor] = {}
+        self.nothing: Tensor | None = None
+        self.step = INPUT  # the one that is being followed
 
     def follow(self, passage: Passage) -> None:
+        self.step, kind = passage.name, kind_of(passage.module)
         arriving = [self.carried[name] for name in passage.step.reads]
-        self.carried[passage.name] = self._leaving(passage, arriving)
+        leaving = kind.follow(passage.module, self, passage.leaving, *arriving)
+        self.carried[passage.name] = leaving
+        if isinstance(kind, Weighted):
+            if passage.name not in self.reads:
+                self.reads[passage.name] = self.along(arriving[0], kind.in_axis)
+            self.writes[passage.name] = self.along(leaving, kind.out_axis)
 
-    def _leaving(self, passage: Passage, arriving: Sequence[Carried]) -> Carried:
-        module, units = passage.module, arriving[0]
-        if isinstance(module, Embed):
-            # Whole numbers carry no units; the words that they stand for do, as inputs that are always there.
-            self.words[passage.name] = self.sets.new(module.rows)
-            self.whole.append(self.words[passage.name])
-        if isinstance(module, LAYERS):
-            return self._written(module, units)
-        match module:
-            case ChannelNorm() | SelfAttention():
-                self.whole.append(units)
-                return units
-            case nn.Flatten():
-                return np.repeat(units, prod(passage.arriving[0][1:]))
-            case Add():
-                return self._joined(*arriving)
-            case Multiply():
-                self.tied.append(units)  # a factor that is left out would be zero
-                return self._joined(*arriving)
-            case Concat():
-                return np.concatenate(arriving)
-            case PadChannels():
-                # Zeros that nobody writes: they stay where they meet a unit that does.
-                return np.concatenate([self.sets.new(module.before), units, self.sets.new(module.after)])
-        return units
+    def new(self, count: int) -> Tensor:
+        return self.sets.new(count)
 
-    def _written(self, module: nn.Module, units: Carried) -> Carried:
-        outputs = self.sets.new(len(module.weight))  # type: ignore[arg-type]
-        if isinstance(module, CONVOLUTIONS) and module.groups > 1:
-            # Inputs and outputs of one group are one unit: the group goes, or stays.
-            self.tied.append(outputs)
-            for inside, outside in zip(np.split(units, module.groups), np.split(outputs, module.groups), strict=True):
-                for unit in (*inside, *outside):
-                    self.sets.join(outside[0], unit)
-        return outputs
+    def words(self, count: int) -> Tensor:
+        self.reads[self.step] = self.sets.new(count)
+        return self.reads[self.step]
 
-    def _joined(self, left: Carried, right: Carried) -> Carried:
-        for one, other in zip(left, right, strict=True):
+    def join(self, left: Tensor, right: Tensor) -> None:
+        for one, other in _different_pairs(left, right):
             self.sets.join(one, other)
-        return left
 
-    def finish(self, whole: set[str], last: str) -> Units:
+    def tie(self, units: Tensor) -> None:
+        self.tied.append(_thin(units))
+
+    def keep(self, units: Tensor) -> None:
+        self.kept.append(_thin(units))
+
+    def along(self, units: Tensor, axis: int) -> Tensor:
+        rows = _thin(units, but=axis).movedim(axis, 0).flatten(1)
+        rows = rows.expand(units.shape[axis], -1)
+        if rows.shape[1] > 1:
+            labels = self._labels(rows)
+            if (labels == labels[:1]).all():  # it varies along other axes alone
+                self.keep(units)
+            elif (labels != labels[:, :1]).any():
+                self.join(rows[:, :1].expand(rows.shape), rows)
+        return rows[:, 0]
+
+    def whole(self, shape: Shape) -> Tensor:
+        if self.nothing is None:
+            self.nothing = self.sets.new(1)
+            self.keep(self.nothing)
+        return self.nothing.expand(shape)
+
+    def _labels(self, units: Tensor) -> np.ndarray:
+        """The set that each number belongs to; one for all that is never cut."""
+        roots = self.sets.roots()
+        never = np.zeros(len(roots), dtype=bool)
+        for kept in self.kept:
+            never[roots[kept.numpy().ravel()]] = True
+        labels = roots[units.numpy()]
+        return np.where(never[labels], -1, labels)
+
+    def finish(self, whole: set[str]) -> Units:
         """Number the units in the order they are written."""
-        roots = [self.sets.find(unit) for unit in range(len(self.sets.parent))]
-        number = {root: place for place, root in enumerate(sorted(set(roots)))}
-        of = np.array([number[root] for root in roots])
-        carried = {name: of[units] for name, units in self.carried.items()}
+        for name in whole:
+            self.keep(self.carried[name])
+        axes = self._axes()
+        roots = self.sets.roots()
+        number = {root: place for place, root in enumerate(np.unique(roots).tolist())}
+        of = np.array([number[root] for root in roots.tolist()], dtype=np.int64)
         always, tied = np.zeros((2, len(number)), dtype=bool)
-        for units in (*(carried[name] for name in whole - {last}), *(of[units] for units in self.whole)):
-            always[units] = True
-        for units in self.tied:
-            tied[of[units]] = True
-        return Units(carried, always, tied, {name: of[units] for name, units in self.words.items()})
+        for flags, marked in ((always, self.kept), (tied, self.tied)):
+            for units in marked:
+                flags[of[units.numpy().ravel()]] = True
+        carried = {name: of[_line(units, axes[name])] for name, units in self.carried.items()}
+        reads, writes = ({name: of[u.numpy()] for name, u in ends.items()} for ends in (self.reads, self.writes))
+        return Units(carried, axes, reads, writes, always, tied)
+
+    def _axes(self) -> dict[str, int]:
+        """Along which axis the units of each value lie; where there are several, they are joined until there is one."""
+        while True:
+            axes, joined = {}, False
+            for name, units in self.carried.items():
+                varying = self._varying(units)
+                axes[name] = max(
+                    varying, key=lambda axis: (units.shape[axis], -axis), default=min(CHANNELS, units.dim() - 1)
+                )
+                if len(varying) > 1:
+                    self.along(units, axes[name])
+                    joined = True
+            if not joined:
+                return axes
+
+    def _varying(self, units: Tensor) -> list[int]:
+        """The axes along which what can be cut is not the same everywhere."""
+        thin = _thin(units)
+        wide = [axis for axis, size in enumerate(thin.shape) if size > 1]
+        if not wide:
+            return []
+        labels = self._labels(thin)
+        return [axis for axis in wide if (labels != labels.take([0], axis)).any()]
+
+
+def _thin(units: Tensor, *, but: int | None = None) -> Tensor:
+    """One place of each axis along which a tensor was only spread out; ``but`` for one."""
+    for axis in range(units.dim()):
+        if units.stride(axis) == 0 and units.shape[axis] > 1 and (but is None or axis != but % units.dim()):
+            units = units.narrow(axis, 0, 1)
+    return units
+
+
+def _line(units: Tensor, axis: int) -> np.ndarray:
+    """The units along an axis, at the first place of all others."""
+    return units.movedim(axis, 0).flatten(1)[:, 0].numpy() if units.dim() > 1 else units.numpy()
+
+
+def _different_pairs(left: Tensor, right: Tensor) -> Iterator[tuple[int, int]]:
+    """Every pair of numbers that stand at the same place, once."""
+    left, right = torch.broadcast_tensors(left, right)
+    for axis in range(left.dim()):
+        if left.stride(axis) == right.stride(axis) == 0 and left.shape[axis] > 1:
+            left, right = left.narrow(axis, 0, 1), right.narrow(axis, 0, 1)
+    pairs = dict.fromkeys(zip(left.flatten().tolist(), right.flatten().tolist(), strict=True))
+    return ((one, other) for one, other in pairs if one != other)

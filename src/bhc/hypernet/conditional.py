@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch import Generator, Tensor, nn
 import bhc.contexts as contexts
 from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
 from bhc.errors import BhcError
-from bhc.graph import LAYERS, Embed, Graph, describe, find_features, find_layers, find_units, rebuild
+from bhc.graph import Counts, Graph, count, describe, find_features, find_layers, find_units, rebuild
 from bhc.hypernet.budgets import climb
 from bhc.hypernet.decoder import ContextDecoder, check_readable
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
 from bhc.hypernet.initial import Initial
 from bhc.hypernet.priors import usual_prior_stds
+from bhc.layers import is_weighted
 from bhc.posterior import (
     FAMILIES,
     BayesianGraph,
@@ -107,14 +109,27 @@ class ConditionalNetwork(nn.Module):
     def num_classes(self) -> int:
         return len(self.find_masks.outputs)
 
+    @cached_property
+    def counts(self) -> Counts:
+        """Of the base network, all of it."""
+        return count(self.base_model, self.input_shape)
+
     @property
     def num_weights(self) -> int:
-        return sum(layer.num_weights for layer in self.layers)
+        """All weights, also those that stay whole."""
+        return self.counts.weights
+
+    @cached_property
+    def beside(self) -> Counts:
+        """Of the steps beside the layers that are cut."""
+        weights = sum(layer.num_weights for layer in self.layers)
+        biases = sum(layer.num_outputs for layer in self.layers if layer.module.bias is not None)
+        return self.counts - Counts(weights, weights + biases, sum(layer.num_flops for layer in self.layers))
 
     @property
     def reads_words(self) -> bool:
         """Whether inputs are numbers that stand for words, and not amounts."""
-        return any(isinstance(layer.module, Embed) for layer in self.layers)
+        return any(layer.kind.words(layer.module) is not None for layer in self.layers)
 
     @property
     def device(self) -> torch.device:
@@ -238,7 +253,7 @@ class ConditionalNetwork(nn.Module):
         """The network that ``to_dict`` described; load a state dict into it."""
         graph = rebuild(data["network"])
         limits: Sequence[float | None] | None = data["std_limits"]
-        layers = sum(isinstance(step.module, LAYERS) for step in graph.steps)
+        layers = sum(is_weighted(step.module) for step in graph.steps)
         # The values are about to be replaced, so start from the cheapest.
         design = Design(
             generator_from_dict(data["generator"]),

@@ -88,6 +88,6 @@ def _deciding_scales(layers: Sequence[Layer], family: Family, outputs: Tensor) -
     """How many input and output scales of each layer decide about units."""
     decided = set(outputs.tolist())
     return [
-        (0 if layer.is_convolution else inputs, 0 if set(layer.writes.tolist()) <= decided else written)
+        (0 if layer.has_kernel else inputs, 0 if set(layer.writes.tolist()) <= decided else written)
         for layer, (inputs, written) in zip(layers, map(family.num_scales, layers), strict=True)
     ]

@@ -6,14 +6,13 @@ import torch
 from torch import Generator, nn
 
 from bhc.errors import BhcError
+from bhc.layers import LogMel, Normalise
 from bhc.models import cifar_vgg
 from bhc.models.checkpoints import load_public_resnet_
 from bhc.models.cifar_resnet import resnet, resnet_20, resnet_32, resnet_44, resnet_56
 from bhc.models.cifar_vgg import vgg
 from bhc.models.initial import initialise_
 from bhc.models.lenet import lenet_5_caffe, lenet_300_100
-from bhc.models.log_mel import LogMel
-from bhc.models.normalise import Normalise
 from bhc.models.shortcut import SubsampleAndPad
 from bhc.models.speech import speech_cnn
 from bhc.models.text import text_cnn

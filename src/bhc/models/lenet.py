@@ -5,8 +5,8 @@ from math import prod
 from torch import nn
 
 from bhc.errors import BhcError
+from bhc.layers import Normalise
 from bhc.models.named import named
-from bhc.models.normalise import Normalise
 
 # The standard deviation of MNIST's pixels as a part of full scale.
 PIXEL_STD = 0.3081

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bhc.models.normalise import Normalise
+from bhc.layers import Normalise
 
 
 @dataclass(frozen=True)

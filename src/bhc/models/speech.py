@@ -3,9 +3,8 @@
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.models.log_mel import LogMel
+from bhc.layers import LogMel, Normalise
 from bhc.models.named import named
-from bhc.models.normalise import Normalise
 
 RATE = 8_000
 BANDS, WINDOW, HOP = 32, 256, 160  # 32 ms, every 20 ms

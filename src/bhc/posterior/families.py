@@ -79,7 +79,7 @@ class GroupNormalJeffreys(NormalJeffreys):
     """BC-GNJ: one scale for each input of a linear layer, one for each filter of a convolution."""
 
     def num_scales(self, layer: Layer) -> tuple[int, int]:
-        return (0, layer.num_outputs) if layer.is_convolution else (layer.num_inputs, 0)
+        return (0, layer.num_outputs) if layer.has_kernel else (layer.num_inputs, 0)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class InputOutputNormalJeffreys(NormalJeffreys):
     """
 
     def num_scales(self, layer: Layer) -> tuple[int, int]:
-        return (1 if layer.is_convolution else layer.num_inputs, layer.num_outputs)
+        return (1 if layer.has_kernel else layer.num_inputs, layer.num_outputs)
 
 
 @dataclass(frozen=True)

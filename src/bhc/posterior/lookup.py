@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.graph import Embed
+from bhc.layers import Embed
 from bhc.posterior.beliefs import WeightMean
 from bhc.posterior.noise import Noise
 from bhc.posterior.scales import Scales

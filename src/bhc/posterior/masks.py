@@ -118,7 +118,7 @@ class MaskFinder(nn.Module):
             there = self.features_at(layer, inputs)
             if there is not None:
                 keep_in = keep_in & there
-            if not layer.is_convolution:
+            if not layer.has_kernel:
                 keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
                 rescued = _either(rescued, unread)
             if one_of_several:
@@ -170,10 +170,10 @@ class MaskFinder(nn.Module):
 
 def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, channels that arrive)
     if dropout.weights is not None:
-        apart = dropout.weights.flatten(3) if layer.is_convolution else dropout.weights[..., None]
+        apart = dropout.weights.flatten(3) if layer.has_kernel else dropout.weights[..., None]
         by_group = apart.unflatten(1, (layer.groups, -1))  # (K, groups, O of a group, I of a group, kernel)
         return by_group.amin((2, 4)).flatten(1)
-    return None if layer.is_convolution else dropout.in_log_dropout
+    return None if layer.has_kernel else dropout.in_log_dropout
 
 
 def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.graph import Embed, Layer
+from bhc.graph import Layer
 from bhc.posterior.beliefs import WeightMean
 from bhc.posterior.convolved import ConvolvedMoments
 from bhc.posterior.lookup import Lookup
@@ -53,9 +53,20 @@ class Operator(Protocol):
 
 def operator_of(layer: Layer) -> Operator:
     """The operator of a layer."""
-    if isinstance(layer.module, Embed):
-        return Lookup(layer.module)
-    return Convolution.of(layer.module) if layer.is_convolution else Linear()
+    return layer.kind.operator(layer.module, _Operators())
+
+
+class _Operators:
+    """Those there are, for kinds of layers to choose from (``layers.asked.Operators``)."""
+
+    def linear(self) -> "Linear":
+        return Linear()
+
+    def convolution(self, module: Any) -> "Convolution":
+        return Convolution.of(module)
+
+    def lookup(self, module: Any) -> Lookup:
+        return Lookup(module)
 
 
 def apply_mean(operator: Operator, h: Any, weight: WeightMean) -> Tensor:

@@ -108,7 +108,7 @@ class Preview:
         """The values of an input that are read, where the first layer reads values."""
         first = plan.layers[0]
         values = prod(self.model.network.input_shape)
-        whole = not first.layer.is_convolution and first.layer.num_inputs == values
+        whole = not first.layer.has_kernel and first.layer.num_inputs == values
         return _places(first.kept_inputs, values) if whole else None
 
     def _points(self) -> Iterator[dict[str, Any]]:
@@ -154,7 +154,7 @@ def _layers(plan: Plan, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         layer = cut.layer
         yield {
             "name": layer.name,
-            "kind": "convolution" if layer.is_convolution else "linear",
+            "kind": "convolution" if layer.has_kernel else "linear",
             "inputs_before": layer.num_inputs,
             "inputs_after": len(cut.kept_inputs),
             "outputs_before": layer.num_outputs,

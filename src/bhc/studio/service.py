@@ -163,7 +163,6 @@ class Service:
         """What may be asked, and what the networks are cut from."""
         trained, network, space = self.model.model, self.model.network, self.model.space
         names = trained.class_names or tuple(map(str, range(network.num_classes)))
-        biases = sum(layer.num_outputs for layer in network.layers if layer.module.bias is not None)
         return {
             "model": self.name,
             "classes": list(names),
@@ -172,9 +171,9 @@ class Service:
             **self._conditions(),
             "thresholds": thresholds_of(trained),
             "error_before": trained.training.get("original_error"),
-            "weights_before": network.num_weights,
-            "bytes_before": 4 * (network.num_weights + biases),
-            "flops_before": sum(layer.num_flops for layer in network.layers),
+            "weights_before": network.counts.weights,
+            "bytes_before": 4 * network.counts.parameters,
+            "flops_before": network.counts.flops,
             "image_shape": list(network.input_shape),
             "full_scale": self._full_scale(),
             "pictures": self._pictures(),
@@ -182,7 +181,7 @@ class Service:
             "layers": [
                 {
                     "name": layer.name,
-                    "kind": "convolution" if layer.is_convolution else "linear",
+                    "kind": "convolution" if layer.has_kernel else "linear",
                     "in": layer.num_inputs,
                     "out": layer.num_outputs,
                     "weights": layer.num_weights,

@@ -53,8 +53,8 @@ class Point:
 
 
 def count_weights(network: ConditionalNetwork, masks: Sequence[LayerMask]) -> Tensor:  # (K,)
-    """Dense weights that stay: kept inputs x kept outputs x kernel, summed over the layers."""
-    return torch.stack(
+    """Dense weights that stay: kept inputs x kept outputs x kernel, summed over the layers, and what is never cut."""
+    return network.beside.weights + torch.stack(
         [
             layer.kept_weights(mask.keep_in.sum(1), mask.keep_out.sum(1))
             for layer, mask in zip(network.layers, masks, strict=True)
@@ -135,7 +135,7 @@ class Panel:
 
 def looks_for(network: ConditionalNetwork, data: Split) -> int:
     """How many times a curve may have an example of ``data`` go through a network."""
-    flops = max(sum(layer.num_flops for layer in network.layers), 1)
+    flops = max(network.counts.flops, 1)
     return max(min(PASSES * len(data), MOST_LOOKS), int(FREE_FLOPS / flops))
 
 

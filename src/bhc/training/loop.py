@@ -14,8 +14,8 @@ from bhc.contexts import ContextBatch
 from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
-from bhc.graph import Embed
 from bhc.hypernet import ConditionalNetwork
+from bhc.layers import check_words
 from bhc.posterior import PooledNoise
 from bhc.training.checkpoint import (
     Header,
@@ -100,10 +100,9 @@ def train(
         stage.check(network)
     if vocabulary is not None and words_read(network) != [len(vocabulary)]:
         raise BhcError(f"a vocabulary of {len(vocabulary):,} words for a network that does not read just those")
-    for layer in network.layers:
-        if isinstance(layer.module, Embed):
-            for split in (train_set, validation_set):
-                layer.module.check_words(split.images)
+    for count in words_read(network):
+        for split in (train_set, validation_set):
+            check_words(split.images, count)
     folder = None if options.run is None else RunFolder(options.run)
     if folder is not None:
         options.team.decide(partial(folder.open, resume=options.resume, overwrite=options.overwrite))

@@ -45,4 +45,5 @@ def usual_kl_weight(network: ConditionalNetwork) -> float:
     usual = Learn().kl_weight
     if len(network.layers) <= FEW_LAYERS:
         return usual
-    return float(f"{min(usual, VGG_KL_WEIGHT * sqrt(VGG_WEIGHTS / network.num_weights)):.2g}")
+    learned = sum(layer.num_weights for layer in network.layers)
+    return float(f"{min(usual, VGG_KL_WEIGHT * sqrt(VGG_WEIGHTS / learned)):.2g}")

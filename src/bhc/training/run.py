@@ -28,7 +28,6 @@ from bhc.contexts import InputDomains
 from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
 from bhc.files import make_folder, read_json, remove_leftovers, write_bytes, write_json
-from bhc.graph import Embed
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, tensors_to_bytes
 from bhc.training.domains import SeenDomains
@@ -245,7 +244,8 @@ def _read_vocabulary(files: dict[str, Path], network: ConditionalNetwork) -> Voc
 
 def words_read(network: ConditionalNetwork) -> list[int]:
     """Out of how many words each embedding of a network picks rows."""
-    return [layer.module.count for layer in network.layers if isinstance(layer.module, Embed)]
+    words = [layer.kind.words(layer.module) for layer in network.layers]
+    return [each[0] for each in words if each is not None]
 
 
 def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:

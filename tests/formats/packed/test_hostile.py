@@ -15,8 +15,8 @@ from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
 from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.layout import CARD_NAMES, KIND_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
-from bhc.graph import Add, Affine, GlobalMean, Subsample
+from bhc.formats.packed.layout import CARD_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
+from bhc.layers import Add, Affine, GlobalMean, Subsample
 from tests.formats.graphs import wired
 
 from .toys import example, in_a_row, quantised, zoo
@@ -75,7 +75,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "no steps": (put(1, []), "labels for outputs"),
     "a step as a number": (put(1, 0, 7), "unknown step"),
     "an empty step": (put(1, 0, []), "unknown step"),
-    "a kind after the last": (put(1, 0, [len(KIND_NAMES)]), "unknown step"),
+    "a kind after the last": (put(1, 0, [999]), "unknown step"),
     "an unknown kind": (put(1, 0, [1000]), "unknown step"),
     "a negative kind": (put(1, 0, [-1]), "unknown step"),
     "a kind that is a truth": (put(1, 2, 0, False), "one way"),

@@ -13,10 +13,11 @@ from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, read_network
 from bhc.formats.file import parse_network
 from bhc.formats.packed import layout
-from bhc.formats.packed.layout import CARD_NAMES, KIND_NAMES, MOST_STEPS
+from bhc.formats.packed.layout import CARD_NAMES, MOST_STEPS
 from bhc.formats.packed.priors import Flat
-from bhc.formats.packed.write import HOLDING_FLOATS, take_apart
-from bhc.graph import INPUT, KINDS, KINDS_BY_NAME, Add, GlobalMean, PadChannels, Select, Subsample
+from bhc.formats.packed.write import take_apart
+from bhc.graph import INPUT
+from bhc.layers import Add, GlobalMean, PadChannels, Select, Subsample, is_weighted, kind_of, kind_tagged, kinds
 from tests.formats import chains
 from tests.formats.chains import named
 from tests.formats.graphs import GRAPHS, TEXT, wired
@@ -80,39 +81,44 @@ def test_the_parts_add_up_to_the_size(name: str) -> None:
 
 def names_in_file(network: QuantisedNetwork) -> set[str]:
     """Layers and steps with floats, by their own names and by those that a reader gives to steps without one."""
-    holding = [step for step in network.graph.steps if isinstance(step.module, HOLDING_FLOATS)]
-    kinds = [KINDS[type(step.module)].name.replace("-", "_") for step in holding]
-    given = {f"{kind}{1 + kinds[:place].count(kind)}" for place, kind in enumerate(kinds)}
+    with_numbers = [step for step in network.graph.steps if next(step.module.parameters(), None) is not None]
+    holding = [step for step in with_numbers if not is_weighted(step.module)]
+    names = [kind_of(step.module).name.replace("-", "_") for step in holding]
+    given = {f"{name}{1 + names[:place].count(name)}" for place, name in enumerate(names)}
     return {layer.name for layer in network.layers} | {step.name for step in holding} | given
 
 
-# Kinds that a file has other names for: what is read, convolutions of all sorts, one number a channel.
-OF_FILES = {"from", "convolution", "normalise-channels"}
+# They are in files, for ever; new ones go to the end.
+NUMBERS = (
+    "linear", "conv-2d", "relu", "relu6", "leaky-relu", "elu", "selu", "gelu", "silu", "tanh",
+    "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat",
+    "convolution", "normalise-channels", "affine", "pad-channels", "global-mean", "subsample",
+    "max-pool-1d", "max-pool-3d", "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
+    "channel-norm", "self-attention", "flatten-places", "shift", "place",
+    "embedding", "log-mel",
+)  # fmt: skip
+# Numbers that stand for no kind by itself: what is read, convolutions of all sorts, one number a channel.
+OF_FILES = {"from": None, "convolution": "conv-3d", "normalise-channels": "normalise"}
 
 
 def test_every_kind_has_a_number_and_is_tried() -> None:
-    assert set(KIND_NAMES) - OF_FILES == set(KINDS_BY_NAME) - {"conv-1d", "conv-3d"}
-    tried = {KINDS[type(step.module)].name for network in ZOO.values() for step in network.graph.steps}
-    assert tried == set(KINDS_BY_NAME)
+    ours = {kind.name for kind in kinds() if "." not in kind.name}
+    assert {kind.name for kind in kinds() if isinstance(kind.tag, int)} == ours
+    assert {kind_of(step.module).name for network in ZOO.values() for step in network.graph.steps} == ours
     used = {number for network in ZOO.values() for number in numbers_in(take_apart(network).header[layout.STEPS])}
-    assert used == set(range(len(KIND_NAMES)))
+    assert used == set(range(len(NUMBERS)))
 
 
 def numbers_in(steps: list[Any]) -> set[int]:
     """The kinds of steps, and of those that are wrapped."""
-    return {step[0] for step in steps} | {step[2][0] for step in steps if step[0] == layout.KIND_NUMBERS["from"]}
+    return {step[0] for step in steps} | {step[2][0] for step in steps if step[0] == layout.FROM}
 
 
 def test_numbers_of_kinds_and_names_stay() -> None:
-    """They are in files. New ones go to the end."""
-    assert KIND_NAMES == (
-        "linear", "conv-2d", "relu", "relu6", "leaky-relu", "elu", "selu", "gelu", "silu", "tanh",
-        "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat",
-        "convolution", "normalise-channels", "affine", "pad-channels", "global-mean", "subsample",
-        "max-pool-1d", "max-pool-3d", "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
-        "channel-norm", "self-attention", "flatten-places", "shift", "place",
-        "embedding", "log-mel",
-    )  # fmt: skip
+    for number, name in enumerate(NUMBERS):
+        if OF_FILES.get(name, name) is not None:
+            assert kind_tagged(number).name == OF_FILES.get(name, name)
+    assert NUMBERS[layout.FROM] == "from"
     assert CARD_NAMES == (
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
         "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
@@ -134,7 +140,7 @@ def test_the_document_shows_these_bytes() -> None:
 
 def test_the_document_lists_every_kind_and_name() -> None:
     text = (HERE.parents[2] / "docs" / "format.md").read_text()
-    for table in (KIND_NAMES, CARD_NAMES):
+    for table in (NUMBERS, CARD_NAMES):
         for number, name in enumerate(table):
             assert f"| {number} | {name} |" in text
 

@@ -11,8 +11,8 @@ from torch import nn
 import bhc
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
-from bhc.formats.packed.write import HOLDING_FLOATS
-from bhc.graph import INPUT, LAYERS, Embed, Place, Select, passages
+from bhc.graph import INPUT, passages
+from bhc.layers import Embed, Place, Select, is_weighted
 
 from . import reference
 from .toys import zoo
@@ -27,15 +27,15 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     assert file.temperature == network.temperature
     assert file.card == network.card
     steps = network.graph.steps
-    assert file.shapes == [passage.leaving for passage in passages(network.graph, network.input_shape)]
+    assert file.shapes == [passage.leaving[1:] for passage in passages(network.graph, network.input_shape)]
     places = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     assert file.reads == [[places[name] for name in step.reads] for step in steps]
     selects = [step.module for step in steps if isinstance(step.module, Select | Place | Embed)]
     meant = [step.words if isinstance(step, Embed) else step.index for step in selects]
     assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [places.tolist() for places in meant]
-    layers = [step for step in steps if isinstance(step.module, (*LAYERS, *HOLDING_FLOATS))]
+    layers = [step for step in steps if next(step.module.parameters(), None) is not None]
     for read, layer in zip(file.layers, layers, strict=True):
-        if isinstance(layer.module, HOLDING_FLOATS):
+        if not is_weighted(layer.module):
             assert read.name == ""
             floats = torch.cat([numbers.flatten() for numbers in layer.module.parameters()])
             assert torch.equal(torch.tensor(read.floats + read.bias_floats), floats)

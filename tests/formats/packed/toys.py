@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork
-from bhc.graph import LAYERS, Add, Affine, GlobalMean, Graph, Select, Subsample
-from bhc.models.normalise import Normalise
+from bhc.graph import Graph
+from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, is_weighted
 from tests.formats import chains
 from tests.formats.graphs import GRAPHS, wired
 
@@ -109,7 +109,7 @@ def quantised(
     weights, biases = {}, {}
     for name, width in widths.items():
         module = graph.get_submodule(name)
-        assert isinstance(module, LAYERS)
+        assert is_weighted(module)
         codes = np.clip(np.rint(rng.laplace(0, width, tuple(module.weight.shape))), -32767, 32767)
         weights[name] = Codes(codes.astype(np.int32), 0.0625)
         if name in biased:

@@ -6,6 +6,7 @@ from typing import Any
 from bhc.formats.packed.cbor import brief
 from bhc.formats.packed.layout import (
     CARD,
+    FROM,
     INPUT_SHAPE,
     LABELS,
     LARGEST_ACTIVATION,
@@ -13,7 +14,7 @@ from bhc.formats.packed.layout import (
     STEPS,
     TEMPERATURE,
 )
-from bhc.formats.packed.write import REAL_ARGUMENTS
+from bhc.layers import kind_tagged
 
 LARGEST_LABEL = (1 << 31) - 1
 # Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
@@ -37,36 +38,21 @@ def check_header(header: Any) -> dict[int, Any]:
 
 def inner(step: Any) -> Any:
     """The step without where it reads from."""
-    return step[2] if isinstance(step, list) and len(step) == 3 and step[0] == 15 else step
+    return step[2] if isinstance(step, list) and len(step) == 3 and step[0] == FROM else step
 
 
-def is_joint(step: Any) -> bool:
-    return step[0] in (16, 17, 18)
-
-
-def is_weighted(step: Any) -> bool:
-    return isinstance(step, list) and len(step) > 1 and step[0] in (0, 1, 19, 38) and isinstance(step[1], str)
+def name_of(step: Any) -> str | None:
+    """The name that a step has in the file; None for those that get one when they are read."""
+    if not (isinstance(step, list) and len(step) > 1 and isinstance(step[1], str)):
+        return None
+    try:
+        return step[1] if kind_tagged(step[0]).keeps_name else None
+    except ValueError:
+        return None
 
 
 def _whole(numbers: Any, lowest: int, highest: int) -> bool:
     return isinstance(numbers, list) and all(type(n) is int and lowest <= n <= highest for n in numbers)
-
-
-def argument(name: str, value: Any) -> Any:
-    """An argument of a step without weights: a number, one of GELU's two forms, or one or two sizes."""
-    if name in REAL_ARGUMENTS:
-        return moderate(value)
-    if name == "keep_places":
-        if type(value) is not bool:
-            raise ValueError(f"{brief(value)} as an argument")
-        return value
-    if value in ("none", "tanh") if name == "approximate" else _whole(_listed(value), 0, LARGEST_ACTIVATION):
-        return value
-    raise ValueError(f"{brief(value)} as an argument")
-
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
 
 
 def moderate(number: Any) -> float:

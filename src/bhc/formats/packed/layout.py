@@ -16,15 +16,7 @@ from bhc.formats.quantised import Codes
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
 INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
 
-# A kind's number in files never changes; new kinds are added at the end.
-KIND_NAMES = (
-    "linear", "conv-2d", "relu", "relu6", "leaky-relu", "elu", "selu", "gelu", "silu", "tanh",
-    "max-pool-2d", "avg-pool-2d", "flatten", "normalise", "select", "from", "add", "multiply", "concat", "convolution",
-    "normalise-channels", "affine", "pad-channels", "global-mean", "subsample", "max-pool-1d", "max-pool-3d",
-    "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
-    "channel-norm", "self-attention", "flatten-places", "shift", "place", "embedding", "log-mel",
-)  # fmt: skip
-KIND_NUMBERS = {name: number for number, name in enumerate(KIND_NAMES)}
+FROM = 15  # in the place of a kind's number: a step that reads another value than the one before it
 
 # Names in the card that are stored as their place in this list; others are written out. Add at the end only.
 CARD_NAMES = (

@@ -6,7 +6,7 @@ is written again and compared with the file: there is one way to store a network
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -19,12 +19,9 @@ from torch import nn
 from bhc.formats.packed.cbor import brief, loads
 from bhc.formats.packed.checks import (
     SMALLEST_STEP,
-    argument,
     check_header,
     inner,
-    is_joint,
-    is_weighted,
-    moderate,
+    name_of,
     positive,
 )
 from bhc.formats.packed.coder import Decoder
@@ -32,8 +29,8 @@ from bhc.formats.packed.layout import (
     CARD,
     CARD_NAMES,
     CHECKSUM,
+    FROM,
     INPUT_SHAPE,
-    KIND_NAMES,
     LABELS,
     LARGEST_ACTIVATION,
     LARGEST_ACTIVATIONS,
@@ -44,9 +41,10 @@ from bhc.formats.packed.layout import (
     most_numbers,
 )
 from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
-from bhc.formats.packed.write import HOLDING_FLOATS, take_apart
+from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.graph import INPUT, KINDS_BY_NAME, LAYERS, Embed, Graph, Place, Select, Shape, Step, output_shape, rebuild
+from bhc.graph import INPUT, Graph, Step, output_shape
+from bhc.layers import EXAMPLES, Embed, Place, Select, Shape, is_weighted, kind_named, kind_tagged
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -58,7 +56,7 @@ def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
     header = check_header(loads(reader.take(reader.varint())))
     assembly = _Assembly(header, allowance=most_numbers(len(content)))
     for step in header[STEPS]:
-        assembly.add(step)
+        assembly.add_step(step)
     network, priors = assembly.fill(reader)
     again = take_apart(network, priors)
     if again.to_bytes() != content:
@@ -111,25 +109,39 @@ class _Assembly:
         self.allowance = allowance
         self.room = LARGEST_ACTIVATIONS
         self.names = [INPUT]  # of what each step may read
-        self.shapes: list[Shape] = [self.input_shape]
+        self.shapes: list[Shape] = [(EXAMPLES, *self.input_shape)]
         self.reads: tuple[int, ...] = ()  # of the step that is being added, as places in ``names``
         self.steps: dict[str, Step] = {}
         self.layers: list[_Pending] = []
         self.selections: list[tuple[str, int, int]] = []  # the step, how many values there are, how many are meant
         self.placed: set[str] = set()  # of them, those that put channels at places
-        self.taken = {step[1] for step in map(inner, header[STEPS]) if is_weighted(step)}
+        self.taken = {name for name in map(name_of, map(inner, header[STEPS])) if name is not None}
         self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
-    def add(self, step: Any) -> None:
+    def add_step(self, step: Any) -> None:
+        """One entry of the file's list."""
         self.reads = (len(self.names) - 1,)
         match step:
-            case [15, int(back), [int(), *_] as other] if back > 1 and not is_joint(other):
+            case [int(tag), int(back), [int() | str(), *_] as other] if tag == FROM:
+                if back < 2 or kind_tagged(other[0]).joins:
+                    raise ValueError(f"an unknown step, {brief(step)}")
                 self.reads = (self._place(back),)
-                self._add(other)
-            case [15, *_]:
-                raise ValueError(f"an unknown step, {brief(step)}")
+                self._read(other)
+            case [int() | str(), *_]:
+                self._read(step)
             case _:
-                self._add(step)
+                raise ValueError(f"an unknown step, {brief(step)}")
+
+    def _read(self, step: list[Any]) -> None:
+        kind = kind_tagged(step[0])
+        if kind.joins:
+            own, backs = step[: 1 + len(kind.untold())], step[1 + len(kind.untold()) :]
+            if len(backs) < 2 or not kind.takes(len(backs)):
+                raise ValueError(f"an unknown step, {brief(step)}")
+            self.reads = tuple(map(self._place, backs))
+            kind.read(own, self)
+        else:
+            kind.read(step, self)
 
     @property
     def shape(self) -> Shape:
@@ -141,83 +153,19 @@ class _Assembly:
             raise ValueError(f"a step reads what is {brief(back)} steps before it")
         return len(self.names) - back
 
-    def _add(self, step: Any) -> None:
-        match step:
-            case [0, str(name), int(outputs), weight, bias]:
-                (inputs,) = self.shape
-                self._weighted("linear", {"in_features": inputs, "out_features": outputs}, name, weight, bias)
-            case [1, str(name), int(outputs), kernel, stride, padding, dilation, weight, bias]:
-                self._convolution(name, outputs, kernel, stride, padding, dilation, 1, weight, bias)
-            case [19, str(name), int(outputs), list(kernel), stride, padding, dilation, int(groups), weight, bias]:
-                if groups < 1 or (groups == 1 and len(kernel) == 2):
-                    raise ValueError(f"a convolution of {groups} groups")
-                self._convolution(name, outputs, kernel, stride, padding, dilation, groups, weight, bias)
-            case [38, str(name), int(count), int(rows), int(channels), weight]:
-                self._embedding(name, count, rows, channels, weight)
-            case [13, float(mean), float(std)]:
-                normalise = KINDS_BY_NAME["normalise"].module
-                self._append(self._free_name("normalise"), normalise(moderate(mean), positive(std)))
-            case [20, list(mean), list(std)] if len(mean) == len(std) == self.shape[0] and len(self.shape) == 3:
-                normalise = KINDS_BY_NAME["normalise"].module
-                module = normalise([*map(moderate, mean)], [*map(positive, std)])
-                self._append(self._free_name("normalise"), module)
-            case [14, int(kept)]:
-                self._select(kept)
-            case [21]:
-                self._holding_floats("affine", channels=self.shape[0])
-            case [33, eps]:
-                self._holding_floats("channel-norm", channels=self.shape[0], eps=positive(eps))
-            case [34, int(heads)]:
-                if heads * self.shape[-1] ** 2 > LARGEST_ACTIVATION:
-                    raise ValueError(f"attention of {heads} heads over {self.shape[-1]} places")
-                self._holding_floats("self-attention", channels=self.shape[0], heads=heads)
-            case [36]:
-                self._holding_floats("shift", shape=self.shape)
-            case [37, int(width)]:
-                self._place_channels(width)
-            case [16 | 17 as number, int(left), int(right)]:
-                self._joint(number, left, right)
-            case [18, *backs] if len(backs) > 1:
-                self._joint(18, *backs)
-            case [int(number), *arguments] if 2 <= number <= 12 or 22 <= number <= 32 or number in (35, 39):
-                kind = KINDS_BY_NAME[KIND_NAMES[number]]
-                named = {name: argument(name, value) for name, value in zip(kind.arguments, arguments, strict=True)}
-                self._append(self._free_name(kind.name), self._build(kind.name, named))
-            case _:
-                raise ValueError(f"an unknown step, {brief(step)}")
-
-    def _joint(self, number: int, *backs: Any) -> None:
-        self.reads = tuple(map(self._place, backs))
-        kind = KINDS_BY_NAME[KIND_NAMES[number]]
-        self._append(self._free_name(kind.name), kind.module())
-
-    def _holding_floats(self, kind: str, **arguments: Any) -> None:
-        module = self._build(kind, arguments)
+    def add(self, kind: str, module: nn.Module) -> None:
         name = self._free_name(kind)
-        self.layers.append(_Pending(name, module, None, None, None))
+        if next(module.parameters(), None) is not None:
+            self.layers.append(_Pending(name, module, None, None, None))
         self._append(name, module)
 
-    def _convolution(
-        self, name: str, outputs: int, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int, *numbers: Any
-    ) -> None:
-        geometry = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        channels, *places = self.shape
-        if not isinstance(kernel, list) or len(kernel) != len(places):
-            raise ValueError(f"a kernel of {brief(kernel)} for values of shape {self.shape}")
-        arguments = {"in_channels": channels, "out_channels": outputs} | geometry
-        self._weighted(f"conv-{len(places)}d", arguments, name, *numbers)
-
-    def _embedding(self, name: str, count: int, rows: int, channels: int, weight: Any) -> None:
-        """Which words have rows is read, as a list of values is, when all sizes were found sound."""
-        if not 0 < rows <= count <= LARGEST_ACTIVATION:
-            raise ValueError(f"{rows} rows for {count} words")
+    def rows(self, name: str, count: int, kept: int) -> None:
         self._spend(count)
-        self.selections.append((name, count, rows))
-        self._weighted("embedding", {"count": count, "rows": rows, "channels": channels}, name, weight, False)
+        self.selections.append((name, count, kept))
 
-    def _weighted(self, kind: str, arguments: dict[str, Any], name: str, weight: Any, bias: Any) -> None:
-        with_bias = {} if kind == "embedding" else {"bias": bias is not False}
-        module: Any = self._build(kind, arguments | with_bias)
+    def weighted(self, kind: str, name: str, arguments: Mapping[str, Any], weight: Any, bias: Any) -> nn.Module:
+        with torch.device("meta"):
+            module: Any = kind_named(kind).build({**arguments, "bias": bias is not False})
         step = prior = None
         if weight is not None:
             step, prior = positive(weight[0], SMALLEST_STEP), prior_from_list(weight[1])
@@ -225,35 +173,28 @@ class _Assembly:
         bias_step = None if bias is False or bias is None else positive(bias, SMALLEST_STEP)
         self.layers.append(_Pending(name, module, step, prior, bias_step))
         self._append(name, module)
+        return module
 
-    def _select(self, kept: int) -> None:
+    def select(self, kept: int) -> None:
         """Its list of values is made only when all sizes were found sound."""
-        arriving, *places = self.shape
-        if not 0 < kept <= arriving:
-            raise ValueError(f"{kept} of {arriving} values are read")
+        examples, arriving, *places = self.shape
         self._spend(arriving)
         name = self._free_name("select")
         self.selections.append((name, arriving, kept))
-        self._note(name, nn.Identity(), (kept, *places))
+        self._note(name, nn.Identity(), (examples, kept, *places))
 
-    def _place_channels(self, width: int) -> None:
-        kept, *places = self.shape
-        if not kept <= width <= LARGEST_ACTIVATION:
-            raise ValueError(f"{kept} channels at {width} places")
+    def place(self, width: int) -> None:
+        examples, _, *places = self.shape
         self._spend(width)
         name = self._free_name("place")
-        self.selections.append((name, width, kept))
+        self.selections.append((name, width, self.shape[1]))
         self.placed.add(name)
-        self._note(name, nn.Identity(), (width, *places))
+        self._note(name, nn.Identity(), (examples, width, *places))
 
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
         if self.allowance < 0:
             raise ValueError("it claims more numbers than so small a file can hold")
-
-    def _build(self, kind: str, arguments: dict[str, Any]) -> nn.Module:
-        with torch.device("meta"):
-            return rebuild([{"kind": kind, "name": "step", **arguments}]).steps[0].module
 
     def _append(self, name: str, module: nn.Module) -> None:
         if name in self.steps or not name or "." in name or hasattr(Graph, name) or name == "training":
@@ -261,9 +202,10 @@ class _Assembly:
         self._note(name, module, output_shape(module, *[self.shapes[place] for place in self.reads]))
 
     def _note(self, name: str, module: nn.Module, shape: Shape) -> None:
-        self.room -= prod(shape)
-        if prod(shape) > LARGEST_ACTIVATION or self.room < 0:
-            raise ValueError(f"activations of shape {shape}")
+        size = prod(shape) // EXAMPLES
+        self.room -= size
+        if size > LARGEST_ACTIVATION or self.room < 0:
+            raise ValueError(f"activations of shape {shape[1:]}")
         self.steps[name] = Step(name, module, tuple(self.names[place] for place in self.reads))
         self.names.append(name)
         self.shapes.append(shape)
@@ -276,9 +218,9 @@ class _Assembly:
     def fill(self, reader: _Reader) -> tuple[QuantisedNetwork, dict[str, StatedPrior]]:
         """Read the numbers, now that all sizes are known and found sound."""
         labels = tuple(self.header[LABELS])
-        weighted = any(isinstance(layer.module, LAYERS) for layer in self.layers)
-        if not weighted or self.shapes[-1] != (len(labels),):
-            raise ValueError(f"{len(labels)} labels for outputs of shape {self.shapes[-1]}")
+        weighted = any(is_weighted(layer.module) for layer in self.layers)
+        if not weighted or self.shapes[-1] != (EXAMPLES, len(labels)):
+            raise ValueError(f"{len(labels)} labels for outputs of shape {self.shapes[-1][1:]}")
         decoder = Decoder(reader.take(reader.varint()))
         for name, arriving, kept in self.selections:
             index = _read_selection(decoder, arriving, kept)
@@ -310,7 +252,7 @@ class _Assembly:
     def _read_plain(self, reader: _Reader, layer: _Pending) -> Codes | None:
         """Float weights go into the module at once; biases do, or come back as codes."""
         module = layer.module
-        if isinstance(module, HOLDING_FLOATS):
+        if not is_weighted(module):
             for name, numbers in list(module.named_parameters()):
                 setattr(module, name, _floats(reader, tuple(numbers.shape)))
             return None

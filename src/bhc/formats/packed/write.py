@@ -12,8 +12,8 @@ from bhc.formats.packed.cbor import loads
 from bhc.formats.packed.layout import (
     CARD,
     CARD_NUMBERS,
+    FROM,
     INPUT_SHAPE,
-    KIND_NUMBERS,
     LABELS,
     LARGEST_ACTIVATION,
     LARGEST_ACTIVATIONS,
@@ -28,37 +28,8 @@ from bhc.formats.packed.layout import (
 )
 from bhc.formats.packed.priors import StatedPrior, choose_prior
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import (
-    CONVOLUTIONS,
-    INPUT,
-    KINDS,
-    LAYERS,
-    Add,
-    Affine,
-    ChannelNorm,
-    Concat,
-    Embed,
-    Multiply,
-    Passage,
-    Place,
-    Select,
-    SelfAttention,
-    Shift,
-    WeightedModule,
-    passages,
-)
-
-JOINTS = (Add, Multiply, Concat)
-# Steps with numbers of their own that stay floats, and those of their arguments that the shapes do not tell.
-HOLDING_FLOATS = (Affine, ChannelNorm, SelfAttention, Shift)
-NOT_IN_SHAPES: dict[str, tuple[str, ...]] = {
-    "affine": (),
-    "channel-norm": ("eps",),
-    "self-attention": ("heads",),
-    "shift": (),
-}
-FROM = KIND_NUMBERS["from"]
-REAL_ARGUMENTS = ("negative_slope", "alpha", "beta", "threshold", "eps")
+from bhc.graph import INPUT, passages
+from bhc.layers import EXAMPLES, kind_of
 
 
 def pack(network: QuantisedNetwork) -> bytes:
@@ -91,7 +62,7 @@ def _check_limits(content: Content, size: int) -> None:
 
 
 def _check_activations(network: QuantisedNetwork) -> None:
-    sizes = [prod(each.leaving) for each in passages(network.graph, network.input_shape)]
+    sizes = [prod(each.leaving) // EXAMPLES for each in passages(network.graph, network.input_shape)]
     if max(sizes, default=0) > LARGEST_ACTIVATION or sum(sizes) > LARGEST_ACTIVATIONS:
         raise BhcError(
             f"steps that give up to {max(sizes):,} numbers, {sum(sizes):,} in all;"
@@ -118,56 +89,37 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
             CARD: abbreviate(dict(network.card)),
         }
     )
+    writer = _Writer(network, content, priors)
     places = {INPUT: -1}
     for place, passage in enumerate(passages(network.graph, network.input_shape)):
-        step = _step(network, passage, content, priors)
+        kind = kind_of(passage.module)
+        step = kind.write(passage.module, passage.name, passage.arriving[0], writer)
         back = [place - places[name] for name in passage.step.reads]
-        if isinstance(passage.module, JOINTS):
+        if kind.joins:
             step += back
-        steps.append(step if back == [1] or isinstance(passage.module, JOINTS) else [FROM, *back, step])
+        steps.append(step if back == [1] or kind.joins else [FROM, *back, step])
         places[passage.name] = place
     return content
 
 
-def _step(
-    network: QuantisedNetwork, passage: Passage, content: Content, priors: Mapping[str, StatedPrior]
-) -> list[Any]:
-    """The step without what it reads; its numbers go to ``content``."""
-    name, module = passage.name, passage.module
-    kind = KINDS[type(module)]
-    if isinstance(module, Embed):
-        content.selections.append(Selection(len(content.layers), _mask(module.words, module.count)))
-        content.layers.append(layer := _pack_layer(network, name, module, priors.get(name)))
-        weight_form, _ = _number_forms(network, layer, module)
-        return [KIND_NUMBERS[kind.name], name, module.count, module.rows, module.channels, weight_form]
-    if isinstance(module, LAYERS):
-        layer = _pack_layer(network, name, module, priors.get(name))
-        content.layers.append(layer)
-        number = KIND_NUMBERS["convolution" if _is_general(module) else kind.name]
-        return [number, name, len(module.weight), *_geometry(module), *_number_forms(network, layer, module)]
-    if isinstance(module, Select):
-        content.selections.append(Selection(len(content.layers), _mask(module.index, passage.arriving[0][0])))
-        return [KIND_NUMBERS[kind.name], len(module.index)]
-    if isinstance(module, Place):
-        content.selections.append(Selection(len(content.layers) - 1, _mask(module.index, module.width)))
-        return [KIND_NUMBERS[kind.name], module.width]
-    if isinstance(module, HOLDING_FLOATS):
-        content.layers.append(PackedLayer(name, None, None, b"".join(map(_floats, module.parameters()))))
-        return [KIND_NUMBERS[kind.name], *[_argument(key, getattr(module, key)) for key in NOT_IN_SHAPES[kind.name]]]
-    if kind.name == "normalise":
-        mean, std = module.mean, module.std
-        if mean.dim():  # type: ignore[operator]
-            return [KIND_NUMBERS["normalise-channels"], mean.flatten().tolist(), std.flatten().tolist()]  # type: ignore[operator]
-        return [KIND_NUMBERS[kind.name], float(mean), float(std)]  # type: ignore[arg-type]
-    return [
-        KIND_NUMBERS[kind.name],
-        *[_argument(argument, getattr(module, argument)) for argument in kind.arguments],
-    ]
+class _Writer:
+    """Where the kinds of layers put their numbers (``layers.asked.FileWriter``)."""
 
+    def __init__(self, network: QuantisedNetwork, content: Content, priors: Mapping[str, StatedPrior]) -> None:
+        self.network, self.content, self.priors = network, content, priors
 
-def _is_general(module: WeightedModule) -> bool:
-    """Whether it is a convolution other than the usual one: of two directions, in one group."""
-    return isinstance(module, CONVOLUTIONS) and (not isinstance(module, nn.Conv2d) or module.groups > 1)
+    def weighted(self, name: str, module: Any) -> list[Any]:
+        layer = _pack_layer(self.network, name, module, self.priors.get(name))
+        self.content.layers.append(layer)
+        return _number_forms(self.network, layer, module)
+
+    def floats(self, name: str, module: nn.Module) -> None:
+        numbers = b"".join(map(_floats, module.parameters()))
+        self.content.layers.append(PackedLayer(name, None, None, numbers))
+
+    def selection(self, index: Tensor, count: int, *, of_last: bool = False) -> None:
+        layer = len(self.content.layers) - of_last
+        self.content.selections.append(Selection(layer, _mask(index, count)))
 
 
 def _mask(places: Tensor, arriving: int) -> np.ndarray:
@@ -180,7 +132,7 @@ def _mask(places: Tensor, arriving: int) -> np.ndarray:
     return mask
 
 
-def _pack_layer(network: QuantisedNetwork, name: str, module: WeightedModule, prior: StatedPrior | None) -> PackedLayer:
+def _pack_layer(network: QuantisedNetwork, name: str, module: Any, prior: StatedPrior | None) -> PackedLayer:
     weights, biases = network.weights.get(name), network.biases.get(name)
     plain = b"" if weights is not None else _floats(module.weight)
     if module.bias is not None:
@@ -199,13 +151,6 @@ def _number_forms(network: QuantisedNetwork, layer: PackedLayer, module: nn.Modu
     return [weight_form, None if biases is None else float(biases.step)]
 
 
-def _geometry(module: WeightedModule) -> list[Any]:
-    if isinstance(module, nn.Linear | Embed):
-        return []
-    plain = [_plain(part) for part in (module.kernel_size, module.stride, module.padding, module.dilation)]
-    return [*plain, module.groups] if _is_general(module) else plain
-
-
 def abbreviate(value: Any) -> Any:
     """The same plain data with the known names as numbers."""
     if isinstance(value, dict):
@@ -213,14 +158,6 @@ def abbreviate(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [abbreviate(item) for item in value]
     return value
-
-
-def _argument(name: str, value: Any) -> Any:
-    return float(value) if name in REAL_ARGUMENTS else _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _floats(values: Tensor) -> bytes:

@@ -1,0 +1,73 @@
+"""What a layer is: one object a kind, one module a family, and a registry that users add their own to."""
+
+from bhc.layers.arguments import Argument, Choice, Flag, Positive, Real, Size
+from bhc.layers.attention import SelfAttention
+from bhc.layers.convolution import c_convolution, conv_padding
+from bhc.layers.embedding import Embed, check_words
+from bhc.layers.inputs import LogMel, Normalise
+from bhc.layers.joins import Add, Concat, Multiply, Shift
+from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole
+from bhc.layers.modules import bare_copy, own_copy
+from bhc.layers.norms import Affine, ChannelNorm
+from bhc.layers.pools import GlobalMean, Subsample, side_by_side
+from bhc.layers.registry import (
+    has_kind,
+    is_weighted,
+    kind_named,
+    kind_of,
+    kind_tagged,
+    kinds,
+    register_layer,
+    weighted_kind,
+)
+from bhc.layers.reshape import FlattenPlaces, PadChannels, Place, Select
+from bhc.layers.shapes import EXAMPLES, Kept, Shape, pair, sizes
+
+__all__ = [
+    "EXAMPLES",
+    "Add",
+    "Affine",
+    "Argument",
+    "ChannelNorm",
+    "Choice",
+    "Concat",
+    "Elementwise",
+    "Embed",
+    "Flag",
+    "FlattenPlaces",
+    "GlobalMean",
+    "Kept",
+    "LayerKind",
+    "LogMel",
+    "Multiply",
+    "NoForm",
+    "Normalise",
+    "PadChannels",
+    "Place",
+    "Positive",
+    "Real",
+    "Select",
+    "SelfAttention",
+    "Shape",
+    "Shift",
+    "Size",
+    "Subsample",
+    "Weighted",
+    "Whole",
+    "bare_copy",
+    "c_convolution",
+    "check_words",
+    "conv_padding",
+    "has_kind",
+    "is_weighted",
+    "kind_named",
+    "kind_of",
+    "kind_tagged",
+    "kinds",
+    "own_copy",
+    "pair",
+    "register_layer",
+    "side_by_side",
+    "sizes",
+    "weighted_kind",
+]

@@ -1,0 +1,136 @@
+"""Who asks a layer, and what it may use to answer: the other rooms pass these in."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from bhc.layers.shapes import Shape
+
+
+class UnitSearch(Protocol):
+    """Finds which channels live and die together. Units are whole numbers, one for each number of a value."""
+
+    def new(self, count: int) -> Tensor:  # (count,)
+        """Units that a layer writes, or zeros that nobody writes."""
+
+    def words(self, count: int) -> Tensor:  # (count,)
+        """Units that this step's rows stand for."""
+
+    def join(self, left: Tensor, right: Tensor) -> None:
+        """These live and die together, number by number."""
+
+    def tie(self, units: Tensor) -> None:
+        """Of these all parts are needed, not only their sum."""
+
+    def keep(self, units: Tensor) -> None:
+        """These are never cut."""
+
+    def along(self, units: Tensor, axis: int) -> Tensor:  # (size of the axis,)
+        """One unit for each place of an axis; what varies along others goes together, or is never cut."""
+
+    def whole(self, shape: Shape) -> Tensor:
+        """For values of which nothing can be cut."""
+
+
+class Operators(Protocol):
+    """The ways to apply weights that are believed and not known, for several contexts at once."""
+
+    def linear(self) -> Any:
+        """A product with the channels."""
+
+    def convolution(self, module: Any) -> Any:
+        """Windows that slide."""
+
+    def lookup(self, module: Any) -> Any:
+        """Rows that are picked."""
+
+
+class FileWriter(Protocol):
+    """A packed file that is being written."""
+
+    def weighted(self, name: str, module: nn.Module) -> list[Any]:
+        """Add the numbers of a weighted layer; how weights and biases are stored."""
+
+    def floats(self, name: str, module: nn.Module) -> None:
+        """Add all parameters of a step as floats."""
+
+    def selection(self, index: Tensor, count: int, *, of_last: bool = False) -> None:
+        """Add which of ``count`` values are meant, for the next layer with numbers or the last."""
+
+
+class FileReader(Protocol):
+    """A packed file that is being read: on paper first, numbers when all sizes were found sound."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of the value that arrives."""
+
+    def add(self, kind: str, module: nn.Module) -> None:
+        """A step; its parameters, if it has any, are read as floats."""
+
+    def weighted(self, kind: str, name: str, arguments: Mapping[str, Any], weight: Any, bias: Any) -> nn.Module:
+        """A layer with weights, its numbers stored as said."""
+
+    def select(self, kept: int) -> None:
+        """A step that reads some of what arrives, which is told later."""
+
+    def place(self, width: int) -> None:
+        """A step that puts what arrives at some of so many places."""
+
+    def rows(self, name: str, count: int, kept: int) -> None:
+        """Which of ``count`` words have rows in a layer is told later."""
+
+
+class OnnxWriter(Protocol):
+    """Collects nodes; ``value`` is the name of what the last node gave, or of what a step reads."""
+
+    value: str
+    others: list[str]  # what a joint reads beside it
+    arriving: dict[str, Shape]  # of the first value that each step reads, without the batch
+
+    def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
+        """A node that reads what came before it in the step."""
+
+    def side_node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
+        """A node beside these."""
+
+    def constant(self, name: str, values: np.ndarray) -> str:
+        """Numbers under a name."""
+
+    def number(self, name: str, value: float) -> str:
+        """One number under a name."""
+
+    def weight(self, name: str, module: Any) -> str:
+        """The weights of a layer."""
+
+
+class CWriter(Protocol):
+    """Collects constants and code. Values live in ``input`` first, then in two buffers by turns."""
+
+    source: str
+    reads: str | None  # the list of inputs that the next layer reads through
+    stack: int
+    uses_math: bool
+
+    def target(self, size: int) -> str:
+        """The buffer that the next values go to."""
+
+    def writable(self, size: int) -> str:
+        """The buffer to change values in."""
+
+    def lines(self, comment: str, lines: Iterable[str]) -> None:
+        """A block of code."""
+
+    def integers(self, name: str, values: Sequence[int] | np.ndarray, *, unsigned: bool = False) -> str:
+        """An array of whole numbers; its C name."""
+
+    def floats(self, name: str, values: np.ndarray) -> str:
+        """An array of floats; its C name."""
+
+    def weights(self, name: str, values: np.ndarray) -> tuple[Callable[[str], str], str]:
+        """How to read a weight by its index, and the factor that is still to be applied."""
+
+    def bias(self, name: str, module: Any) -> str:
+        """What is added to output ``o``, with the plus sign."""

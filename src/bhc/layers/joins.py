@@ -1,0 +1,176 @@
+"""Values that meet: sums, products, values side by side, learned numbers that are added."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bhc.layers.arguments import Argument, Size
+from bhc.layers.asked import FileReader, OnnxWriter, UnitSearch
+from bhc.layers.kind import Example, LayerKind, spread
+from bhc.layers.modules import own_copy, picked
+from bhc.layers.shapes import Kept, Shape, bounded, does_not_take, expect
+
+
+class Add(nn.Module):
+    """Two values of one shape, added: where a residual stream and a branch meet."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+class Multiply(nn.Module):
+    """Two values multiplied; one may have a single place where the other has many."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left * right
+
+
+class Concat(nn.Module):
+    """Values side by side along the channels."""
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return torch.cat(values, 1)
+
+
+class Shift(nn.Module):
+    """A learned number for each channel and place, added: where a token stands."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.bias = nn.Parameter(torch.zeros(self.shape), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}"
+
+
+class Joint(LayerKind):
+    """A step without numbers of its own that reads several values."""
+
+    joins = True
+    count: ClassVar[int | None] = 2  # of values; None: any from two on
+    onnx: ClassVar[str]
+    onnx_attributes: ClassVar[Mapping[str, int]] = {}
+
+    def takes(self, count: int) -> bool:
+        return count == self.count or (self.count is None and count > 1)
+
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+    def read(self, entry: Sequence[Any], file: FileReader) -> None:
+        file.add(self.name, self.module())
+
+    def to_onnx(self, module: Any, name: str, writer: OnnxWriter) -> None:
+        writer.node(self.onnx, name, *writer.others, **self.onnx_attributes)
+
+
+class AddKind(Joint):
+    """``Add``: what is added lives and dies together."""
+
+    name, module, number, onnx = "add", Add, 16, "Add"
+
+    def output_shape(self, module: Add, *arriving: Shape) -> Shape:
+        expect(len(arriving) == 2 and len(set(arriving)) == 1, does_not_take(module, *arriving))
+        return arriving[0]
+
+    def follow(self, module: Add, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        search.join(*arriving)
+        return arriving[0]
+
+    def examples(self) -> Sequence[Example]:
+        return [(Add(), ((2, 3, 4), (2, 3, 4)))]
+
+
+class MultiplyKind(Joint):
+    """``Multiply``: a factor that is left out would be zero, so all writers of a unit are needed."""
+
+    name, module, number, onnx = "multiply", Multiply, 17, "Mul"
+
+    def output_shape(self, module: Multiply, *arriving: Shape) -> Shape:
+        refusal = does_not_take(module, *arriving)
+        expect(len(arriving) == 2 and len({len(each) for each in arriving}) == 1, refusal)
+        left, right = arriving
+        expect(left[:2] == right[:2], refusal)
+        for one, other in zip(left[2:], right[2:], strict=True):
+            expect(one == other or min(one, other) == 1, refusal)
+        return (*left[:2], *[max(one, other) for one, other in zip(left[2:], right[2:], strict=True)])
+
+    def follow(self, module: Multiply, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        left, right = (units.expand(leaving) for units in arriving)
+        search.tie(left)
+        search.join(left, right)
+        return left
+
+    def examples(self) -> Sequence[Example]:
+        return [(Multiply(), ((2, 3, 4, 5), (2, 3, 1, 1))), (Multiply(), ((2, 3), (2, 3)))]
+
+
+class ConcatKind(Joint):
+    """``Concat``: each value keeps its units."""
+
+    name, module, number, onnx, onnx_attributes, count = "concat", Concat, 18, "Concat", {"axis": 1}, None
+
+    def output_shape(self, module: Concat, *arriving: Shape) -> Shape:
+        rest = {(shape[0], *shape[2:]) for shape in arriving}
+        expect(len(rest) == 1, does_not_take(module, *arriving))
+        first = arriving[0]
+        return (first[0], sum(shape[1] for shape in arriving), *first[2:])
+
+    def follow(self, module: Concat, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return spread(torch.cat([search.along(units, 1) for units in arriving]), leaving, 1)
+
+    def examples(self) -> Sequence[Example]:
+        return [(Concat(), ((2, 3, 4), (2, 1, 4), (2, 3, 4)))]
+
+
+class ShiftKind(LayerKind):
+    """``Shift``: its numbers go with their channels."""
+
+    name, module, number = "shift", Shift, 36
+    arguments: ClassVar[Mapping[str, Argument]] = {"shape": Size()}
+    weights = ("bias",)  # a learned tensor that is used directly, and no layer's bias
+
+    def output_shape(self, module: Shift, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(shape[1:] == module.shape, does_not_take(module, shape))
+        return shape
+
+    def follow(self, module: Shift, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return arriving[0]
+
+    def narrowed(self, module: Shift, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        bias = picked(module.bias, torch.from_numpy(leaving.index), leaving.axis - 1)
+        shift = Shift(tuple(bias.shape))
+        shift.bias = bias
+        return shift
+
+    def check(self, described: Mapping[str, Any]) -> None:
+        bounded(*described["shape"])
+
+    def untold(self) -> tuple[str, ...]:
+        return ()
+
+    def told(self, shape: Shape) -> dict[str, Any]:
+        return {"shape": shape[1:]}
+
+    def to_onnx(self, module: Shift, name: str, writer: OnnxWriter) -> None:
+        writer.node("Add", name, writer.constant(f"{name}.bias", module.bias.numpy()))
+
+    def examples(self) -> Sequence[Example]:
+        shift = Shift((3, 4))
+        shift.bias.data = torch.arange(12.0).reshape(3, 4)
+        return [(shift, ((2, 3, 4),))]
+
+
+KINDS = (AddKind, MultiplyKind, ConcatKind, ShiftKind)

@@ -1,0 +1,235 @@
+"""What there is to know of one kind of layer: every question that the rest of the library asks, in one place."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bhc.errors import BhcError
+from bhc.layers.arguments import Argument, unknown
+from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
+from bhc.layers.modules import own_copy
+from bhc.layers.shapes import Kept, Shape, bounded
+
+Example = tuple[nn.Module, tuple[Shape, ...]]
+
+
+class NoForm(Exception):
+    """A format has no way to write a layer; the text says which layer and why."""
+
+
+class LayerKind(ABC):
+    """One kind of layer: a module's type, and what capture, graph, posterior, emission and formats ask of it.
+
+    What must not be guessed is abstract: shapes, units, what stays after a cut. A format that a kind does not know is
+    refused by name. Kinds hold no state; the module that is asked about comes with every question.
+
+    ``name`` stands in run folders and, for kinds of others, in files: with a dot in it, such as ``"acme.mish"``.
+    ``arguments`` are those of the module's constructor, as the attributes that hold them.
+    """
+
+    name: ClassVar[str]
+    module: ClassVar[type[nn.Module]]
+    arguments: ClassVar[Mapping[str, Argument]] = {}
+    number: ClassVar[int | None] = None  # in packed files, for ever; kinds of others have none
+    weights: ClassVar[tuple[str, ...]] = ()  # of its parameters, those that are no biases, gains or shifts
+    joins: ClassVar[bool] = False  # whether it reads more values than one
+    keeps_name: ClassVar[bool] = False  # whether a packed file holds the step's name: layers with weights
+    rises: ClassVar[bool] = False  # whether it never swaps the order of two numbers
+    keeps_inputs_apart: ClassVar[bool] = (
+        False  # whether each number that it gives is one that it reads, shifted at most
+    )
+
+    # The graph's questions.
+
+    def takes(self, count: int) -> bool:
+        """Whether it can read so many values."""
+        return count == 1
+
+    @abstractmethod
+    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
+        """The shape that it makes of those that arrive, by arithmetic alone; ValueError where they do not fit."""
+
+    @abstractmethod
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        """The units of what it gives, (leaving), from those of what it reads; who lives and dies together is joined."""
+
+    def num_flops(self, module: Any, arriving: Sequence[Shape], leaving: Shape) -> int:
+        """Additions and multiplications of its weights and values, for ``EXAMPLES`` examples."""
+        return 0
+
+    # The posterior's.
+
+    def operator(self, module: Any, operators: Operators) -> Any:
+        """How weights are applied that are believed and not known; None: it runs as it is."""
+        return None
+
+    # Emission's.
+
+    def words(self, module: Any) -> tuple[int, Tensor] | None:
+        """Where it reads words and not amounts: how many there are, and those that have a row of weights."""
+        return None
+
+    @abstractmethod
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        """The step for the units that stay of what it reads and gives, each along its axis."""
+
+    # Descriptions, which run folders hold.
+
+    def describe(self, module: Any) -> dict[str, Any]:
+        """What ``build`` needs, as plain data."""
+        return {name: getattr(module, name) for name in self.arguments}
+
+    def build(self, described: Mapping[str, Any]) -> nn.Module:
+        """A module as described, its numbers uninitialised; ValueError where that is no description of this kind."""
+        if set(described) != set(self.arguments):
+            raise ValueError(f"a {self.name} step with arguments {sorted(described)}")
+        self.check(described)
+        return self.module(**described)
+
+    def check(self, described: Mapping[str, Any]) -> None:  # noqa: B027 - most have no sizes
+        """Raise ValueError where a module as described would be absurdly large."""
+
+    # The packed file's.
+
+    @property
+    def tag(self) -> int | str:
+        """What stands for it in a packed file."""
+        return self.name if self.number is None else self.number
+
+    def untold(self) -> tuple[str, ...]:
+        """The arguments that a file has to hold: all that ``told`` does not know."""
+        return tuple(self.arguments)
+
+    def told(self, shape: Shape) -> dict[str, Any]:
+        """The arguments that follow from the shape of what arrives."""
+        return {}
+
+    def write(self, module: Any, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
+        """The step in a packed file; its numbers go to ``file``."""
+        if next(module.parameters(), None) is not None:
+            file.floats(name, module)
+        return [self.tag, *[self.arguments[key].plain(getattr(module, key)) for key in self.untold()]]
+
+    def read(self, entry: Sequence[Any], file: FileReader) -> None:
+        """Add the step that ``write`` wrote, without what it reads; ValueError for any other."""
+        if len(entry) != 1 + len(self.untold()):
+            raise unknown(entry)
+        stored = zip(self.untold(), entry[1:], strict=True)
+        arguments = self.told(file.shape) | {key: self.arguments[key].checked(value) for key, value in stored}
+        with torch.device("meta"):
+            module = self.build(arguments)
+        file.add(self.name, module)
+
+    # Other formats'.
+
+    def to_onnx(self, module: Any, name: str, writer: OnnxWriter) -> None:
+        """Nodes that do the same."""
+        raise NoForm(f"step {name!r} is a {type(module).__name__}")
+
+    def c_obstacle(self, module: Any, arriving: Shape) -> str | None:
+        """Why such a step has no C code, to go on after its name; None where it has."""
+        return None if type(self).to_c is not LayerKind.to_c else f"is a {type(module).__name__}"
+
+    def to_c(self, module: Any, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
+        """Lines of C that do the same, for shapes of one example."""
+        raise NoForm(f"step {name!r} is a {type(module).__name__}")
+
+    # The contract's.
+
+    @abstractmethod
+    def examples(self) -> Sequence[Example]:
+        """Modules with the shapes of what they read, on which every answer can be checked."""
+
+
+class Elementwise(LayerKind):
+    """Changes each number by itself: shapes and units stay what they are, and nothing of it can be cut."""
+
+    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        return shape
+
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return arriving[0]
+
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+
+class Whole(LayerKind):
+    """Mixes channels in a way that has no rule here: all that it reads and gives is kept."""
+
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        for units in arriving:
+            search.keep(units)
+        return search.whole(leaving)
+
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+
+class Weighted(LayerKind):
+    """A layer whose weights are pruned and rounded: (O, I, ...), with a bias or without."""
+
+    weights = ("weight",)
+    keeps_name = True
+    in_axis: ClassVar[int]  # of what it reads, the axis that its weights are summed over
+    out_axis: ClassVar[int]
+
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        self.reads(module, search, arriving[0])
+        return spread(search.new(len(module.weight)), leaving, self.out_axis)
+
+    def reads(self, module: Any, search: UnitSearch, arriving: Tensor) -> Tensor:  # (channels that arrive,)
+        """The unit of each of its inputs."""
+        return search.along(arriving, self.in_axis)
+
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        raise BhcError(f"a {self.name} layer is cut by its weights")
+
+    @abstractmethod
+    def smaller(self, module: Any, weight: Tensor, bias: Tensor | None, kept_inputs: Tensor) -> nn.Module:
+        """The layer with fewer inputs and outputs, and other numbers."""
+
+    @abstractmethod
+    def operator(self, module: Any, operators: Operators) -> Any:
+        """How its weights are applied."""
+
+    def num_flops(self, module: Any, arriving: Sequence[Shape], leaving: Shape) -> int:
+        """Two operations a weight and place it is applied at."""
+        return 2 * module.weight.numel() * places_of(leaving, self.out_axis)
+
+    def width(self, module: Any) -> int:
+        """The layer's number in an architecture: its inputs."""
+        return module.weight.shape[1]
+
+    def describe(self, module: Any) -> dict[str, Any]:
+        return super().describe(module) | {"bias": module.bias is not None}
+
+    def build(self, described: Mapping[str, Any]) -> nn.Module:
+        arguments = dict(described)
+        bias = arguments.pop("bias", True)
+        if set(arguments) != set(self.arguments):
+            raise ValueError(f"a {self.name} step with arguments {sorted(arguments)}")
+        self.check(arguments)
+        return self.module(**arguments, bias=bias)
+
+
+def spread(units: Tensor, shape: Shape, axis: int) -> Tensor:
+    """Units of each place of an axis as those of every number of a shape; nothing is copied."""
+    sizes = [1] * len(shape)
+    sizes[axis] = len(units)
+    return units.reshape(sizes).expand(shape)
+
+
+def places_of(shape: Shape, axis: int) -> int:
+    """How many numbers there are for each place of an axis."""
+    return int(np.prod([size for place, size in enumerate(shape) if place != axis % len(shape)]))
+
+
+def positive_sizes(described: Mapping[str, Any], *names: str) -> int:
+    """The product of some of the sizes, if it is that of a layer that can be."""
+    return bounded(*(described[name] for name in names))

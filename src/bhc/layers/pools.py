@@ -1,0 +1,218 @@
+"""Pools: places change, channels stay what they are."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from bhc.layers.arguments import Argument, Flag, Size
+from bhc.layers.asked import CWriter, OnnxWriter, UnitSearch
+from bhc.layers.c_code import literal
+from bhc.layers.convolution import LOWEST, skip_outside
+from bhc.layers.kind import Example, LayerKind, spread
+from bhc.layers.modules import own_copy
+from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, does_not_take, expect, pair, sizes, spans, windows
+
+CHANNELS = 1  # their axis
+
+
+class GlobalMean(nn.Module):
+    """The mean of each channel over all of its places: (N, C, ...) -> (N, C), or (N, C, 1, ...)."""
+
+    def __init__(self, keep_places: bool) -> None:
+        super().__init__()
+        self.keep_places = keep_places
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(tuple(range(2, x.dim())), keepdim=self.keep_places)
+
+    def extra_repr(self) -> str:
+        return f"keep_places={self.keep_places}"
+
+
+class Subsample(nn.Module):
+    """Every ``stride``-th place in each direction: half of a shortcut without weights."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[(slice(None), slice(None), *[slice(None, None, self.stride)] * (x.dim() - 2))]
+
+    def extra_repr(self) -> str:
+        return f"stride={self.stride}"
+
+
+class ByChannel(LayerKind):
+    """Makes something of each channel's places, the same for all channels."""
+
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return spread(search.along(arriving[0], CHANNELS), leaving, CHANNELS)
+
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+
+class Pool(ByChannel):
+    """Windows that slide in one, two or three directions."""
+
+    directions: ClassVar[int]
+    onnx: ClassVar[str]
+
+    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(len(shape) == self.directions + 2, does_not_take(module, shape))
+        padding, kernel = sizes(module.padding, self.directions), sizes(module.kernel_size, self.directions)
+        # Of the kernel and not of its span: dilation does not count.
+        half = all(2 * pad <= size for pad, size in zip(padding, kernel, strict=True))
+        expect(half, f"{type(module).__name__} pads over half its window")
+        span = spans(module.kernel_size, getattr(module, "dilation", 1), self.directions)
+        return (*shape[:2], *windows(shape, span, module.stride, (*padding, *padding)))
+
+    def onnx_window(self, module: Any) -> dict[str, Any]:
+        """The attributes of a node that slides."""
+        names = {"kernel_shape": "kernel_size", "strides": "stride"}
+        window = {key: sizes(getattr(module, name), self.directions) for key, name in names.items()}
+        return window | {"pads": sizes(module.padding, self.directions) * 2}
+
+    def examples(self) -> Sequence[Example]:
+        return [(self.module(3, 2, 1), ((2, 3, 7, 6, 5)[: self.directions + 2],))]
+
+
+class MaxPool(Pool):
+    """The largest of each window."""
+
+    arguments: ClassVar[Mapping[str, Argument]] = dict.fromkeys(
+        ("kernel_size", "stride", "padding", "dilation"), Size()
+    )
+
+    def to_onnx(self, module: Any, name: str, writer: OnnxWriter) -> None:
+        dilations = sizes(module.dilation, self.directions)
+        writer.node("MaxPool", name, **self.onnx_window(module), dilations=dilations)
+
+
+class MaxPool1d(MaxPool):
+    name, module, number, directions = "max-pool-1d", nn.MaxPool1d, 25, 1
+
+
+class MaxPool2d(MaxPool):
+    name, module, number, directions = "max-pool-2d", nn.MaxPool2d, 10, 2
+
+    def to_c(self, module: nn.MaxPool2d, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
+        _c_pool(writer, name, module, arriving, leaving, largest=True)
+
+
+class MaxPool3d(MaxPool):
+    name, module, number, directions = "max-pool-3d", nn.MaxPool3d, 26, 3
+
+
+class AveragePool(Pool):
+    """The mean of each window, zeros of the padding included."""
+
+    arguments: ClassVar[Mapping[str, Argument]] = dict.fromkeys(("kernel_size", "stride", "padding"), Size())
+
+    def to_onnx(self, module: Any, name: str, writer: OnnxWriter) -> None:
+        writer.node("AveragePool", name, **self.onnx_window(module), count_include_pad=1)
+
+
+class AveragePool1d(AveragePool):
+    name, module, number, directions = "avg-pool-1d", nn.AvgPool1d, 27, 1
+
+
+class AveragePool2d(AveragePool):
+    name, module, number, directions = "avg-pool-2d", nn.AvgPool2d, 11, 2
+
+    def to_c(self, module: nn.AvgPool2d, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
+        _c_pool(writer, name, module, arriving, leaving, largest=False)
+
+
+class AveragePool3d(AveragePool):
+    name, module, number, directions = "avg-pool-3d", nn.AvgPool3d, 28, 3
+
+
+class GlobalMeanKind(ByChannel):
+    """``GlobalMean``."""
+
+    name, module, number = "global-mean", GlobalMean, 23
+    arguments: ClassVar[Mapping[str, Argument]] = {"keep_places": Flag()}
+
+    def output_shape(self, module: GlobalMean, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(len(shape) > 2, does_not_take(module, shape))
+        return (*shape[:2], *[1] * (len(shape) - 2)) if module.keep_places else shape[:2]
+
+    def to_onnx(self, module: GlobalMean, name: str, writer: OnnxWriter) -> None:
+        axes = writer.constant(f"{name}.axes", np.arange(2, len(writer.arriving[name]) + 1))
+        writer.node("ReduceMean", name, axes, keepdims=int(module.keep_places))
+
+    def examples(self) -> Sequence[Example]:
+        return [(GlobalMean(True), ((2, 3, 4, 5),)), (GlobalMean(False), ((2, 3, 4),))]
+
+
+class SubsampleKind(ByChannel):
+    """``Subsample``."""
+
+    name, module, number = "subsample", Subsample, 24
+    arguments: ClassVar[Mapping[str, Argument]] = {"stride": Size()}
+
+    def output_shape(self, module: Subsample, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(len(shape) > 2 and 1 <= module.stride <= LARGEST_ARGUMENT, does_not_take(module, shape))
+        return (*shape[:2], *[-(-size // module.stride) for size in shape[2:]])
+
+    def to_onnx(self, module: Subsample, name: str, writer: OnnxWriter) -> None:
+        axes = np.arange(2, len(writer.arriving[name]) + 1)
+        same = np.ones_like(axes)
+        end = np.iinfo(np.int64).max
+        numbers = {"starts": 0 * same, "ends": end * same, "axes": axes, "steps": module.stride * same}
+        writer.node("Slice", name, *[writer.constant(f"{name}.{key}", values) for key, values in numbers.items()])
+
+    def examples(self) -> Sequence[Example]:
+        return [(Subsample(2), ((2, 3, 5, 4),))]
+
+
+def side_by_side(pool: nn.MaxPool2d) -> bool:
+    """Whether windows lie side by side without padding, so that each place belongs to one at most."""
+    return (
+        pair(pool.kernel_size) == pair(pool.stride) and pair(pool.padding) == (0, 0) and pair(pool.dilation) == (1, 1)
+    )
+
+
+def _c_pool(writer: CWriter, name: str, module: Any, arriving: Shape, leaving: Shape, *, largest: bool) -> None:
+    (channels, height, width), (_, rows, columns) = arriving, leaving
+    kernel, stride, padding = pair(module.kernel_size), pair(module.stride), pair(module.padding)
+    dilation, target = pair(getattr(module, "dilation", 1)), writer.target(prod(leaving))
+    row, column = (
+        f"{place} * {stride[axis]} + {offset} * {dilation[axis]}" + (f" - {padding[axis]}" if padding[axis] else "")
+        for axis, (place, offset) in enumerate((("y", "u"), ("x", "v")))
+    )
+    value = f"{writer.source}[(c * {height} + row) * {width} + column]"
+    take = f"if ({value} > result) result = {value};" if largest else f"result += {value};"
+    mean = "" if largest else f" / {literal(kernel[0] * kernel[1])}"
+    writer.lines(
+        f"{name}: {'largest' if largest else 'average'} of {kernel[0]} x {kernel[1]}",
+        [
+            "int c, y, x, u, v;",
+            f"for (c = 0; c < {channels}; c++)",
+            f"for (y = 0; y < {rows}; y++)",
+            f"for (x = 0; x < {columns}; x++) {{",
+            f"    float result = {LOWEST if largest else '0.0f'};",
+            f"    for (u = 0; u < {kernel[0]}; u++)",
+            f"    for (v = 0; v < {kernel[1]}; v++) {{",
+            f"        const int row = {row}, column = {column};",
+            *skip_outside(any(padding), height, width),
+            f"        {take}",
+            "    }",
+            f"    {target}[(c * {rows} + y) * {columns} + x] = result{mean};",
+            "}",
+        ],
+    )
+    writer.source = target
+
+
+KINDS = (
+    MaxPool1d, MaxPool2d, MaxPool3d, AveragePool1d, AveragePool2d, AveragePool3d, GlobalMeanKind, SubsampleKind,
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""All kinds of layers there are, by their modules, names and numbers; users add their own."""
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from bhc.errors import BhcError
+from bhc.layers import activations, attention, convolution, embedding, inputs, joins, linear, norms, pools, reshape
+from bhc.layers.arguments import unknown
+from bhc.layers.contract import check_contract
+from bhc.layers.kind import LayerKind, Weighted
+
+BUILT_IN: tuple[type[LayerKind], ...] = (
+    linear.Linear,
+    convolution.Convolution1d,
+    convolution.Convolution2d,
+    convolution.Convolution3d,
+    embedding.Embedding,
+    *activations.KINDS,
+    *pools.KINDS,
+    *norms.KINDS,
+    *attention.KINDS,
+    *joins.KINDS,
+    *reshape.KINDS,
+    *inputs.KINDS,
+)
+
+_BY_MODULE: dict[type[nn.Module], LayerKind] = {}
+_BY_NAME: dict[str, LayerKind] = {}
+_BY_TAG: dict[int | str, LayerKind] = {}
+
+
+def register_layer(kind: type[LayerKind]) -> type[LayerKind]:
+    """Make a kind of layer known: its modules are captured, cut, trained and written from now on.
+
+    ``kind`` is a subclass of ``LayerKind`` (most often of ``Elementwise`` or ``Whole``) whose ``name`` has a dot in it,
+    such as ``"acme.mish"``. It is tried on its own examples at once; one that breaks the contract is refused by name.
+    Returns the class, so that it can be used as a decorator.
+    """
+    _add(check_contract(kind))
+    return kind
+
+
+def _add(kind: LayerKind) -> None:
+    taken = [(kind.name, _BY_NAME.get(kind.name)), (kind.module.__name__, _BY_MODULE.get(kind.module))]
+    for what, other in taken:
+        if other is not None:
+            raise BhcError(
+                f"layer {kind.name!r} cannot be registered: {what} is taken by {type(other).__name__}",
+                hint="give it another name, or another module",
+            )
+    _BY_NAME[kind.name] = _BY_MODULE[kind.module] = kind
+    _BY_TAG.setdefault(kind.tag, kind)
+
+
+for _kind in BUILT_IN:
+    _add(_kind())
+# Numbers that have stood for a variant of a kind.
+_BY_TAG[convolution.GENERAL] = _BY_NAME["conv-3d"]
+_BY_TAG[inputs.PER_CHANNEL] = _BY_NAME["normalise"]
+
+
+def kinds() -> Iterator[LayerKind]:
+    """Every kind there is, ours first."""
+    yield from _BY_NAME.values()
+
+
+def has_kind(module: nn.Module) -> bool:
+    """Whether a module is of a known kind; a subclass of one is not."""
+    return type(module) in _BY_MODULE
+
+
+def kind_of(module: nn.Module) -> LayerKind:
+    """The kind of a module."""
+    try:
+        return _BY_MODULE[type(module)]
+    except KeyError:
+        raise BhcError(
+            f"no kind of layer is registered for {type(module).__name__}",
+            hint="import the file that calls bhc.register_layer first",
+        ) from None
+
+
+def kind_named(name: str) -> LayerKind:
+    """The kind of a name, as descriptions have it; KeyError where none of ours has it."""
+    if isinstance(name, str) and "." in name and name not in _BY_NAME:
+        raise BhcError(
+            f"layer {name[:60]!r} is not registered here",
+            hint="import the file that calls bhc.register_layer for it first",
+        )
+    return _BY_NAME[name]
+
+
+def kind_tagged(tag: object) -> LayerKind:
+    """The kind of a number or dotted name in a packed file; ValueError for an unknown one."""
+    if isinstance(tag, str) and tag not in _BY_TAG:
+        raise ValueError(f"an unknown step: layer {tag[:60]!r} is not registered here (bhc.register_layer)")
+    if not (type(tag) is int or isinstance(tag, str)) or tag not in _BY_TAG:
+        raise unknown([tag])
+    return _BY_TAG[tag]
+
+
+def is_weighted(module: nn.Module) -> bool:
+    """Whether its weights are pruned and rounded."""
+    return isinstance(_BY_MODULE.get(type(module)), Weighted)
+
+
+def weighted_kind(module: nn.Module) -> Weighted:
+    """The kind of a module with weights that are pruned."""
+    kind = _BY_MODULE[type(module)]
+    assert isinstance(kind, Weighted)
+    return kind
+
+
+__all__ = [
+    "has_kind",
+    "is_weighted",
+    "kind_named",
+    "kind_of",
+    "kind_tagged",
+    "kinds",
+    "register_layer",
+    "weighted_kind",
+]

@@ -1,0 +1,260 @@
+"""Numbers that are moved, picked or put somewhere; none of them changes."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bhc.layers.arguments import LARGEST_SIZE, Argument, Size
+from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
+from bhc.layers.kind import Example, LayerKind, spread
+from bhc.layers.modules import own_copy
+from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, bounded, does_not_take, expect
+
+
+class FlattenPlaces(nn.Module):
+    """All directions in space as one: (N, C, ...) -> (N, C, T)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(2)
+
+
+class PadChannels(nn.Module):
+    """Channels of zeros before and after those that arrive: half of a shortcut without weights."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0) * (x.dim() - 2) + (self.before, self.after))
+
+    def extra_repr(self) -> str:
+        return f"before={self.before}, after={self.after}"
+
+
+class Select(nn.Module):
+    """Keep the listed features of a flat input, or channels of another, in order: ``x[:, index]``."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("index", index.long())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.index_select(1, self.index)
+
+    def extra_repr(self) -> str:
+        return f"kept={len(self.index)}"
+
+
+class Place(nn.Module):
+    """Channels put at their places among ``width``, zeros at the others: a layer that writes some of a stream."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("index", index.long())
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = x.new_zeros(x.shape[0], self.width, *x.shape[2:])
+        return zeros.index_copy(1, self.index, x)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, kept={len(self.index)}"
+
+
+class Flatten(LayerKind):
+    """``nn.Flatten``: a channel's places side by side, each with the channel's unit."""
+
+    name, module, number, keeps_inputs_apart = "flatten", nn.Flatten, 12, True
+
+    def output_shape(self, module: nn.Flatten, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        return (shape[0], prod(shape[1:]))
+
+    def follow(self, module: nn.Flatten, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return arriving[0].reshape(leaving)
+
+    def narrowed(self, module: nn.Flatten, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+    def to_onnx(self, module: nn.Flatten, name: str, writer: OnnxWriter) -> None:
+        writer.node("Flatten", name)
+
+    def to_c(self, module: nn.Flatten, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
+        """Values lie flat already."""
+
+    def examples(self) -> Sequence[Example]:
+        return [(nn.Flatten(), ((2, 3, 4, 5),)), (nn.Flatten(), ((2, 3),))]
+
+
+class FlattenPlacesKind(LayerKind):
+    """``FlattenPlaces``."""
+
+    name, module, number = "flatten-places", FlattenPlaces, 35
+
+    def output_shape(self, module: FlattenPlaces, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(len(shape) > 2, does_not_take(module, shape))
+        return (*shape[:2], prod(shape[2:]))
+
+    def follow(self, module: FlattenPlaces, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return arriving[0].reshape(leaving)
+
+    def narrowed(self, module: FlattenPlaces, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+    def to_onnx(self, module: FlattenPlaces, name: str, writer: OnnxWriter) -> None:
+        shape = np.array([0, writer.arriving[name][0], -1])
+        writer.node("Reshape", name, writer.constant(f"{name}.shape", shape))
+
+    def examples(self) -> Sequence[Example]:
+        return [(FlattenPlaces(), ((2, 3, 4, 5),))]
+
+
+class PadChannelsKind(LayerKind):
+    """``PadChannels``: zeros that nobody writes stay where they meet a unit that somebody does."""
+
+    name, module, number = "pad-channels", PadChannels, 22
+    arguments: ClassVar[Mapping[str, Argument]] = {"before": Size(), "after": Size()}
+
+    def output_shape(self, module: PadChannels, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        fits = all(0 <= count <= LARGEST_ARGUMENT for count in (module.before, module.after))
+        expect(fits, does_not_take(module, shape))
+        return (shape[0], module.before + shape[1] + module.after, *shape[2:])
+
+    def follow(self, module: PadChannels, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        before, inside = search.new(module.before), search.along(arriving[0], 1)
+        return spread(torch.cat([before, inside, search.new(module.after)]), leaving, 1)
+
+    def narrowed(self, module: PadChannels, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        before, after = leaving.mask[: module.before], leaving.mask[module.before + len(arriving[0].mask) :]
+        return PadChannels(int(before.sum()), int(after.sum()))
+
+    def to_onnx(self, module: PadChannels, name: str, writer: OnnxWriter) -> None:
+        pad_channels_onnx(writer, name, module, len(writer.arriving[name]))
+
+    def examples(self) -> Sequence[Example]:
+        return [(PadChannels(1, 2), ((2, 3, 4),))]
+
+
+class SelectKind(LayerKind):
+    """``Select``: emission puts it before a layer that reads some of what arrives."""
+
+    name, module, number = "select", Select, 14
+
+    def output_shape(self, module: Select, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(_within(module.index, shape[1]), does_not_take(module, shape))
+        return (shape[0], len(module.index), *shape[2:])
+
+    def follow(self, module: Select, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        return arriving[0].index_select(1, module.index.cpu())
+
+    def narrowed(self, module: Select, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        places = np.cumsum(arriving[0].mask) - 1
+        return Select(torch.from_numpy(places[module.index.cpu().numpy()[leaving.mask]]))
+
+    def describe(self, module: Select) -> dict[str, Any]:
+        return {"kept": len(module.index)}
+
+    def build(self, described: Mapping[str, Any]) -> nn.Module:
+        return Select(torch.zeros(bounded(described["kept"]), dtype=torch.long))
+
+    def write(self, module: Select, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
+        file.selection(module.index, arriving[1])
+        return [self.tag, len(module.index)]
+
+    def read(self, entry: Sequence[Any], file: FileReader) -> None:
+        match entry:
+            case [_, int(kept)] if 0 < kept <= file.shape[1]:
+                file.select(kept)
+            case _:
+                raise ValueError(f"{str(entry[1:])[:60]} of {file.shape[1]} values are read")
+
+    def to_onnx(self, module: Select, name: str, writer: OnnxWriter) -> None:
+        writer.node("Gather", name, writer.constant(f"{name}.index", module.index.numpy()), axis=1)
+
+    def to_c(self, module: Select, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
+        index = writer.integers(f"{name}_index", module.index.numpy(), unsigned=True)
+        places, target = prod(leaving[1:]), writer.target(prod(leaving))
+        there = f"{index}[i]" if places == 1 else f"{index}[i / {places}] * {places} + i % {places}"
+        loop = f"for (i = 0; i < {prod(leaving)}; i++) {target}[i] = {writer.source}[{there}];"
+        writer.lines(name, ["int i;", loop])
+        writer.source = target
+
+    def examples(self) -> Sequence[Example]:
+        return [(Select(torch.tensor([0, 2])), ((2, 3, 4),))]
+
+
+class PlaceKind(LayerKind):
+    """``Place``: emission puts it after a layer that writes some of a stream."""
+
+    name, module, number = "place", Place, 37
+
+    def output_shape(self, module: Place, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        fits = shape[1] == len(module.index) and _within(module.index, module.width)
+        expect(fits, does_not_take(module, shape))
+        return (shape[0], module.width, *shape[2:])
+
+    def follow(self, module: Place, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        units = search.new(module.width)
+        units[module.index.cpu()] = search.along(arriving[0], 1)
+        return spread(units, leaving, 1)
+
+    def narrowed(self, module: Place, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        places = np.cumsum(leaving.mask) - 1
+        index = places[module.index.cpu().numpy()[arriving[0].mask]]
+        return Place(torch.from_numpy(index), int(leaving.mask.sum()))
+
+    def describe(self, module: Place) -> dict[str, Any]:
+        return {"width": module.width, "kept": len(module.index)}
+
+    def build(self, described: Mapping[str, Any]) -> nn.Module:
+        index = torch.zeros(bounded(described["kept"]), dtype=torch.long)
+        return Place(index, bounded(described["width"]))
+
+    def write(self, module: Place, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
+        file.selection(module.index, module.width, of_last=True)
+        return [self.tag, module.width]
+
+    def read(self, entry: Sequence[Any], file: FileReader) -> None:
+        match entry:
+            case [_, int(width)] if file.shape[1] <= width <= LARGEST_SIZE:
+                file.place(width)
+            case _:
+                raise ValueError(f"{file.shape[1]} channels at {str(entry[1:])[:60]} places")
+
+    def to_onnx(self, module: Place, name: str, writer: OnnxWriter) -> None:
+        """A channel of zeros beside those that arrive, and each place reads the one or the other."""
+        pad_channels_onnx(writer, f"{name}.zero", PadChannels(0, 1), len(writer.arriving[name]))
+        source = np.full(module.width, len(module.index))
+        source[module.index.numpy()] = np.arange(len(module.index))
+        writer.node("Gather", name, writer.constant(f"{name}.index", source), axis=1)
+
+    def examples(self) -> Sequence[Example]:
+        return [(Place(torch.tensor([0, 2]), 4), ((2, 2, 3),))]
+
+
+def pad_channels_onnx(writer: OnnxWriter, name: str, module: PadChannels, dimensions: int) -> None:
+    """A node that adds channels of zeros to values of so many dimensions, the batch aside."""
+    rest = [0] * (dimensions - 1)
+    pads = np.array([0, module.before, *rest, 0, module.after, *rest])
+    writer.node("Pad", name, writer.constant(f"{name}.pads", pads))
+
+
+def _within(index: Tensor, count: int) -> bool:
+    return bool(len(index)) and int(index.min()) >= 0 and int(index.max()) < count
+
+
+KINDS = (Flatten, FlattenPlacesKind, PadChannelsKind, SelectKind, PlaceKind)
