@@ -1,5 +1,6 @@
 """The facade: a model that hands out networks."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.emission import CHUNK, Compressed, Limits, Precision, Request, Watch, emit, emit_many
 from bhc.errors import BhcError
-from bhc.graph import trace
+from bhc.graph import MOST_WHOLE, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.training import (
     Job,
@@ -172,26 +173,43 @@ def wrap(
     std_limits: tuple[float | None, ...] | None = None,
     prior_stds: tuple[float, ...] | None = None,
     keep: Sequence[str] = (),
+    output: str | int | None = None,
     pretrained: bool = True,
     seed: int = 0,
 ) -> Compressor:
     """Prepare a trained network for compression by context; ``net`` itself is not changed.
+
+    Whatever ``torch.export`` captures is taken. What has no rule for being cut runs as it is and stays whole; a warning
+    says so where that is more than half of the weights.
 
     ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
     starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer,
     ``prior_stds`` are those of their prior: by default 1, and in networks of more than four layers the size of each
     layer's weights.
     ``keep`` names layers, as ``net.named_modules()`` does, of which no input or output is to be cut.
+    ``output`` is the place or name of the result that counts, where a network returns several.
     ``pretrained=False`` says that ``net`` knows nothing yet and must not teach.
     """
     kept = tuple(name.replace(".", "_") for name in keep)
     design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept, prior_stds)
     rng = Generator().manual_seed(seed)
-    graph = trace(net, example_input)
+    graph = capture(net, example_input, output=output)
     network = ConditionalNetwork(
         graph, space, design, example_input=example_input, pretrained=pretrained, generator=rng
     )
+    _warn_of_whole(network)
     return Compressor(TrainedModel(network))
+
+
+def _warn_of_whole(network: ConditionalNetwork) -> None:
+    """Say so where less than half of the weights can go."""
+    stay = sum(each.weights for each in network.whole)
+    if 2 * stay > network.num_weights:
+        shown = "; ".join(map(str, network.whole[:MOST_WHOLE]))
+        more = f"; and {len(network.whole) - MOST_WHOLE} more" if len(network.whole) > MOST_WHOLE else ""
+        warnings.warn(
+            f"{100 * stay / network.num_weights:.0f} % of the weights stay whole: {shown}{more}", stacklevel=3
+        )
 
 
 def fit(

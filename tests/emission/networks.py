@@ -286,11 +286,11 @@ class Random(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         values = [x]
         for kind, option, reads in self.program:
-            values.append(self._apply(kind, option, *(values[value] for value in reads)))
+            values.append(self._applied(kind, option, *(values[value] for value in reads)))
         flat = torch.cat([values[value].mean((2, 3)) for value in self.ends], 1)
         return self.end(F.relu(self.hidden(flat)))
 
-    def _apply(self, kind: str, option: Any, value: Tensor, *others: Tensor) -> Tensor:
+    def _applied(self, kind: str, option: Any, value: Tensor, *others: Tensor) -> Tensor:
         match kind:
             case "layer":
                 return self.layers[option](value)

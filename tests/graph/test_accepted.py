@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import Graph, trace
+from bhc.graph import Graph, capture
 
 from .nets import FLAT, MAPS, ends, maps_of, net_of, seeded, sequential
 
@@ -124,15 +124,15 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def test_is_accepted_and_computes_the_same(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     net = build().train()
     x = 3 * seeded(5, *shape[1:])
-    graph = trace(net, x)
+    graph = capture(net, x)
     assert type(graph) is Graph
     torch.testing.assert_close(graph(x), net.eval()(x.clone()))
 
 
 def test_a_value_beside_nothing_is_no_step() -> None:
     build, shape = ACCEPTED["a value beside nothing"]
-    assert [step.name for step in trace(build(), seeded(*shape)).steps] == ["first", "end"]
+    assert [step.name for step in capture(build(), seeded(*shape)).steps] == ["first", "end"]
 
 
 def test_a_value_that_nobody_reads_is_no_step() -> None:
-    assert [step.name for step in trace(net_of(computes_too_much), seeded(*FLAT)).steps] == ["first", "end"]
+    assert [step.name for step in capture(net_of(computes_too_much), seeded(*FLAT)).steps] == ["first", "end"]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bhc.graph import INPUT, Graph, Step, trace
-from bhc.graph.batch_norm import fold_batch_norms
+from bhc.graph import INPUT, Graph, Step, capture
+from bhc.graph.folding import fold_affines
 from bhc.layers import Add, Affine
 
 LAYERS = {
@@ -26,8 +26,17 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def used(norm: Any, *, seed: int = 1) -> Any:
-    """A norm as training leaves it, in double precision."""
+def used(norm: Any, *, seed: int = 1) -> Affine:
+    """A norm as training leaves it, in double precision, as two numbers a channel."""
+    norm = trained(norm, seed=seed)
+    factor = torch.rsqrt(norm.running_var + norm.eps) * (1 if norm.weight is None else norm.weight.detach())
+    affine = Affine(len(factor)).double()
+    affine.weight.data = factor
+    affine.bias.data = (0 if norm.bias is None else norm.bias.detach()) - factor * norm.running_mean
+    return affine
+
+
+def trained(norm: Any, *, seed: int = 1) -> Any:
     norm = norm.double().eval()
     draws = torch.Generator().manual_seed(seed)
     norm.running_mean.normal_(generator=draws)
@@ -52,25 +61,31 @@ def test_a_norm_after_a_layer_is_taken_into_it(layer: Any, norm: Any, shape: tup
     layer, x = layer.double(), numbers(3, *shape)
     before = layer.weight.detach().clone()
     graph = Graph.chain([("layer", layer), ("norm", used(norm(len(layer.weight), affine=affine))), ("relu", nn.ReLU())])
-    folded = fold_batch_norms(graph)
+    folded = fold_affines(graph)
     assert modules_of(folded) == [type(layer), nn.ReLU]
     assert folded.is_chain
     assert_equal(folded(x), graph(x))
     assert torch.equal(layer.weight, before), "the network's own layer has changed"
 
 
+@pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("eps", [1e-5, 0.1])
-def test_the_small_number_under_the_root_counts(eps: float) -> None:
-    graph = Graph.chain([("layer", nn.Linear(4, 6).double()), ("norm", used(nn.BatchNorm1d(6, eps=eps)))])
-    x = numbers(3, 4)
-    assert_equal(fold_batch_norms(graph)(x), graph(x))
+@pytest.mark.parametrize(("layer", "norm", "shape"), LAYERS.values(), ids=LAYERS)
+def test_a_norm_is_captured_as_what_it_is_in_use(
+    layer: Any, norm: Any, shape: tuple[int, ...], affine: bool, eps: float
+) -> None:
+    own = trained(norm(len(layer.weight), affine=affine, eps=eps)).float()
+    net, x = nn.Sequential(layer.float(), own, nn.ReLU()).eval(), numbers(3, *shape).float()
+    graph = capture(net, x)
+    assert modules_of(graph) == [type(layer), nn.ReLU]
+    torch.testing.assert_close(graph(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_two_norms_after_one_layer_are_both_taken_in() -> None:
     graph = Graph.chain(
         [("layer", nn.Linear(4, 6).double()), ("a", used(nn.BatchNorm1d(6))), ("b", used(nn.BatchNorm1d(6), seed=2))]
     )
-    folded, x = fold_batch_norms(graph), numbers(3, 4)
+    folded, x = fold_affines(graph), numbers(3, 4)
     assert modules_of(folded) == [nn.Linear]
     assert_equal(folded(x), graph(x))
 
@@ -83,7 +98,7 @@ def test_a_norm_of_a_value_that_others_read_stays_as_two_numbers_a_channel() -> 
             Step("sum", Add(), ("norm", "layer")),
         ]
     )
-    folded, x = fold_batch_norms(graph), numbers(2, 3, 5, 5)
+    folded, x = fold_affines(graph), numbers(2, 3, 5, 5)
     assert modules_of(folded) == [nn.Conv2d, Affine, Add]
     assert_equal(folded(x), graph(x))
 
@@ -97,7 +112,7 @@ def test_two_norms_of_one_value_stay_too() -> None:
             Step("sum", Add(), ("a", "b")),
         ]
     )
-    folded, x = fold_batch_norms(graph), numbers(2, 3)
+    folded, x = fold_affines(graph), numbers(2, 3)
     assert modules_of(folded) == [nn.Linear, Affine, Affine, Add]
     assert_equal(folded(x), graph(x))
 
@@ -111,7 +126,7 @@ def test_what_reads_a_folded_norm_twice_reads_the_layer_twice() -> None:
             Step("sum", Add(), ("relu", "norm")),
         ]
     )
-    folded, x = fold_batch_norms(graph), numbers(2, 3)
+    folded, x = fold_affines(graph), numbers(2, 3)
     assert [step.reads for step in folded.steps] == [(INPUT,), ("layer",), ("relu", "layer")]
     assert_equal(folded(x), graph(x))
 
@@ -120,7 +135,7 @@ def test_what_reads_a_folded_norm_twice_reads_the_layer_twice() -> None:
 def test_a_norm_after_no_layer_stays(before: nn.Module | None) -> None:
     steps = [] if before is None else [("layer", nn.Conv2d(3, 3, 1).double()), ("before", before)]
     graph = Graph.chain([*steps, ("norm", used(nn.BatchNorm2d(3)))])
-    folded, x = fold_batch_norms(graph), numbers(2, 3, 4, 4)
+    folded, x = fold_affines(graph), numbers(2, 3, 4, 4)
     assert modules_of(folded)[-1] is Affine
     assert_equal(folded(x), graph(x))
 
@@ -134,17 +149,17 @@ def test_a_norm_after_an_addition_stays_under_its_name() -> None:
             Step("relu", nn.ReLU(), ("norm",)),
         ]
     )
-    folded, x = fold_batch_norms(graph), numbers(2, 3, 6)
+    folded, x = fold_affines(graph), numbers(2, 3, 6)
     assert [step.name for step in folded.steps] == ["layer", "sum", "norm", "relu"]
     assert isinstance(folded.norm, Affine)
     assert_equal(folded(x), graph(x))
 
 
 def test_tracing_leaves_no_norm_and_the_network_alone() -> None:
-    norm = used(nn.BatchNorm2d(4)).float()
+    norm = trained(nn.BatchNorm2d(4)).float()
     net = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    graph = trace(net, torch.randn(5, 1, 6, 6))
+    graph = capture(net, torch.randn(5, 1, 6, 6))
     assert not any(isinstance(module, nn.BatchNorm2d | Affine) for module in graph.modules())
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert net.training

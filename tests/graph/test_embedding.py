@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.errors import BhcError
-from bhc.graph import describe, find_features, find_layers, find_units, rebuild, trace
+from bhc.graph import INPUT, capture, describe, find_features, find_layers, find_units, rebuild
 from bhc.layers import Embed
+
+from .test_taken import cut_in_half, near
 
 WORDS, WIDTH, LENGTH = 12, 5, 7
 
@@ -32,7 +34,7 @@ def texts(count: int = 4) -> Tensor:
 
 
 def embedding_of(net: nn.Module) -> Embed:
-    embed = trace(net, texts(1)).steps[0].module
+    embed = capture(net, texts(1)).steps[0].module
     assert isinstance(embed, Embed)
     return embed
 
@@ -40,14 +42,15 @@ def embedding_of(net: nn.Module) -> Embed:
 @pytest.mark.parametrize("between", [lambda x: x, lambda x: x.long(), lambda x: x.int()])
 def test_an_embedding_is_traced_with_its_channels_first(between: Callable[[Tensor], Tensor]) -> None:
     net = Reader(between=between)
-    graph = trace(net, texts(1))
-    assert [type(step.module) for step in graph.steps][:2] == [Embed, nn.Conv1d]
+    graph = capture(net, texts(1))
+    assert isinstance(graph.steps[0].module, Embed)
+    assert graph.steps[0].reads == (INPUT,)
     torch.testing.assert_close(graph(texts()), net(texts()))
     torch.testing.assert_close(graph(texts().float()), net(texts()))
 
 
 def test_rows_are_inputs_that_are_always_there_and_columns_are_units() -> None:
-    graph = trace(Reader(), texts(1))
+    graph = capture(Reader(), texts(1))
     units = find_units(graph, (LENGTH,))
     layer = find_layers(graph, (LENGTH,), units)[0]
     assert layer.weight_shape == (WIDTH, WORDS)
@@ -78,7 +81,7 @@ def test_words_without_a_row_give_zeros() -> None:
 
 
 def test_an_embedding_is_described_and_rebuilt() -> None:
-    graph = trace(Reader(nn.Embedding(WORDS, WIDTH, padding_idx=0)), texts(1))
+    graph = capture(Reader(nn.Embedding(WORDS, WIDTH, padding_idx=0)), texts(1))
     again = rebuild(describe(graph))
     again.load_state_dict(graph.state_dict())
     assert torch.equal(again(texts()), graph(texts()))
@@ -90,7 +93,7 @@ def test_an_embedding_is_described_and_rebuilt() -> None:
 
 
 def test_words_are_features() -> None:
-    graph = trace(Reader(nn.Embedding(WORDS, WIDTH, padding_idx=0)), texts(1))
+    graph = capture(Reader(nn.Embedding(WORDS, WIDTH, padding_idx=0)), texts(1))
     layers = find_layers(graph, (LENGTH,), find_units(graph, (LENGTH,)))
     assert find_features(graph, layers, (LENGTH,), (WORDS,))["embedding"].tolist() == list(range(1, WORDS))
     with pytest.raises(BhcError, match="reads words of 12") as caught:
@@ -99,18 +102,22 @@ def test_words_are_features() -> None:
 
 
 class Twice(Reader):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(WIDTH, self.end.out_features)
+
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.end(self.mix(self.embedding(x)).mean(1))
+        return super().forward(x) + self.other(self.embedding(x)).mean(1)
 
 
 @pytest.mark.parametrize(
-    ("net", "problem"),
-    [
-        (Reader(nn.Embedding(WORDS, WIDTH, max_norm=1.0)), "is an Embedding with max_norm"),
-        (Reader(between=lambda x: x[:, ::2]), "only every n-th place"),
-        (Twice(), "used twice"),
-    ],
+    "net", [Reader(between=lambda x: x[:, ::2]), Twice()], ids=["some of the words", "a table that is used twice"]
 )
-def test_other_embeddings_are_refused_by_name(net: nn.Module, problem: str) -> None:
-    with pytest.raises(BhcError, match=problem):
-        trace(net, texts(1))
+def test_other_uses_of_embeddings_are_taken(net: nn.Module) -> None:
+    _, slim, masked, _ = cut_in_half(net, texts(2))
+    assert near(slim, masked)
+
+
+def test_a_table_that_changes_when_it_is_read_is_refused() -> None:
+    with pytest.raises(BhcError, match="does not compute what Reader computes"):
+        capture(Reader(nn.Embedding(WORDS, WIDTH, max_norm=1.0)), texts(1))

@@ -4,14 +4,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from bhc.errors import BhcError
-from bhc.graph import find_features, find_layers, find_units, trace
+from bhc.graph import capture, find_features, find_layers, find_units
 from bhc.layers import Normalise
 
 from .nets import net_of
 
 
 def places(net, input_shape, features):
-    graph = trace(net.eval(), torch.rand(2, *input_shape))
+    graph = capture(net.eval(), torch.rand(2, *input_shape))
     layers = find_layers(graph, input_shape, find_units(graph, input_shape))
     found = find_features(graph, layers, input_shape, features)
     by_name = {layer.name: layer for layer in layers}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import INPUT, Graph, Step, Units, find_units, trace
+from bhc.graph import INPUT, Graph, Step, Units, capture, find_units
 from bhc.layers import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Subsample
 
 
@@ -232,7 +232,7 @@ Channel = tuple[str, bool, int]  # a layer, whether it is one of its outputs, an
 
 def our_groups(net: nn.Module, example: Tensor) -> set[frozenset[Channel]]:
     """The weights' rows and columns that go with each unit."""
-    graph, shape = trace(net, example), tuple(example.shape[1:])
+    graph, shape = capture(net, example), tuple(example.shape[1:])
     units = find_units(graph, shape)
     groups: dict[int, set[Channel]] = defaultdict(set)
     for step in graph.steps:

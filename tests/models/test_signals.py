@@ -6,7 +6,7 @@ from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
-from bhc.graph import find_layers, find_units, trace
+from bhc.graph import capture, find_layers, find_units
 from bhc.layers import Embed
 
 SHAPES = {"speech-cnn": (1, 6_400), "text-cnn": (40,)}
@@ -46,14 +46,14 @@ def test_the_generator_decides_the_weights(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "weights"), [("speech-cnn", 137_360), ("text-cnn", 3_297 * 64 + 64 * 128 * 3 + 768)])
 def test_their_weights(name: str, weights: int) -> None:
-    graph = trace(built(name), inputs(name, 1))
+    graph = capture(built(name), inputs(name, 1))
     layers = find_layers(graph, SHAPES[name], find_units(graph, SHAPES[name]))
     assert sum(layer.num_weights for layer in layers) == weights
     assert len(layers) == len(models.std_limits(name))
 
 
 def test_padding_has_no_row_and_gives_nothing() -> None:
-    graph = trace(built("text-cnn"), inputs("text-cnn", 1))
+    graph = capture(built("text-cnn"), inputs("text-cnn", 1))
     embed = graph.steps[0].module
     assert isinstance(embed, Embed)
     assert embed.rows == 3_297

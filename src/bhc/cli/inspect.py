@@ -14,6 +14,8 @@ from bhc.contexts import Context, ContextSpace, FeatureSubsets
 from bhc.emission import from_file
 from bhc.errors import BhcError
 from bhc.formats import read_network
+from bhc.graph import MOST_WHOLE
+from bhc.hypernet import ConditionalNetwork
 
 
 def inspect_command(
@@ -80,6 +82,8 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "input_shape": list(network.input_shape),
         "layers": {layer.name: list(layer.weight_shape) for layer in network.layers},
         "weights": network.num_weights,
+        "parameters": network.counts.parameters,
+        "whole": [{"name": each.name, "weights": each.weights, "reason": each.reason} for each in network.whole],
         "conditions": model.space.describe(),
         "context": model.space.to_dict(),
         "generator": network.design.generator.to_dict(),
@@ -99,6 +103,7 @@ def _run_text(model: Compressor, path: Path) -> str:
     lines = [
         f"run           {path}",
         f"network       {network.num_weights:,} weights: {layers}",
+        *_whole_lines(network),
         *_accepted(model.space),
         f"generator     {network.design.generator.to_dict()['kind']}, family {network.design.family}",
         f"threshold     {trained.default_threshold:g} by default"
@@ -115,6 +120,15 @@ def _run_text(model: Compressor, path: Path) -> str:
             _curve_table(training["curves"]),
         ]
     return "\n".join(lines)
+
+
+def _whole_lines(network: ConditionalNetwork) -> list[str]:
+    """What cannot get smaller, the largest first."""
+    shown = [str(each) for each in network.whole[:MOST_WHOLE]]
+    if len(network.whole) > MOST_WHOLE:
+        rest = sum(each.weights for each in network.whole[MOST_WHOLE:])
+        shown.append(f"and {len(network.whole) - MOST_WHOLE} more ({rest:,} weights)")
+    return [f"{'stays whole' if not place else '':<13} {text}" for place, text in enumerate(shown)]
 
 
 def _contexts(count: int) -> str:

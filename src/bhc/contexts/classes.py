@@ -45,6 +45,10 @@ class ClassSubsets(ContextSpace):
     def conditions(self) -> tuple[str, ...]:
         return ("classes",)
 
+    @property
+    def decides_outputs(self) -> bool:
+        return True
+
     def check_network(self, num_classes: int) -> None:
         if num_classes != self.num_classes:
             raise BhcError(

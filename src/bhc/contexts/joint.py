@@ -62,6 +62,10 @@ class Joint(ContextSpace):
     def optional(self) -> bool:
         return self.missing > 0
 
+    @property
+    def decides_outputs(self) -> bool:
+        return any(space.decides_outputs for space in self.spaces)
+
     def check_network(self, num_classes: int) -> None:
         for space in self.spaces:
             space.check_network(num_classes)

@@ -31,6 +31,10 @@ class SingleContext(ContextSpace):
     def conditions(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def decides_outputs(self) -> bool:
+        return self.classes is not None
+
     def check_network(self, num_classes: int) -> None:
         if self.classes is not None and not (self.classes and 0 <= self.classes[0] <= self.classes[-1] < num_classes):
             raise BhcError(

@@ -61,6 +61,11 @@ class ContextSpace(ABC):
         return
 
     @property
+    def decides_outputs(self) -> bool:
+        """Whether a context says which of a network's outputs there are."""
+        return False
+
+    @property
     def parts(self) -> tuple["ContextSpace", ...]:
         """The spaces of single conditions that this one consists of."""
         return (self,)

@@ -53,6 +53,7 @@ class Report:
     ece: float | None = None
     flag_outside: float | None = None  # rate of false alarms, where inputs outside the context are flagged
     outside_auroc: float | None = None  # on validation images of classes left out; files do not store it
+    whole: tuple[str, ...] = ()  # what cannot get smaller, and why; files do not store it
     parameters_after: int | None = None  # with biases, gains and shifts; reports of before do not know it
 
     @property
@@ -93,6 +94,7 @@ class Report:
             f"no input of {name} had its writer and its reader under the threshold; the least noisy was kept"
             for name in self.rescued
         ]
+        notes += [f"stays whole: {text}" for text in self.whole]
         if len(self.classes) == 1:
             notes.append("one class leaves one possible answer, so the error says nothing")
         if "domain" in self.context and self.error is None:

@@ -33,18 +33,20 @@ def _steps(network: ConditionalNetwork, plan: Plan, layers: Sequence[SlimLayer])
         reads = tuple(instead.get(name, name) for name in step.reads)
         if layer is None:
             *arriving, leaving = (
-                Kept(units.axes[name], alive[units.carried[name]]) for name in (*step.reads, step.name)
+                Kept(units.axes[name], alive[units.carried[name]], units.dimensions[name])
+                for name in (*step.reads, step.name)
             )
             yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
             continue
         index = _read_positions(layer.cut, alive)
         if index is not None:
-            yield Step(f"select_{step.name}", Select(index), reads)
+            axis = layer.cut.layer.kind.in_axis % units.dimensions[step.reads[0]]
+            yield Step(f"select_{step.name}", Select(index, axis), reads)
             reads = (f"select_{step.name}",)
         cut = layer.cut
         smaller = cut.layer.kind.smaller(step.module, layer.weight, layer.bias, cut.kept_inputs)
         yield Step(step.name, smaller, reads)
-        places = _written_places(layer.cut, alive)
+        places = _written_places(layer.cut, alive, layer.cut.layer.kind.out_axis % units.dimensions[step.name])
         if places is not None:
             instead[step.name] = f"place_{step.name}"
             yield Step(instead[step.name], places, (step.name,))
@@ -58,10 +60,10 @@ def _read_positions(layer: LayerPlan, alive: np.ndarray) -> Tensor | None:
     return None if among.all() else torch.from_numpy(among.nonzero()[0])
 
 
-def _written_places(layer: LayerPlan, alive: np.ndarray) -> Place | None:
+def _written_places(layer: LayerPlan, alive: np.ndarray, axis: int) -> Place | None:
     """Where among the units that live this layer's are; None if it writes them all."""
     among = _among_living(layer.layer.writes, layer.kept_outputs, alive)
-    return None if among.all() else Place(torch.from_numpy(among.nonzero()[0]), len(among))
+    return None if among.all() else Place(torch.from_numpy(among.nonzero()[0]), len(among), axis)
 
 
 def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from bhc.emission.slim import assemble
 from bhc.emission.watch import Watch
 from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.formats import Codes, QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack, packed_size
-from bhc.graph import Graph
+from bhc.graph import MOST_WHOLE, Graph
 from bhc.training import TrainedModel
 
 LONGEST_COUNT = 8  # bytes that a count of errors can take in a file
@@ -283,6 +283,7 @@ class Trial:
             validation_images=0 if judge is None else judge.num_images,
             class_names=names_worth_telling(model.class_names, plan.classes),
             rescued=tuple(cut.layer.name for cut in plan.layers if cut.rescued),
+            whole=tuple(map(str, model.network.whole[:MOST_WHOLE])),
             outside=None if _covers(model.thresholds, plan.threshold) else model.thresholds,
             **counts_of(self.network),
         )

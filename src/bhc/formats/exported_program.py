@@ -1,5 +1,6 @@
 """A network as a torch ``ExportedProgram``: a ``.pt2`` file that torch loads without bhc."""
 
+import ast
 import io
 import json
 import re
@@ -13,9 +14,11 @@ from torch import Tensor
 from bhc.formats.quantised import QuantisedNetwork
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
-PLAIN_SIZE = re.compile(r"-?[0-9]+|[a-z]+[0-9]+|Symbol\('[a-z]+[0-9]+'(, [a-z]+=True)*\)")
+LONGEST_SIZE = 1000  # letters of a size that depends on others
+SYMBOL = re.compile(r"[a-z]+[0-9]+")
 WORDS = re.compile(r"[\w.]*", re.ASCII)  # names: torch writes them into the code that it makes of a program
-OPERATOR = re.compile(r"torch\.ops\.aten\.\w+\.\w+")
+OPERATOR = re.compile(r"torch\.ops\.aten\.\w+\.\w+|_operator\.(add|sub|mul|floordiv|mod|neg|eq|ne|ge|gt|le|lt|getitem)")
+EQUATION = re.compile(r"[\w.,> -]*", re.ASCII)  # of a product of tensors, or a mode's name
 OUR_ENTRY = re.compile(
     r"[^/]+/("
     r"data/weights/(weight_[0-9]+|model_weights_config\.json)|data/constants/(tensor_[0-9]+|model_constants_config\.json)"
@@ -23,14 +26,49 @@ OUR_ENTRY = re.compile(
     r"|archive_format|archive_version|byteorder|\.data/(version|serialization_id))"
 )
 
+NUMBERS_AS_TEXT = ("Infinity", "-Infinity")
+
 # Keys of texts that are no names: remarks about where a step came from, and plain data.
-REMARKS = ("stack_trace", "nn_module_stack", "torch_fn", "torch_version", "custom", "in_spec", "out_spec", "expr_str")
+REMARKS = (
+    "stack_trace", "nn_module_stack", "torch_fn", "torch_version", "custom", "in_spec", "out_spec", "expr_str",
+    "as_string",
+)  # fmt: skip
+
+
+def is_size(text: str) -> bool:
+    """Whether a text is arithmetic of whole numbers and symbols, and nothing else: torch's loader evaluates it."""
+    if len(text) > LONGEST_SIZE:
+        return False
+    try:
+        return _is_arithmetic(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _is_arithmetic(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int()) if not isinstance(node.value, bool):
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_arithmetic(operand)
+        case ast.Name(id=name):
+            return bool(SYMBOL.fullmatch(name))
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv(), right=right):
+            return _is_arithmetic(left) and _is_arithmetic(right)
+        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))], keywords=keywords):
+            flags = all(isinstance(key.value, ast.Constant) and key.value.value is True for key in keywords)
+            return bool(SYMBOL.fullmatch(name)) and flags
+        case ast.Call(func=ast.Name(id="Add" | "Mul" | "Integer" | "FloorDiv" | "Max" | "Min"), args=args, keywords=[]):
+            return all(map(_is_arithmetic, args))
+    return False
+
 
 # What may stand behind the keys that make torch's loader run something.
 ALLOWED: dict[str, Callable[[Any], bool]] = {
     "use_pickle": lambda value: value is False,
     "path_name": lambda value: bool(re.fullmatch(r"(weight|tensor)_[0-9]+", str(value))),
-    "expr_str": lambda value: bool(PLAIN_SIZE.fullmatch(str(value))),
+    "expr_str": lambda value: is_size(str(value)),
+    "as_string": lambda value: bool(EQUATION.fullmatch(str(value))),
     "guards_code": lambda value: value in ([], None),
     "target": lambda value: bool(OPERATOR.fullmatch(str(value))),
 }
@@ -81,7 +119,7 @@ def _refuse_description(description: Any) -> None:
         if key in ALLOWED and not ALLOWED[key](value):
             raise ValueError(f"its {key} is {str(value)[:60]!r}")
     for text in _names(description):
-        if not WORDS.fullmatch(text):
+        if not WORDS.fullmatch(text) and text not in NUMBERS_AS_TEXT:
             raise ValueError(f"it holds the name {text[:60]!r}")
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
+from bhc.formats.onnx_by_torch import INPUT, OUTPUT, by_torch
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.unroll import COPIES, POOL, PooledConvolution, unrolled
 from bhc.graph import INPUT as GRAPH_INPUT
@@ -20,34 +21,46 @@ if TYPE_CHECKING:
     import onnx
 
 OPSET, IR_VERSION = 21, 10
-INPUT, OUTPUT = "input", "logits"
 
 
 def onnx_bytes(
     network: QuantisedNetwork, *, weights: WeightForm = WeightForm.FLOATS, metadata: Mapping[str, Any] | None = None
 ) -> bytes:
     """The model, serialised. With ``INTEGERS`` the weights are int8 or int16 before a DequantizeLinear node."""
+    import onnx
+
     if weights is WeightForm.BIT_PACKED:
         raise BhcError("ONNX has no bit-packed weights", hint="choose floats or integers")
-    network = fold_normalisation(network)
     # Floats are for speed, integers for size: unrolling is faster and stores more numbers.
     integers = weights is WeightForm.INTEGERS
+    try:
+        model = _by_our_rules(fold_normalisation(network), integers=integers)
+    except NoForm as problem:
+        if integers:
+            raise BhcError(
+                f"weights cannot be written as integers: {problem}, which torch's exporter writes",
+                hint="choose floats",
+            ) from problem
+        model = by_torch(network)
+    onnx.helper.set_model_props(model, {f"bhc.{key}": json.dumps(value) for key, value in (metadata or {}).items()})
+    return model.SerializeToString()
+
+
+def _by_our_rules(network: QuantisedNetwork, *, integers: bool) -> "onnx.ModelProto":
+    """In milliseconds; NoForm where a layer has no rule."""
     writer = _Writer(network, integers=integers)
     for step in (network.graph if integers else unrolled(network.graph)).steps:
         writer.begin(step)
         _write(writer, step.name, step.module)
         writer.values[step.name] = writer.value
-    return writer.model(metadata or {}).SerializeToString()
+    return writer.model()
 
 
 def _write(writer: "_Writer", name: str, module: nn.Module) -> None:
     if isinstance(module, PooledConvolution):
         _pooled_convolution(writer, name, module)
-        return
-    try:
+    else:
         kind_of(module).to_onnx(module, name, writer)
-    except NoForm as problem:
-        raise BhcError(f"this network cannot be written as ONNX: {problem}", hint="export it as torch") from problem
 
 
 class _Writer:
@@ -96,7 +109,7 @@ class _Writer:
         self.side_node("DequantizeLinear", f"{name}.weight", stored, self.number(f"{name}.step", codes.step))
         return f"{name}.weight"
 
-    def model(self, metadata: Mapping[str, Any]) -> "onnx.ModelProto":
+    def model(self) -> "onnx.ModelProto":
         import onnx
 
         helper, kind = onnx.helper, onnx.TensorProto.FLOAT
@@ -108,11 +121,9 @@ class _Writer:
             [helper.make_tensor_value_info(OUTPUT, kind, ["batch", len(self.network.labels)])],
             self.initialisers,
         )
-        model = helper.make_model(
+        return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bhc"
         )
-        helper.set_model_props(model, {f"bhc.{key}": json.dumps(value) for key, value in metadata.items()})
-        return model
 
 
 def _narrowest(codes: Codes) -> np.ndarray:

@@ -1,29 +1,34 @@
 """Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
+from bhc.graph.capture import capture
 from bhc.graph.counts import Counts, count
 from bhc.graph.describe import describe, rebuild
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.inputs import find_features
-from bhc.graph.layers import Layer, find_layers
+from bhc.graph.layers import Layer, check_outputs, find_layers
 from bhc.graph.shapes import Passage, output_shape, passages
-from bhc.graph.trace import trace
 from bhc.graph.units import Units, find_units
+from bhc.graph.whole import MOST_WHOLE, Whole, find_whole
 
 __all__ = [
     "INPUT",
+    "MOST_WHOLE",
     "Counts",
     "Graph",
     "Layer",
     "Passage",
     "Step",
     "Units",
+    "Whole",
+    "capture",
+    "check_outputs",
     "count",
     "describe",
     "find_features",
     "find_layers",
     "find_units",
+    "find_whole",
     "output_shape",
     "passages",
     "rebuild",
-    "trace",
 ]

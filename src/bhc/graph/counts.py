@@ -39,6 +39,6 @@ def count_parameters(graph: Graph) -> tuple[int, int]:
 
 
 def _numbers(module: nn.Module) -> Iterator[tuple[bool, nn.Parameter]]:
-    weights = kind_of(module).weights
+    weights = kind_of(module).weights_of(module)
     for name, numbers in module.named_parameters():
         yield name in weights, numbers

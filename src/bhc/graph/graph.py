@@ -26,6 +26,9 @@ class Step:
 class Graph(nn.Module):
     """Steps as children, named as they are in state dicts; the last one gives the result."""
 
+    # Weights and parameters of the network that it was captured from, which may have had norms that are gone.
+    original: tuple[int, int] | None = None
+
     def __init__(self, steps: Iterable[Step]) -> None:
         super().__init__()
         self._reads: dict[str, tuple[str, ...]] = {}

@@ -11,7 +11,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import Graph
 from bhc.graph.shapes import passages
 from bhc.graph.units import Units
-from bhc.layers import EXAMPLES, Shape, Weighted, is_weighted, weighted_kind
+from bhc.layers import Shape, Weighted, is_weighted, weighted_kind
 
 Count = TypeVar("Count", int, Tensor)
 
@@ -84,9 +84,7 @@ class Layer:
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
     """Every weighted layer, in the order they run."""
     layers = []
-    leaving: Shape = (EXAMPLES, *input_shape)
     for passage in passages(graph, input_shape):
-        leaving = passage.leaving
         if is_weighted(passage.module):
             name = passage.name
             reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
@@ -95,12 +93,17 @@ def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, 
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
-            hint="the weights of nn.Linear, nn.Conv1d, 2d and 3d and nn.Embedding are what is compressed",
-        )
-    outputs = units.carried[graph.last_step]
-    if len(leaving) != 2 or len(set(outputs)) < len(outputs) or units.always[outputs].any():
-        raise BhcError(
-            f"the network gives values of shape {leaving[1:]}, and not one number a class",
-            hint="it must end in a layer, most often a linear one, with one output of its own for each class",
+            hint="weights of linear layers, convolutions and embeddings are what is compressed; one that several share"
+            " stays whole",
         )
     return tuple(layers)
+
+
+def check_outputs(graph: Graph, input_shape: Shape, units: Units) -> None:
+    """Raise where contexts are to decide which outputs there are, and the network has none that can be cut."""
+    if not units.outputs_are_free:
+        *_, last = passages(graph, input_shape)
+        raise BhcError(
+            f"the network gives values of shape {last.leaving[1:]}, and not one number a class",
+            hint="it must end in a layer, most often a linear one, with one output of its own for each class",
+        )

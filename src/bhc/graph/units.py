@@ -6,7 +6,7 @@ moves numbers moves their units, who adds two values joins theirs.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from bhc.graph.shapes import Passage, passages
 from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
 from bhc.layers.kind import spread
 
+MOST_CONSTANTS = 1 << 16  # numbers of a step's own that are followed one by one
 CHANNELS = 1  # their axis, in a value of which nothing can be cut
 
 
@@ -26,10 +27,13 @@ class Units:
 
     carried: dict[str, np.ndarray]  # by every value, in the graph's names: the unit of each place of its axis
     axes: dict[str, int]  # of each value, the one along which its units lie
+    dimensions: dict[str, int]  # how many axes each value has
     reads: dict[str, np.ndarray]  # by every weighted layer: the unit of each of its inputs
     writes: dict[str, np.ndarray]  # and of each of its outputs
     always: np.ndarray  # (U,) bool: these are never cut
     tied: np.ndarray  # (U,) bool: of these all parts are needed, not only their sum
+    kept_by: dict[int, str] = field(default_factory=dict)  # of units that are never cut: the step that needs them all
+    outputs_are_free: bool = True  # whether each of the network's outputs has a unit of its own, which may go
 
     @property
     def count(self) -> int:
@@ -42,7 +46,7 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     for passage in passages(graph, input_shape):
         search.follow(passage)
     whole = {INPUT} | {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
-    return search.finish(whole - {graph.last_step})
+    return search.finish(whole - {graph.last_step}, graph.last_step)
 
 
 class _Sets:
@@ -84,9 +88,11 @@ class _Search:
         shape = (EXAMPLES, *input_shape)
         self.carried = {INPUT: spread(self.sets.new(input_shape[0]), shape, CHANNELS)}
         self.kept: list[Tensor] = []  # what is never cut
+        self.keepers: list[str] = []  # and the step that said so
         self.tied: list[Tensor] = []  # what all of its writers write
         self.reads: dict[str, Tensor] = {}
         self.writes: dict[str, Tensor] = {}
+        self.own: list[Tensor] = []  # numbers of steps' own, which stay unless they meet what goes
         self.nothing: Tensor | None = None
         self.step = INPUT  # the one that is being followed
 
@@ -116,6 +122,7 @@ class _Search:
 
     def keep(self, units: Tensor) -> None:
         self.kept.append(_thin(units))
+        self.keepers.append(self.step)
 
     def along(self, units: Tensor, axis: int) -> Tensor:
         rows = _thin(units, but=axis).movedim(axis, 0).flatten(1)
@@ -128,11 +135,22 @@ class _Search:
                 self.join(rows[:, :1].expand(rows.shape), rows)
         return rows[:, 0]
 
+    def constants(self, shape: Shape) -> Tensor:
+        count = int(np.prod(shape))
+        if count > MOST_CONSTANTS:
+            return self.whole(shape)
+        units = self.sets.new(count)
+        self.own.append(units)
+        return units.reshape(shape)
+
+    def varies(self, units: Tensor, axis: int) -> bool:
+        return axis in self._varying(units)
+
     def whole(self, shape: Shape) -> Tensor:
         if self.nothing is None:
             self.nothing = self.sets.new(1)
             self.keep(self.nothing)
-        return self.nothing.expand(shape)
+        return self.nothing[0].expand(shape)
 
     def _labels(self, units: Tensor) -> np.ndarray:
         """The set that each number belongs to; one for all that is never cut."""
@@ -143,10 +161,12 @@ class _Search:
         labels = roots[units.numpy()]
         return np.where(never[labels], -1, labels)
 
-    def finish(self, whole: set[str]) -> Units:
+    def finish(self, whole: set[str], last: str) -> Units:
         """Number the units in the order they are written."""
+        self.step = INPUT
         for name in whole:
             self.keep(self.carried[name])
+        self._keep_own()
         axes = self._axes()
         roots = self.sets.roots()
         number = {root: place for place, root in enumerate(np.unique(roots).tolist())}
@@ -157,7 +177,26 @@ class _Search:
                 flags[of[units.numpy().ravel()]] = True
         carried = {name: of[_line(units, axes[name])] for name, units in self.carried.items()}
         reads, writes = ({name: of[u.numpy()] for name, u in ends.items()} for ends in (self.reads, self.writes))
-        return Units(carried, axes, reads, writes, always, tied)
+        dimensions = {name: units.dim() for name, units in self.carried.items()}
+        kept_by: dict[int, str] = {}
+        for units, keeper in zip(self.kept, self.keepers, strict=True):
+            for unit in np.unique(of[units.numpy().ravel()]).tolist():
+                kept_by.setdefault(unit, keeper)
+        outputs = carried[last]
+        free = axes[last] == CHANNELS and len(set(outputs)) == len(outputs) and not always[outputs].any()
+        if not free:
+            always[outputs] = True
+        return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free)
+
+    def _keep_own(self) -> None:
+        """Numbers of steps' own that meet nothing a layer writes."""
+        roots = self.sets.roots()
+        written = np.zeros(len(roots), dtype=bool)
+        for units in self.writes.values():
+            written[roots[units.numpy()]] = True
+        for units in self.own:
+            alone = units[torch.from_numpy(~written[roots[units.numpy()]])]
+            self.keep(alone)
 
     def _axes(self) -> dict[str, int]:
         """Along which axis the units of each value lie; where there are several, they are joined until there is one."""

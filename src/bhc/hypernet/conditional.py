@@ -13,7 +13,18 @@ from torch import Generator, Tensor, nn
 import bhc.contexts as contexts
 from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
 from bhc.errors import BhcError
-from bhc.graph import Counts, Graph, count, describe, find_features, find_layers, find_units, rebuild
+from bhc.graph import (
+    Counts,
+    Graph,
+    check_outputs,
+    count,
+    describe,
+    find_features,
+    find_layers,
+    find_units,
+    find_whole,
+    rebuild,
+)
 from bhc.hypernet.budgets import climb
 from bhc.hypernet.decoder import ContextDecoder, check_readable
 from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
@@ -74,10 +85,13 @@ class ConditionalNetwork(nn.Module):
         units = find_units(graph, self.input_shape, keep=self._check_kept(design.keep))
         self.layers = find_layers(graph, self.input_shape, units)
         self.units = units
+        self.whole = find_whole(graph, self.layers, units)
         features = next((part.shape for part in space.parts if isinstance(part, FeatureSubsets)), None)
         places = {} if features is None else find_features(graph, self.layers, self.input_shape, features)
         nested = any(part.rises_with_budget for part in space.parts)
         self.find_masks = MaskFinder(self.layers, units, graph.last_step, features=places, nested=nested)
+        if space.decides_outputs:
+            check_outputs(graph, self.input_shape, units)
         space.check_network(self.num_classes)
         limits = design.std_limits or (None,) * len(self.layers)
         if len(limits) != len(self.layers):
@@ -111,8 +125,11 @@ class ConditionalNetwork(nn.Module):
 
     @cached_property
     def counts(self) -> Counts:
-        """Of the base network, all of it."""
-        return count(self.base_model, self.input_shape)
+        """Of the network as it was wrapped, all of it."""
+        counts = count(self.base_model, self.input_shape)
+        if self.base_model.original is None:
+            return counts
+        return Counts(*self.base_model.original, counts.flops)
 
     @property
     def num_weights(self) -> int:
@@ -124,7 +141,9 @@ class ConditionalNetwork(nn.Module):
         """Of the steps beside the layers that are cut."""
         weights = sum(layer.num_weights for layer in self.layers)
         biases = sum(layer.num_outputs for layer in self.layers if layer.module.bias is not None)
-        return self.counts - Counts(weights, weights + biases, sum(layer.num_flops for layer in self.layers))
+        return count(self.base_model, self.input_shape) - Counts(
+            weights, weights + biases, sum(layer.num_flops for layer in self.layers)
+        )
 
     @property
     def reads_words(self) -> bool:
@@ -246,12 +265,16 @@ class ConditionalNetwork(nn.Module):
             "std_limits": None if self.design.std_limits is None else list(self.design.std_limits),
             "keep": list(self.design.keep),
             "prior_stds": list(self.hypernet.prior_stds),
+            "counts": None if self.base_model.original is None else list(self.base_model.original),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ConditionalNetwork":
         """The network that ``to_dict`` described; load a state dict into it."""
         graph = rebuild(data["network"])
+        if data.get("counts") is not None:  # older runs have none
+            weights, parameters = data["counts"]
+            graph.original = int(weights), int(parameters)
         limits: Sequence[float | None] | None = data["std_limits"]
         layers = sum(is_weighted(step.module) for step in graph.steps)
         # The values are about to be replaced, so start from the cheapest.

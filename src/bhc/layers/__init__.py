@@ -2,6 +2,7 @@
 
 from bhc.layers.arguments import Argument, Choice, Flag, Positive, Real, Size
 from bhc.layers.attention import SelfAttention
+from bhc.layers.calls import AlongAxes, Movement, Opaque, Pointwise, call_of
 from bhc.layers.convolution import c_convolution, conv_padding
 from bhc.layers.embedding import Embed, check_words
 from bhc.layers.inputs import LogMel, Normalise
@@ -17,6 +18,7 @@ from bhc.layers.registry import (
     kind_of,
     kind_tagged,
     kinds,
+    kinds_called,
     register_layer,
     weighted_kind,
 )
@@ -27,6 +29,7 @@ __all__ = [
     "EXAMPLES",
     "Add",
     "Affine",
+    "AlongAxes",
     "Argument",
     "ChannelNorm",
     "Choice",
@@ -39,11 +42,14 @@ __all__ = [
     "Kept",
     "LayerKind",
     "LogMel",
+    "Movement",
     "Multiply",
     "NoForm",
     "Normalise",
+    "Opaque",
     "PadChannels",
     "Place",
+    "Pointwise",
     "Positive",
     "Real",
     "Select",
@@ -56,6 +62,7 @@ __all__ = [
     "Whole",
     "bare_copy",
     "c_convolution",
+    "call_of",
     "check_words",
     "conv_padding",
     "has_kind",
@@ -64,6 +71,7 @@ __all__ = [
     "kind_of",
     "kind_tagged",
     "kinds",
+    "kinds_called",
     "own_copy",
     "pair",
     "register_layer",

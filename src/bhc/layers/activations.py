@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from bhc.layers.arguments import Argument, Choice, Real
-from bhc.layers.asked import CWriter, OnnxWriter
+from bhc.layers.asked import Captured, CWriter, OnnxWriter
 from bhc.layers.c_code import each_number, number
 from bhc.layers.kind import Elementwise, Example
 from bhc.layers.shapes import Shape
@@ -47,12 +47,19 @@ class Activation(Elementwise):
 
 class ReLU(Activation):
     name, module, number, rises = "relu", nn.ReLU, 2, True
+    calls = ("aten.relu.default",)
     onnx, c = "Relu", "v > 0.0f ? v : 0.0f"
 
 
 class ReLU6(Activation):
     name, module, number, rises = "relu6", nn.ReLU6, 3, True
+    calls = ("aten.hardtanh.default", "aten.relu6.default")
     c = "v > 6.0f ? 6.0f : (v > 0.0f ? v : 0.0f)"
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        if call.target == "aten.hardtanh.default" and (call.plain("min_val"), call.plain("max_val")) != (0, 6):
+            return None
+        return nn.ReLU6()
 
     def to_onnx(self, module: nn.ReLU6, name: str, writer: OnnxWriter) -> None:
         writer.node("Clip", name, writer.number(f"{name}.low", 0.0), writer.number(f"{name}.high", 6.0))
@@ -60,6 +67,7 @@ class ReLU6(Activation):
 
 class LeakyReLU(Activation):
     name, module, number = "leaky-relu", nn.LeakyReLU, 4
+    calls = ("aten.leaky_relu.default",)
     arguments: ClassVar[Mapping[str, Argument]] = {"negative_slope": Real()}
     onnx, onnx_attributes = "LeakyRelu", {"alpha": "negative_slope"}
 
@@ -69,8 +77,12 @@ class LeakyReLU(Activation):
 
 class ELU(Activation):
     name, module, number, rises = "elu", nn.ELU, 5, True
+    calls = ("aten.elu.default",)
     arguments: ClassVar[Mapping[str, Argument]] = {"alpha": Real()}
     onnx, onnx_attributes, c_needs_math = "Elu", {"alpha": "alpha"}, True
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        return super().captured(call) if call.plain("scale") == call.plain("input_scale") == 1 else None
 
     def c_expression(self, module: nn.ELU) -> str:
         return f"v > 0.0f ? v : {number(module, 'alpha')} * expm1f(v)"
@@ -78,12 +90,14 @@ class ELU(Activation):
 
 class SELU(Activation):
     name, module, number, rises = "selu", nn.SELU, 6, True
+    calls = ("aten.selu.default",)
     onnx, c_needs_math = "Selu", True
     c = "1.05070099f * (v > 0.0f ? v : 1.67326324f * expm1f(v))"
 
 
 class GELU(Activation):
     name, module, number = "gelu", nn.GELU, 7
+    calls = ("aten.gelu.default",)
     arguments: ClassVar[Mapping[str, Argument]] = {"approximate": Choice(("none", "tanh"))}
     onnx, onnx_attributes, c_needs_math = "Gelu", {"approximate": "approximate"}, True
 
@@ -98,6 +112,7 @@ class GELU(Activation):
 
 class SiLU(Activation):
     name, module, number = "silu", nn.SiLU, 8
+    calls = ("aten.silu.default",)
     c, c_needs_math = "v / (1.0f + expf(-v))", True
 
     def to_onnx(self, module: nn.SiLU, name: str, writer: OnnxWriter) -> None:
@@ -107,19 +122,23 @@ class SiLU(Activation):
 
 class Tanh(Activation):
     name, module, number, rises = "tanh", nn.Tanh, 9, True
+    calls = ("aten.tanh.default",)
     onnx, c, c_needs_math = "Tanh", "tanhf(v)", True
 
 
 class Sigmoid(Activation):
     name, module, number, onnx = "sigmoid", nn.Sigmoid, 29, "Sigmoid"
+    calls = ("aten.sigmoid.default",)
 
 
 class Hardswish(Activation):
     name, module, number, onnx = "hard-swish", nn.Hardswish, 30, "HardSwish"
+    calls = ("aten.hardswish.default",)
 
 
 class Hardsigmoid(Activation):
     name, module, number = "hard-sigmoid", nn.Hardsigmoid, 31
+    calls = ("aten.hardsigmoid.default",)
 
     def to_onnx(self, module: nn.Hardsigmoid, name: str, writer: OnnxWriter) -> None:
         writer.node("HardSigmoid", name, alpha=1 / 6, beta=0.5)
@@ -127,6 +146,7 @@ class Hardsigmoid(Activation):
 
 class Softplus(Activation):
     name, module, number = "softplus", nn.Softplus, 32
+    calls = ("aten.softplus.default",)
     arguments: ClassVar[Mapping[str, Argument]] = {"beta": Real(), "threshold": Real()}
 
     def to_onnx(self, module: nn.Softplus, name: str, writer: OnnxWriter) -> None:

@@ -9,6 +9,23 @@ from torch import Tensor, nn
 from bhc.layers.shapes import Shape
 
 
+class Captured(Protocol):
+    """A call of one of torch's operators in a captured program, its arguments by the operator's own names."""
+
+    target: str
+    arriving: tuple[Shape, ...]  # of the values that it reads
+    leaving: Shape
+
+    def plain(self, name: str) -> Any:
+        """An argument that is plain data, or its default."""
+
+    def constant(self, name: str) -> Tensor | None:
+        """An argument that is a tensor of the network's own."""
+
+    def is_value(self, name: str) -> bool:
+        """Whether an argument is a value that was computed."""
+
+
 class UnitSearch(Protocol):
     """Finds which channels live and die together. Units are whole numbers, one for each number of a value."""
 
@@ -29,6 +46,12 @@ class UnitSearch(Protocol):
 
     def along(self, units: Tensor, axis: int) -> Tensor:  # (size of the axis,)
         """One unit for each place of an axis; what varies along others goes together, or is never cut."""
+
+    def constants(self, shape: Shape) -> Tensor:
+        """For numbers of a network's own: they stay, unless they meet a unit that goes."""
+
+    def varies(self, units: Tensor, axis: int) -> bool:
+        """Whether what can be cut is not the same all along an axis."""
 
     def whole(self, shape: Shape) -> Tensor:
         """For values of which nothing can be cut."""
@@ -73,10 +96,10 @@ class FileReader(Protocol):
     def weighted(self, kind: str, name: str, arguments: Mapping[str, Any], weight: Any, bias: Any) -> nn.Module:
         """A layer with weights, its numbers stored as said."""
 
-    def select(self, kept: int) -> None:
+    def select(self, kept: int, axis: int) -> None:
         """A step that reads some of what arrives, which is told later."""
 
-    def place(self, width: int) -> None:
+    def place(self, width: int, axis: int) -> None:
         """A step that puts what arrives at some of so many places."""
 
     def rows(self, name: str, count: int, kept: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Argument, Size, brief, unknown
-from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
+from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 from bhc.layers.kind import Example, Weighted, spread
 from bhc.layers.linear import with_numbers
 from bhc.layers.modules import bare_copy
@@ -31,6 +31,21 @@ class Convolution(Weighted):
         "dilation": Size(),
         "groups": Size(),
     }
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        weight, bias = call.constant("weight"), call.constant("bias")
+        if weight is None or not call.is_value("input") or call.is_value("bias"):
+            return None
+        if len(call.arriving[0]) != self.directions + 2:
+            return None
+        geometry = {name: call.plain(name) for name in ("stride", "padding", "dilation")}
+        given = {name: value if isinstance(value, str) else _every(value, self) for name, value in geometry.items()}
+        groups = call.plain("groups")
+        kernel, channels = tuple(weight.shape[2:]), weight.shape[1] * groups
+        convolution = self.module(
+            channels, len(weight), kernel, groups=groups, bias=bias is not None, device="meta", **given
+        )
+        return with_numbers(convolution, weight, bias)
 
     def output_shape(self, module: Any, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -105,6 +120,7 @@ class Convolution1d(Convolution):
     """``nn.Conv1d``."""
 
     name, module, directions = "conv-1d", nn.Conv1d, 1
+    calls = ("aten.conv1d.default", "aten.conv1d.padding")
     number = None  # stands in files as a general one
 
     @property
@@ -116,6 +132,7 @@ class Convolution2d(Convolution):
     """``nn.Conv2d``: the one that has C code."""
 
     name, module, number, directions = "conv-2d", nn.Conv2d, 1, 2
+    calls = ("aten.conv2d.default", "aten.conv2d.padding")
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         match entry:
@@ -135,6 +152,7 @@ class Convolution3d(Convolution):
     """``nn.Conv3d``; in files it stands for all that are not of two directions in one group."""
 
     name, module, number, directions = "conv-3d", nn.Conv3d, GENERAL, 3
+    calls = ("aten.conv3d.default", "aten.conv3d.padding")
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         match entry:
@@ -144,6 +162,12 @@ class Convolution3d(Convolution):
                 read_convolution(file, name, outputs, (kernel, stride, padding, dilation), groups, weight, bias)
             case _:
                 raise unknown(entry)
+
+
+def _every(value: Any, kind: Convolution) -> tuple[int, ...]:
+    """An argument that stands for every direction, or gives one for each."""
+    listed = list(value) if isinstance(value, list | tuple) else [value]
+    return tuple(listed * kind.directions if len(listed) == 1 else listed)
 
 
 def read_convolution(

@@ -15,7 +15,8 @@ from bhc.layers.arguments import Argument, Positive, Real, Size, unknown
 from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
 from bhc.layers.c_code import each_number, literal, number
 from bhc.layers.kind import Elementwise, Example, Whole
-from bhc.layers.shapes import Shape, bounded, does_not_take, expect
+from bhc.layers.modules import own_copy
+from bhc.layers.shapes import Kept, Shape, bounded, does_not_take, expect
 
 LOWEST = 60.0  # Hz, the lower edge of the first band
 LARGEST_WINDOW = 1 << 12  # samples; the waves of a window are its square
@@ -76,7 +77,7 @@ class LogMel(nn.Module):
         self.rate, self.bands, self.window, self.hop = rate, bands, window, hop
 
     def forward(self, x: Tensor) -> Tensor:
-        waves, shares = _on(self.rate, self.bands, self.window, x.device)
+        waves, shares = (bank.to(x.dtype) for bank in _on(self.rate, self.bands, self.window, x.device))
         spectrum = F.conv1d(x, waves, stride=self.hop)  # cosines, then sines
         return torch.log(F.conv1d(spectrum * spectrum, shares) + self.floor).unsqueeze(1)
 
@@ -128,6 +129,12 @@ class NormaliseKind(Elementwise):
         fits = not module.mean.dim() or (len(shape) == 4 and shape[1] == len(module.mean))
         expect(fits, does_not_take(module, shape))
         return shape
+
+    def narrowed(self, module: Normalise, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        if not module.mean.dim():
+            return own_copy(module)
+        index = torch.from_numpy(leaving.index)
+        return Normalise(*(numbers.cpu()[index].flatten().tolist() for numbers in (module.mean, module.std)))
 
     def describe(self, module: Normalise) -> dict[str, Any]:
         return {"channels": module.mean.numel() if module.mean.dim() else None}

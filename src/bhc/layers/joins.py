@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Argument, Size
-from bhc.layers.asked import FileReader, OnnxWriter, UnitSearch
+from bhc.layers.asked import Captured, FileReader, OnnxWriter, UnitSearch
 from bhc.layers.kind import Example, LayerKind, spread
 from bhc.layers.modules import own_copy, picked
 from bhc.layers.shapes import Kept, Shape, bounded, does_not_take, expect
@@ -79,6 +79,11 @@ class AddKind(Joint):
     """``Add``: what is added lives and dies together."""
 
     name, module, number, onnx = "add", Add, 16, "Add"
+    calls = ("aten.add.Tensor",)
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        both = call.is_value("self") and call.is_value("other") and call.plain("alpha") == 1
+        return Add() if both and call.arriving[0] == call.arriving[1] else None
 
     def output_shape(self, module: Add, *arriving: Shape) -> Shape:
         expect(len(arriving) == 2 and len(set(arriving)) == 1, does_not_take(module, *arriving))
@@ -96,6 +101,16 @@ class MultiplyKind(Joint):
     """``Multiply``: a factor that is left out would be zero, so all writers of a unit are needed."""
 
     name, module, number, onnx = "multiply", Multiply, 17, "Mul"
+    calls = ("aten.mul.Tensor",)
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        if not (call.is_value("self") and call.is_value("other")):
+            return None
+        try:
+            self.output_shape(Multiply(), *call.arriving)
+        except ValueError:
+            return None
+        return Multiply()
 
     def output_shape(self, module: Multiply, *arriving: Shape) -> Shape:
         refusal = does_not_take(module, *arriving)
@@ -120,6 +135,11 @@ class ConcatKind(Joint):
     """``Concat``: each value keeps its units."""
 
     name, module, number, onnx, onnx_attributes, count = "concat", Concat, 18, "Concat", {"axis": 1}, None
+    calls = ("aten.cat.default",)
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        channels = call.plain("dim") % len(call.leaving) == 1
+        return Concat() if channels and call.constant("tensors") is None and len(call.arriving) > 1 else None
 
     def output_shape(self, module: Concat, *arriving: Shape) -> Shape:
         rest = {(shape[0], *shape[2:]) for shape in arriving}

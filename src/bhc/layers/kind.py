@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.layers.arguments import Argument, unknown
-from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
+from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 from bhc.layers.modules import own_copy
 from bhc.layers.shapes import Kept, Shape, bounded
 
@@ -36,12 +36,25 @@ class LayerKind(ABC):
     arguments: ClassVar[Mapping[str, Argument]] = {}
     number: ClassVar[int | None] = None  # in packed files, for ever; kinds of others have none
     weights: ClassVar[tuple[str, ...]] = ()  # of its parameters, those that are no biases, gains or shifts
+    calls: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of torch's operators, those that may be it; none: its module is captured whole
     joins: ClassVar[bool] = False  # whether it reads more values than one
     keeps_name: ClassVar[bool] = False  # whether a packed file holds the step's name: layers with weights
     rises: ClassVar[bool] = False  # whether it never swaps the order of two numbers
     keeps_inputs_apart: ClassVar[bool] = (
         False  # whether each number that it gives is one that it reads, shifted at most
     )
+
+    # Capture's.
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        """The module that does what a call of a captured program does; None where it is none of this kind."""
+        return self.module(**{name: call.plain(name) for name in self.arguments})
+
+    def weights_of(self, module: Any) -> tuple[str, ...]:
+        """Of its parameters, those that count as weights."""
+        return self.weights
 
     # The graph's questions.
 

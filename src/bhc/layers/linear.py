@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Argument, Size, unknown
-from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, Operators
+from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators
 from bhc.layers.kind import Example, Weighted, positive_sizes
 from bhc.layers.modules import bare_copy, fixed
 from bhc.layers.shapes import Shape, does_not_take, expect
@@ -18,6 +18,14 @@ class Linear(Weighted):
     name, module, number = "linear", nn.Linear, 0
     arguments: ClassVar[Mapping[str, Argument]] = {"in_features": Size(), "out_features": Size()}
     in_axis = out_axis = -1
+    calls = ("aten.linear.default",)
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        weight, bias = call.constant("weight"), call.constant("bias")
+        if weight is None or not call.is_value("input") or call.is_value("bias"):
+            return None
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        return with_numbers(linear, weight, bias)
 
     def output_shape(self, module: nn.Linear, *arriving: Shape) -> Shape:
         (shape,) = arriving

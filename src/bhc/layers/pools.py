@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Argument, Flag, Size
-from bhc.layers.asked import CWriter, OnnxWriter, UnitSearch
+from bhc.layers.asked import Captured, CWriter, OnnxWriter, UnitSearch
 from bhc.layers.c_code import literal
 from bhc.layers.convolution import LOWEST, skip_outside
 from bhc.layers.kind import Example, LayerKind, spread
@@ -62,6 +62,18 @@ class Pool(ByChannel):
     directions: ClassVar[int]
     onnx: ClassVar[str]
 
+    def captured(self, call: Captured) -> nn.Module | None:
+        usual = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None}
+        if any(call.plain(name) not in (value, None) for name, value in usual.items()):
+            return None
+        if len(call.arriving[0]) != self.directions + 2:
+            return None
+        given = {name: _plainly(call.plain(name)) for name in self.arguments}
+        try:
+            return self.module(**{name: value for name, value in given.items() if value not in (None, ())})
+        except (TypeError, RuntimeError):
+            return None
+
     def output_shape(self, module: Any, *arriving: Shape) -> Shape:
         (shape,) = arriving
         expect(len(shape) == self.directions + 2, does_not_take(module, shape))
@@ -96,10 +108,12 @@ class MaxPool(Pool):
 
 class MaxPool1d(MaxPool):
     name, module, number, directions = "max-pool-1d", nn.MaxPool1d, 25, 1
+    calls = ("aten.max_pool1d.default",)
 
 
 class MaxPool2d(MaxPool):
     name, module, number, directions = "max-pool-2d", nn.MaxPool2d, 10, 2
+    calls = ("aten.max_pool2d.default",)
 
     def to_c(self, module: nn.MaxPool2d, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
         _c_pool(writer, name, module, arriving, leaving, largest=True)
@@ -107,6 +121,7 @@ class MaxPool2d(MaxPool):
 
 class MaxPool3d(MaxPool):
     name, module, number, directions = "max-pool-3d", nn.MaxPool3d, 26, 3
+    calls = ("aten.max_pool3d.default",)
 
 
 class AveragePool(Pool):
@@ -120,10 +135,12 @@ class AveragePool(Pool):
 
 class AveragePool1d(AveragePool):
     name, module, number, directions = "avg-pool-1d", nn.AvgPool1d, 27, 1
+    calls = ("aten.avg_pool1d.default",)
 
 
 class AveragePool2d(AveragePool):
     name, module, number, directions = "avg-pool-2d", nn.AvgPool2d, 11, 2
+    calls = ("aten.avg_pool2d.default",)
 
     def to_c(self, module: nn.AvgPool2d, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
         _c_pool(writer, name, module, arriving, leaving, largest=False)
@@ -131,6 +148,7 @@ class AveragePool2d(AveragePool):
 
 class AveragePool3d(AveragePool):
     name, module, number, directions = "avg-pool-3d", nn.AvgPool3d, 28, 3
+    calls = ("aten.avg_pool3d.default",)
 
 
 class GlobalMeanKind(ByChannel):
@@ -138,6 +156,18 @@ class GlobalMeanKind(ByChannel):
 
     name, module, number = "global-mean", GlobalMean, 23
     arguments: ClassVar[Mapping[str, Argument]] = {"keep_places": Flag()}
+    calls = ("aten.mean.dim", *[f"aten.adaptive_avg_pool{count}d.default" for count in (1, 2, 3)])
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        dimensions = len(call.arriving[0])
+        if dimensions < 3 or call.plain("dtype") is not None:
+            return None
+        if call.target == "aten.mean.dim":
+            over = sorted(axis % dimensions for axis in call.plain("dim") or ())
+            return GlobalMean(bool(call.plain("keepdim"))) if over == list(range(2, dimensions)) else None
+        size = call.plain("output_size")
+        whole = len(size) == dimensions - 2 and all(part == 1 for part in size)
+        return GlobalMean(True) if whole else None
 
     def output_shape(self, module: GlobalMean, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -172,6 +202,13 @@ class SubsampleKind(ByChannel):
 
     def examples(self) -> Sequence[Example]:
         return [(Subsample(2), ((2, 3, 5, 4),))]
+
+
+def _plainly(value: Any) -> Any:
+    """Sizes as people write them: one number where all are the same."""
+    if not isinstance(value, list | tuple):
+        return value
+    return value[0] if len(set(value)) == 1 else tuple(value)
 
 
 def side_by_side(pool: nn.MaxPool2d) -> bool:

@@ -5,7 +5,19 @@ from collections.abc import Iterator
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.layers import activations, attention, convolution, embedding, inputs, joins, linear, norms, pools, reshape
+from bhc.layers import (
+    activations,
+    attention,
+    calls,
+    convolution,
+    embedding,
+    inputs,
+    joins,
+    linear,
+    norms,
+    pools,
+    reshape,
+)
 from bhc.layers.arguments import unknown
 from bhc.layers.contract import check_contract
 from bhc.layers.kind import LayerKind, Weighted
@@ -23,6 +35,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     *joins.KINDS,
     *reshape.KINDS,
     *inputs.KINDS,
+    *calls.KINDS,
 )
 
 _BY_MODULE: dict[type[nn.Module], LayerKind] = {}
@@ -58,6 +71,13 @@ for _kind in BUILT_IN:
 # Numbers that have stood for a variant of a kind.
 _BY_TAG[convolution.GENERAL] = _BY_NAME["conv-3d"]
 _BY_TAG[inputs.PER_CHANNEL] = _BY_NAME["normalise"]
+
+
+def kinds_called(target: str) -> Iterator[LayerKind]:
+    """The kinds that a call of one of torch's operators may be."""
+    for kind in _BY_NAME.values():
+        if target in kind.calls:
+            yield kind
 
 
 def kinds() -> Iterator[LayerKind]:
@@ -119,6 +139,7 @@ __all__ = [
     "kind_of",
     "kind_tagged",
     "kinds",
+    "kinds_called",
     "register_layer",
     "weighted_kind",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.layers.arguments import LARGEST_SIZE, Argument, Size
-from bhc.layers.asked import CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
+from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
 from bhc.layers.kind import Example, LayerKind, spread
 from bhc.layers.modules import own_copy
 from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, bounded, does_not_take, expect
@@ -42,15 +42,16 @@ class Select(nn.Module):
 
     index: Tensor
 
-    def __init__(self, index: Tensor) -> None:
+    def __init__(self, index: Tensor, axis: int = 1) -> None:
         super().__init__()
+        self.axis = axis
         self.register_buffer("index", index.long())
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.index_select(1, self.index)
+        return x.index_select(self.axis, self.index)
 
     def extra_repr(self) -> str:
-        return f"kept={len(self.index)}"
+        return f"kept={len(self.index)}" + ("" if self.axis == 1 else f", axis={self.axis}")
 
 
 class Place(nn.Module):
@@ -58,23 +59,33 @@ class Place(nn.Module):
 
     index: Tensor
 
-    def __init__(self, index: Tensor, width: int) -> None:
+    def __init__(self, index: Tensor, width: int, axis: int = 1) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.axis = width, axis
         self.register_buffer("index", index.long())
 
     def forward(self, x: Tensor) -> Tensor:
-        zeros = x.new_zeros(x.shape[0], self.width, *x.shape[2:])
-        return zeros.index_copy(1, self.index, x)
+        zeros = x.new_zeros(*_with(x.shape, self.axis, self.width))
+        return zeros.index_copy(self.axis, self.index, x)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, kept={len(self.index)}"
+        return f"width={self.width}, kept={len(self.index)}" + ("" if self.axis == 1 else f", axis={self.axis}")
+
+
+def _with(shape: Sequence[int], axis: int, size: int) -> list[int]:
+    """A shape with another size along an axis."""
+    return [size if place == axis else length for place, length in enumerate(shape)]
 
 
 class Flatten(LayerKind):
     """``nn.Flatten``: a channel's places side by side, each with the channel's unit."""
 
     name, module, number, keeps_inputs_apart = "flatten", nn.Flatten, 12, True
+    calls = ("aten.reshape.default",)
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        (shape,) = call.arriving
+        return nn.Flatten() if len(shape) > 2 and call.leaving == (shape[0], prod(shape[1:])) else None
 
     def output_shape(self, module: nn.Flatten, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -100,6 +111,11 @@ class FlattenPlacesKind(LayerKind):
     """``FlattenPlaces``."""
 
     name, module, number = "flatten-places", FlattenPlaces, 35
+    calls = ("aten.reshape.default",)
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        (shape,) = call.arriving
+        return FlattenPlaces() if len(shape) > 3 and call.leaving == (*shape[:2], prod(shape[2:])) else None
 
     def output_shape(self, module: FlattenPlaces, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -124,7 +140,15 @@ class PadChannelsKind(LayerKind):
     """``PadChannels``: zeros that nobody writes stay where they meet a unit that somebody does."""
 
     name, module, number = "pad-channels", PadChannels, 22
+    calls = ("aten.pad.default", "aten.constant_pad_nd.default")
     arguments: ClassVar[Mapping[str, Argument]] = {"before": Size(), "after": Size()}
+
+    def captured(self, call: Captured) -> nn.Module | None:
+        padding, rest = list(call.plain("pad")), 2 * (len(call.arriving[0]) - 2)
+        constant = call.plain("mode") in ("constant", None) and call.plain("value") in (None, 0)
+        if not constant or len(padding) != rest + 2 or any(padding[:rest]) or min(padding) < 0:
+            return None
+        return PadChannels(*padding[rest:])
 
     def output_shape(self, module: PadChannels, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -141,7 +165,9 @@ class PadChannelsKind(LayerKind):
         return PadChannels(int(before.sum()), int(after.sum()))
 
     def to_onnx(self, module: PadChannels, name: str, writer: OnnxWriter) -> None:
-        pad_channels_onnx(writer, name, module, len(writer.arriving[name]))
+        rest = [0] * (len(writer.arriving[name]) - 1)
+        pads = np.array([0, module.before, *rest, 0, module.after, *rest])
+        writer.node("Pad", name, writer.constant(f"{name}.pads", pads))
 
     def examples(self) -> Sequence[Example]:
         return [(PadChannels(1, 2), ((2, 3, 4),))]
@@ -154,35 +180,43 @@ class SelectKind(LayerKind):
 
     def output_shape(self, module: Select, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(_within(module.index, shape[1]), does_not_take(module, shape))
-        return (shape[0], len(module.index), *shape[2:])
+        fits = module.axis < len(shape) and _within(module.index, shape[module.axis])
+        expect(fits, does_not_take(module, shape))
+        return tuple(_with(shape, module.axis, len(module.index)))
 
     def follow(self, module: Select, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        return arriving[0].index_select(1, module.index.cpu())
+        return arriving[0].index_select(module.axis, module.index.cpu())
 
     def narrowed(self, module: Select, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        if leaving.axis != module.axis:
+            return own_copy(module)
         places = np.cumsum(arriving[0].mask) - 1
-        return Select(torch.from_numpy(places[module.index.cpu().numpy()[leaving.mask]]))
+        return Select(torch.from_numpy(places[module.index.cpu().numpy()[leaving.mask]]), module.axis)
 
     def describe(self, module: Select) -> dict[str, Any]:
-        return {"kept": len(module.index)}
+        return {"kept": len(module.index)} | ({} if module.axis == 1 else {"axis": module.axis})
 
     def build(self, described: Mapping[str, Any]) -> nn.Module:
-        return Select(torch.zeros(bounded(described["kept"]), dtype=torch.long))
+        return Select(torch.zeros(bounded(described["kept"]), dtype=torch.long), described.get("axis", 1))
 
     def write(self, module: Select, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
-        file.selection(module.index, arriving[1])
-        return [self.tag, len(module.index)]
+        file.selection(module.index, arriving[module.axis])
+        return [self.tag, len(module.index)] + ([] if module.axis == 1 else [module.axis])
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         match entry:
             case [_, int(kept)] if 0 < kept <= file.shape[1]:
-                file.select(kept)
+                file.select(kept, 1)
+            case [_, int(kept), int(axis)] if 1 < axis < len(file.shape) and 0 < kept <= file.shape[axis]:
+                file.select(kept, axis)
             case _:
                 raise ValueError(f"{str(entry[1:])[:60]} of {file.shape[1]} values are read")
 
     def to_onnx(self, module: Select, name: str, writer: OnnxWriter) -> None:
-        writer.node("Gather", name, writer.constant(f"{name}.index", module.index.numpy()), axis=1)
+        writer.node("Gather", name, writer.constant(f"{name}.index", module.index.numpy()), axis=module.axis)
+
+    def c_obstacle(self, module: Select, arriving: Shape) -> str | None:
+        return None if module.axis == 1 else "reads channels that come last"
 
     def to_c(self, module: Select, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
         index = writer.integers(f"{name}_index", module.index.numpy(), unsigned=True)
@@ -193,7 +227,8 @@ class SelectKind(LayerKind):
         writer.source = target
 
     def examples(self) -> Sequence[Example]:
-        return [(Select(torch.tensor([0, 2])), ((2, 3, 4),))]
+        index = torch.tensor([0, 2])
+        return [(Select(index), ((2, 3, 4),)), (Select(index, 2), ((2, 4, 3),))]
 
 
 class PlaceKind(LayerKind):
@@ -203,54 +238,60 @@ class PlaceKind(LayerKind):
 
     def output_shape(self, module: Place, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        fits = shape[1] == len(module.index) and _within(module.index, module.width)
+        axis = module.axis
+        fits = axis < len(shape) and shape[axis] == len(module.index) and _within(module.index, module.width)
         expect(fits, does_not_take(module, shape))
-        return (shape[0], module.width, *shape[2:])
+        return tuple(_with(shape, axis, module.width))
 
     def follow(self, module: Place, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        if not search.varies(arriving[0], module.axis):
+            search.keep(arriving[0])
+            return search.whole(leaving)
         units = search.new(module.width)
-        units[module.index.cpu()] = search.along(arriving[0], 1)
-        return spread(units, leaving, 1)
+        units[module.index.cpu()] = search.along(arriving[0], module.axis)
+        return spread(units, leaving, module.axis)
 
     def narrowed(self, module: Place, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        if leaving.axis != module.axis:
+            return own_copy(module)
         places = np.cumsum(leaving.mask) - 1
         index = places[module.index.cpu().numpy()[arriving[0].mask]]
-        return Place(torch.from_numpy(index), int(leaving.mask.sum()))
+        return Place(torch.from_numpy(index), int(leaving.mask.sum()), module.axis)
 
     def describe(self, module: Place) -> dict[str, Any]:
-        return {"width": module.width, "kept": len(module.index)}
+        axis = {} if module.axis == 1 else {"axis": module.axis}
+        return {"width": module.width, "kept": len(module.index)} | axis
 
     def build(self, described: Mapping[str, Any]) -> nn.Module:
         index = torch.zeros(bounded(described["kept"]), dtype=torch.long)
-        return Place(index, bounded(described["width"]))
+        return Place(index, bounded(described["width"]), described.get("axis", 1))
 
     def write(self, module: Place, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
         file.selection(module.index, module.width, of_last=True)
-        return [self.tag, module.width]
+        return [self.tag, module.width] + ([] if module.axis == 1 else [module.axis])
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         match entry:
             case [_, int(width)] if file.shape[1] <= width <= LARGEST_SIZE:
-                file.place(width)
+                file.place(width, 1)
+            case [_, int(width), int(axis)] if 1 < axis < len(file.shape) and file.shape[axis] <= width <= LARGEST_SIZE:
+                file.place(width, axis)
             case _:
                 raise ValueError(f"{file.shape[1]} channels at {str(entry[1:])[:60]} places")
 
     def to_onnx(self, module: Place, name: str, writer: OnnxWriter) -> None:
         """A channel of zeros beside those that arrive, and each place reads the one or the other."""
-        pad_channels_onnx(writer, f"{name}.zero", PadChannels(0, 1), len(writer.arriving[name]))
+        after = np.zeros(len(writer.arriving[name]) + 1, dtype=np.int64)
+        after[module.axis] = 1
+        pads = np.concatenate([np.zeros_like(after), after])
+        writer.node("Pad", f"{name}.zero", writer.constant(f"{name}.zero.pads", pads))
         source = np.full(module.width, len(module.index))
         source[module.index.numpy()] = np.arange(len(module.index))
-        writer.node("Gather", name, writer.constant(f"{name}.index", source), axis=1)
+        writer.node("Gather", name, writer.constant(f"{name}.index", source), axis=module.axis)
 
     def examples(self) -> Sequence[Example]:
-        return [(Place(torch.tensor([0, 2]), 4), ((2, 2, 3),))]
-
-
-def pad_channels_onnx(writer: OnnxWriter, name: str, module: PadChannels, dimensions: int) -> None:
-    """A node that adds channels of zeros to values of so many dimensions, the batch aside."""
-    rest = [0] * (dimensions - 1)
-    pads = np.array([0, module.before, *rest, 0, module.after, *rest])
-    writer.node("Pad", name, writer.constant(f"{name}.pads", pads))
+        index = torch.tensor([0, 2])
+        return [(Place(index, 4), ((2, 2, 3),)), (Place(index, 4, 2), ((2, 3, 2),))]
 
 
 def _within(index: Tensor, count: int) -> bool:

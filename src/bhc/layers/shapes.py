@@ -24,6 +24,7 @@ class Kept:
 
     axis: int
     mask: np.ndarray
+    dimensions: int = 0  # of the value, the batch included
 
     @property
     def index(self) -> np.ndarray:

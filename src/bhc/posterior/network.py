@@ -9,7 +9,7 @@ from bhc.graph import Graph, Layer, Step
 from bhc.posterior.beliefs import LayerMean, LayerPosterior
 from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
-from bhc.posterior.operators import operator_of
+from bhc.posterior.operators import as_before, channels_first, operator_of
 from bhc.posterior.passes import masked_pass, noisy_pass
 
 
@@ -27,6 +27,7 @@ class BayesianGraph:
         self.layers = tuple(layers)
         self.operators = tuple(operator_of(layer) for layer in layers)
         self._place = {layer.name: index for index, layer in enumerate(layers)}
+        self._channels = [layer.kind.in_axis for layer in layers]
 
     def noisy(
         self,
@@ -51,7 +52,10 @@ class BayesianGraph:
     def _run(self, x: Tensor, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:
         def apply(step: Step, *values: Tensor) -> Tensor:
             index = self._place.get(step.name)
-            return step.module(*values) if index is None else pass_layer(index, *values)
+            if index is None:
+                return step.module(*values)
+            (h,), axis = values, self._channels[index]
+            return as_before(pass_layer(index, channels_first(h, axis)), h, axis)
 
         return self._on_device(x, lambda images: self.graph.run(images, apply))
 

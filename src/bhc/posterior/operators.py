@@ -103,27 +103,50 @@ class _Dense:
 
 
 class Linear(_Dense):
-    """``h W^T``."""
+    """``h W^T``; at many places, (K * B, I, places), each place by itself."""
 
     has_parts = True
 
     def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         if weight.base.shape[0] > 1 or variance.shape[0] > 1:
             return super().mean_and_variance(h, weight, variance)
-        h, shared, variance = _in_working_precision(h, weight.base.squeeze(0), variance.squeeze(0))
+        rows, shared, variance = _in_working_precision(_rows(h), weight.base.squeeze(0), variance.squeeze(0))
         if weight.left is None or weight.right is None:
-            return MeanAndVariance.apply(h, shared, variance)
-        return MeanAndVariance.apply(h, shared, variance, *_in_working_precision(weight.left, weight.right))
+            moments = MeanAndVariance.apply(rows, shared, variance)
+        else:
+            low_rank = _in_working_precision(weight.left, weight.right)
+            moments = MeanAndVariance.apply(rows, shared, variance, *low_rank)
+        return _columns(moments[0], h), _columns(moments[1], h)
 
     def apply(self, h: Tensor, weight: Tensor) -> Tensor:
-        contexts = weight.shape[0]
+        contexts, rows = weight.shape[0], _rows(h)
         if contexts == 1:
-            return h @ weight.squeeze(0).mT
-        return torch.bmm(h.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1)
+            return _columns(rows @ weight.squeeze(0).mT, h)
+        return _columns(torch.bmm(rows.reshape(contexts, -1, h.shape[1]), weight.mT).flatten(0, 1), h)
 
     def add_low_rank(self, product: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        apart, thin = (values.unflatten(0, (len(left), -1)) for values in (product, h @ right))
-        return torch.baddbmm(apart, thin, left.mT).flatten(0, 1)
+        apart, thin = (values.unflatten(0, (len(left), -1)) for values in (_rows(product), _rows(h) @ right))
+        return _columns(torch.baddbmm(apart, thin, left.mT).flatten(0, 1), h)
+
+
+def _rows(h: Tensor) -> Tensor:
+    """(N, I, places) as (N * places, I); (N, I) as it is."""
+    return h if h.dim() == 2 else h.mT.flatten(0, 1)
+
+
+def _columns(rows: Tensor, like: Tensor) -> Tensor:
+    """(N * places, O) as (N, O, places)."""
+    return rows if like.dim() == 2 else rows.unflatten(0, (len(like), -1)).mT
+
+
+def channels_first(h: Tensor, channels: int) -> Tensor:
+    """(N, ..., C) as (N, C, places), where a layer has its channels last and there are places."""
+    return h.flatten(1, -2).mT if channels == -1 and h.dim() > 2 else h
+
+
+def as_before(output: Tensor, h: Tensor, channels: int) -> Tensor:
+    """What ``channels_first`` did to the input, undone for the output."""
+    return output.mT.unflatten(1, h.shape[1:-1]) if channels == -1 and h.dim() > 2 else output
 
 
 CONVOLVE: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)

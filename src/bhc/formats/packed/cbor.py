@@ -3,8 +3,8 @@
 import struct
 from typing import Any
 
-DEEPEST = 8
-MOST_VALUES = 1 << 13  # a header of real use has some hundreds
+DEEPEST = 12
+MOST_VALUES = 1 << 17  # a header of real use has some hundreds, that of a deep transformer tens of thousands
 _FLOATS = {25: ">e", 26: ">f", 27: ">d"}  # additional information: struct format
 _SIMPLE = {20: False, 21: True, 22: None}
 _SIZES = {24: 1, 25: 2, 26: 4, 27: 8}

@@ -26,7 +26,7 @@ CARD_NAMES = (
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
 
-MOST_STEPS = 1 << 10
+MOST_STEPS = 1 << 12
 LARGEST_ACTIVATION = 1 << 22  # numbers between two steps
 LARGEST_ACTIVATIONS = 1 << 26  # all of them together
 # A constant layer takes no bytes, so a small file may hold some numbers for nothing; but not any number of them.

@@ -6,7 +6,7 @@ is written again and compared with the file: there is one way to store a network
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -114,7 +114,7 @@ class _Assembly:
         self.steps: dict[str, Step] = {}
         self.layers: list[_Pending] = []
         self.selections: list[tuple[str, int, int]] = []  # the step, how many values there are, how many are meant
-        self.placed: set[str] = set()  # of them, those that put channels at places
+        self.unfinished: dict[str, Callable[[torch.Tensor], nn.Module]] = {}  # steps that are told which are meant
         self.taken = {name for name in map(name_of, map(inner, header[STEPS])) if name is not None}
         self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
@@ -136,7 +136,7 @@ class _Assembly:
         kind = kind_tagged(step[0])
         if kind.joins:
             own, backs = step[: 1 + len(kind.untold())], step[1 + len(kind.untold()) :]
-            if len(backs) < 2 or not kind.takes(len(backs)):
+            if not kind.takes(len(backs)):
                 raise ValueError(f"an unknown step, {brief(step)}")
             self.reads = tuple(map(self._place, backs))
             kind.read(own, self)
@@ -155,7 +155,7 @@ class _Assembly:
 
     def add(self, kind: str, module: nn.Module) -> None:
         name = self._free_name(kind)
-        if next(module.parameters(), None) is not None:
+        if next(module.parameters(), None) is not None or any(buffer.is_meta for buffer in module.buffers()):
             self.layers.append(_Pending(name, module, None, None, None))
         self._append(name, module)
 
@@ -175,21 +175,21 @@ class _Assembly:
         self._append(name, module)
         return module
 
-    def select(self, kept: int) -> None:
+    def select(self, kept: int, axis: int) -> None:
         """Its list of values is made only when all sizes were found sound."""
-        examples, arriving, *places = self.shape
+        arriving = self.shape[axis]
         self._spend(arriving)
         name = self._free_name("select")
         self.selections.append((name, arriving, kept))
-        self._note(name, nn.Identity(), (examples, kept, *places))
+        self.unfinished[name] = lambda index: Select(index, axis)
+        self._note(name, nn.Identity(), _with(self.shape, axis, kept))
 
-    def place(self, width: int) -> None:
-        examples, _, *places = self.shape
+    def place(self, width: int, axis: int) -> None:
         self._spend(width)
         name = self._free_name("place")
-        self.selections.append((name, width, self.shape[1]))
-        self.placed.add(name)
-        self._note(name, nn.Identity(), (examples, width, *places))
+        self.selections.append((name, width, self.shape[axis]))
+        self.unfinished[name] = lambda index: Place(index, width, axis)
+        self._note(name, nn.Identity(), _with(self.shape, axis, width))
 
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
@@ -212,14 +212,15 @@ class _Assembly:
 
     def _free_name(self, kind: str) -> str:
         """The kind and the next number, less those that weighted layers are called by."""
-        names = (kind.replace("-", "_") + str(number) for number in self.numbers[kind])
+        plain = kind.replace("-", "_").replace(".", "_")
+        names = (plain + str(number) for number in self.numbers[kind])
         return next(name for name in names if name not in self.taken)
 
     def fill(self, reader: _Reader) -> tuple[QuantisedNetwork, dict[str, StatedPrior]]:
         """Read the numbers, now that all sizes are known and found sound."""
         labels = tuple(self.header[LABELS])
         weighted = any(is_weighted(layer.module) for layer in self.layers)
-        if not weighted or self.shapes[-1] != (EXAMPLES, len(labels)):
+        if not weighted or self.shapes[-1][:2] != (EXAMPLES, len(labels)):
             raise ValueError(f"{len(labels)} labels for outputs of shape {self.shapes[-1][1:]}")
         decoder = Decoder(reader.take(reader.varint()))
         for name, arriving, kept in self.selections:
@@ -229,8 +230,7 @@ class _Assembly:
                 embedding.index = torch.empty(arriving, dtype=torch.long)
                 embedding.has_rows_(index)
                 continue
-            module = Place(index, arriving) if name in self.placed else Select(index)
-            self.steps[name] = replace(self.steps[name], module=module)
+            self.steps[name] = replace(self.steps[name], module=self.unfinished[name](index))
         plain = [self._read_plain(reader, layer) for layer in self.layers]
         decoder = Decoder(reader.rest())
         weights, priors = {}, {}
@@ -254,7 +254,9 @@ class _Assembly:
         module = layer.module
         if not is_weighted(module):
             for name, numbers in list(module.named_parameters()):
-                setattr(module, name, _floats(reader, tuple(numbers.shape)))
+                module._parameters[name] = _floats(reader, tuple(numbers.shape))
+            for name, buffer in list(module.named_buffers()):
+                module._buffers[name] = _buffer(reader, buffer)
             return None
         if layer.step is None:
             module.weight = _floats(reader, tuple(module.weight.shape))
@@ -276,6 +278,10 @@ class _Assembly:
         return Codes(decoder.read(prod(shape), prior).reshape(shape), step)
 
 
+def _with(shape: Shape, axis: int, size: int) -> Shape:
+    return tuple(size if place == axis else length for place, length in enumerate(shape))
+
+
 def _read_selection(decoder: Decoder, arriving: int, kept: int) -> torch.Tensor:
     mask = decoder.read(arriving, Counted((arriving - kept, kept)))
     if mask.sum() != kept:
@@ -288,6 +294,18 @@ def _floats(reader: _Reader, shape: tuple[int, ...]) -> nn.Parameter:
     if not np.isfinite(values).all():
         raise ValueError("a weight or bias is not a finite number")
     return nn.Parameter(torch.from_numpy(values.reshape(shape)), requires_grad=False)
+
+
+def _buffer(reader: _Reader, like: torch.Tensor) -> torch.Tensor:
+    """Numbers that were never learned, of any dtype."""
+    if like.is_floating_point():
+        return _floats(reader, tuple(like.shape)).data.to(like.dtype)
+    kind = torch.empty(0, dtype=like.dtype).numpy().dtype
+    content = reader.take(kind.itemsize * prod(like.shape))
+    if kind == np.bool_ and set(content) - {0, 1}:
+        raise ValueError("a truth is neither")
+    values = np.frombuffer(content, dtype=kind.newbyteorder("<")).astype(kind)
+    return torch.from_numpy(values.reshape(tuple(like.shape)))
 
 
 def spell_out(value: Any) -> Any:

@@ -114,7 +114,8 @@ class _Writer:
         return _number_forms(self.network, layer, module)
 
     def floats(self, name: str, module: nn.Module) -> None:
-        numbers = b"".join(map(_floats, module.parameters()))
+        tensors = [*module.parameters(), *module.buffers()]
+        numbers = b"".join(_floats(part) if part.is_floating_point() else _raw(part) for part in tensors)
         self.content.layers.append(PackedLayer(name, None, None, numbers))
 
     def selection(self, index: Tensor, count: int, *, of_last: bool = False) -> None:
@@ -158,6 +159,12 @@ def abbreviate(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [abbreviate(item) for item in value]
     return value
+
+
+def _raw(values: Tensor) -> bytes:
+    """Whole numbers and truths as they are, the lowest byte first."""
+    array = values.detach().cpu().numpy()
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
 def _floats(values: Tensor) -> bytes:

@@ -1,12 +1,14 @@
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import bhc
 from bhc.errors import BhcError
-from bhc.graph import INPUT, Graph, trace
+from bhc.graph import INPUT, Graph, capture
 from bhc.layers import Add, Affine, Multiply
 from bhc.models import lenet_5_caffe, lenet_300_100
 
@@ -44,7 +46,7 @@ class Written(nn.Module):
 def test_a_lenet_is_traced_to_itself(build):
     net = build()
     x = 255 * torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(SEED))
-    chain = trace(net, x)
+    chain = capture(net, x)
     assert type(chain) is Graph
     assert chain.is_chain
     assert [name for name, _ in chain.named_children()] == [name for name, _ in net.named_children()]
@@ -53,7 +55,7 @@ def test_a_lenet_is_traced_to_itself(build):
 
 def test_a_network_with_functions_and_dropout_becomes_a_chain_of_modules():
     net, x = Written(), seeded(5, 1, 6, 6)
-    chain = trace(net, x)
+    chain = capture(net, x)
     kinds = [
         nn.Conv2d,
         nn.ReLU,
@@ -71,7 +73,7 @@ def test_a_network_with_functions_and_dropout_becomes_a_chain_of_modules():
 
 
 def test_steps_keep_the_names_of_their_modules():
-    names = [name for name, _ in trace(Written(), seeded(1, 1, 6, 6)).named_children()]
+    names = [name for name, _ in capture(Written(), seeded(1, 1, 6, 6)).named_children()]
     assert names[0] == "features_0"
     assert names[3] == "second"
     assert names[-1] == "last"
@@ -104,7 +106,7 @@ def test_every_way_to_flatten_all_but_the_batch(flatten):
             return self.last(self.flatten(x))
 
     net, x = Flat(), seeded(2, 3, 2, 2)
-    assert_computes_the_same(net, trace(net, x), x)
+    assert_computes_the_same(net, capture(net, x), x)
 
 
 ACTIVATIONS = {
@@ -143,7 +145,7 @@ def test_every_activation_is_traced(activation):
             return self.last(self.activation(self.first(x)))
 
     net, x = Net(), seeded(6, 4)
-    graph = trace(net, x)
+    graph = capture(net, x)
     assert_computes_the_same(net, graph, x)
     assert len(graph.steps) == 3
 
@@ -151,7 +153,7 @@ def test_every_activation_is_traced(activation):
 def test_the_network_itself_is_left_alone():
     net = Written().train()
     before = copy.deepcopy(net.state_dict())
-    chain = trace(net, seeded(1, 1, 6, 6))
+    chain = capture(net, seeded(1, 1, 6, 6))
     with torch.no_grad():
         for parameter in chain.parameters():
             parameter.zero_()
@@ -174,7 +176,7 @@ class OneReLU(nn.Module):
 
 def test_a_module_called_twice_is_two_steps():
     net, x = OneReLU(), seeded(8, 4)
-    assert_computes_the_same(net, trace(net, x), x)
+    assert_computes_the_same(net, capture(net, x), x)
 
 
 # BUG, the same: where the example input does not show the difference, the chain is silently another network.
@@ -183,13 +185,13 @@ def test_a_dropped_step_is_never_accepted():
     nn.init.ones_(net.first.bias)
     nn.init.constant_(net.second.weight, -1.0)
     nn.init.constant_(net.second.bias, 20.0)
-    chain = trace(net, torch.zeros(1, 4))
+    chain = capture(net, torch.zeros(1, 4))
     assert_computes_the_same(net, chain, 100 * seeded(8, 4))
 
 
 def refused(net, x):
     with pytest.raises(BhcError) as caught:
-        trace(net, x)
+        capture(net, x)
     return caught.value
 
 
@@ -203,7 +205,7 @@ def with_forward(forward):
 
 def test_a_value_may_be_read_twice():
     net, x = with_forward(lambda net, x: net.last(x + net.first(x))), seeded(2, 4)
-    graph = trace(net, x)
+    graph = capture(net, x)
     assert not graph.is_chain
     assert [step.reads for step in graph.steps] == [(INPUT,), (INPUT, "first"), ("add",)]
     assert_computes_the_same(net, graph, x)
@@ -211,7 +213,7 @@ def test_a_value_may_be_read_twice():
 
 def test_a_value_may_meet_itself():
     net, x = with_forward(lambda net, x: (lambda y: net.last(y + y * y))(net.first(x))), seeded(2, 4)
-    graph = trace(net, x)
+    graph = capture(net, x)
     assert [type(step.module) for step in graph.steps] == [nn.Linear, Multiply, Add, nn.Linear]
     assert_computes_the_same(net, graph, x)
 
@@ -245,7 +247,7 @@ def test_a_residual_network_is_traced_without_its_batch_norms():
             module.running_mean.normal_(generator=draws)
             module.running_var.uniform_(0.5, 2, generator=draws)
     x = seeded(4, 3, 6, 6)
-    graph = trace(net, x)
+    graph = capture(net, x)
     assert not any(isinstance(step.module, nn.BatchNorm2d | Affine) for step in graph.steps)
     assert [step.name for step in graph.steps if isinstance(step.module, nn.Conv2d)] == [
         "0_conv1", "0_conv2", "1_downsample_0", "1_conv1", "1_conv2",
@@ -264,8 +266,8 @@ def test_names_that_modules_have_of_their_own_are_left_to_them():
             return self.code(self.graph(self.append(self.steps(x)))) + x
 
     net, x = Net(), seeded(2, 3)
-    graph = trace(net, x)
-    assert [step.name for step in graph.steps] == ["steps_again", "append_again", "graph_again", "code_again", "add"]
+    graph = capture(net, x)
+    assert [step.name for step in graph.steps] == ["steps_1", "append_1", "graph_1", "code_1", "add"]
     assert_computes_the_same(net, graph, x)
     torch.testing.assert_close(graph.plain()(x), graph(x))
 
@@ -276,3 +278,82 @@ def test_an_example_input_of_another_shape_is_refused(build, shape):
     error = refused(build(), torch.zeros(shape))
     assert str(shape) in error.problem
     assert "example_input" in error.hint
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_taken_in_single_precision(dtype):
+    net, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), seeded(2, 4)
+    wanted = net(x)
+    with pytest.warns(UserWarning, match="it is taken in float32"):
+        graph = capture(net.to(dtype), x.to(dtype))
+    assert graph(x).dtype == torch.float32
+    torch.testing.assert_close(graph(x), wanted, rtol=0, atol=0.05)
+
+
+def test_wrappers_are_taken_off():
+    net, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), seeded(2, 4)
+    for wrapped in (nn.DataParallel(net), torch.compile(net), nn.DataParallel(torch.compile(net))):
+        graph = capture(wrapped, x)
+        assert [step.name for step in graph.steps] == ["0", "1", "2"]
+        assert_computes_the_same(net, graph, x)
+
+
+def test_hooks_are_part_of_what_is_captured():
+    net, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), seeded(2, 4)
+    net[0].register_forward_hook(lambda module, given, result: result * 2)
+    net[2].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    graph = capture(net, x)
+    assert_computes_the_same(net, graph, x)
+    assert len(graph.steps) == 5
+
+
+def test_the_cache_of_a_language_model_is_switched_off():
+    class Config:
+        use_cache = True
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config, self.end = Config(), nn.Linear(4, 2)
+
+        def forward(self, x):
+            logits = self.end(x)
+            return (logits, x) if self.config.use_cache else logits
+
+    net, x = Model(), seeded(2, 4)
+    with pytest.warns(UserWarning, match="cache of Model is switched off"):
+        graph = capture(net, x)
+    torch.testing.assert_close(graph(x), net(x)[0])
+    assert net.config.use_cache
+
+
+@pytest.mark.parametrize("share", ["module", "weight", "transposed"])
+def test_weights_that_are_used_twice_have_one_fate(share):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.end = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+            if share == "weight":
+                self.b.weight = self.a.weight
+
+        def forward(self, x):
+            x = self.a(x).relu()
+            x = self.a(x) if share == "module" else F.linear(x, self.a.weight.T) if share == "transposed" else self.b(x)
+            return self.end(x.relu())
+
+    net, x = Net(), seeded(3, 4)
+    graph = capture(net, x)
+    assert_computes_the_same(net, graph, x)
+    assert graph.original == (sum(p.numel() for p in net.parameters() if p.dim() > 1), count_all(net))
+    users = [step.module for step in graph.steps if getattr(step.module, "op", "") == "linear"]
+    if share != "transposed":
+        assert len(users) == 2
+        assert users[0].own0 is users[1].own0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about how much stays whole
+        model = bhc.wrap(net, bhc.SingleContext(), example_input=x)
+    assert sum(each.weights for each in model.network.whole) == (32 if share == "transposed" else 16)
+
+
+def count_all(net):
+    return sum(parameter.numel() for parameter in net.parameters())

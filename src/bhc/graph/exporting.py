@@ -1,0 +1,421 @@
+"""A network as torch's own exporter sees it: a program of its operators, with everything that it needs."""
+
+import copy
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+from bhc.errors import BhcError
+from bhc.layers import EXAMPLES, has_kind, kind_of
+
+BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+RANDOM = torch.Tag.nondeterministic_seeded
+NOT_RANDOM = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "lstm", "gru", "rnn_tanh",
+              "rnn_relu", "scaled_dot_product_attention", "rrelu", "native_dropout")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WholeModule:
+    """A module of a registered kind, whose calls are one step."""
+
+    name: str
+    module: nn.Module
+    reads: tuple[fx.Node, ...]
+    last: fx.Node
+
+
+@dataclass
+class Exported:
+    """A captured program."""
+
+    net: nn.Module  # a copy, in eval mode
+    program: fx.Graph
+    result: fx.Node
+    examples: Tensor  # two of them, as the network takes them
+    first_answer: Tensor  # what the network gave when it was called for the first time
+    constants: dict[str, Tensor]  # parameters, buffers and other tensors, by their names in the program
+    parameters: dict[str, str]  # of these, the learned ones, with their names in the network
+    symbols: dict[Any, int]  # sizes that may change, with the axis of the input
+    pick: int | None = None  # of several results
+    modules: dict[fx.Node, WholeModule] = field(default_factory=dict)
+    paths: dict[fx.Node, str] = field(default_factory=dict)  # calls that are all that a user's module does
+    _shared: dict[str, nn.Parameter] = field(default_factory=dict)
+
+    def shared(self, name: str | None, numbers: Tensor, learned: bool) -> Tensor:
+        """Numbers of a step's own; the same ones for all that use one parameter."""
+        if not learned:
+            return numbers
+        if name is None:
+            return nn.Parameter(numbers, requires_grad=False)
+        first = self.aliases.get(name, name)
+        if first not in self._shared:
+            self._shared[first] = nn.Parameter(numbers, requires_grad=False)
+        return self._shared[first]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Parameters that are the same numbers as another, with the name of that one."""
+        owners: dict[int, str] = {}
+        found = {}
+        for name, parameter in self.net.named_parameters(remove_duplicate=False):
+            first = owners.setdefault(id(parameter), name)
+            if first != name:
+                found[name] = first
+        return found
+
+    def count(self) -> tuple[int, int]:
+        """Weights and parameters of the network: biases, and gains and shifts of norms, are no weights."""
+        used = {self.parameters.get(source.name) for node in self.program.nodes for source in node.all_input_nodes}
+        no_weights = {name for name, _ in self.net.named_parameters() if name not in used and name.endswith("bias")}
+        for node in self.program.nodes:
+            schema = getattr(node.target, "_schema", None)
+            if schema is None:
+                continue
+            norm = "norm" in str(node.target).split(".")[1]
+            given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
+            for name, argument in given.items():
+                if isinstance(argument, fx.Node) and argument.name in self.parameters and (norm or name == "bias"):
+                    no_weights.add(self.parameters[argument.name])
+        sizes = {name: parameter.numel() for name, parameter in self.net.named_parameters()}
+        return sum(size for name, size in sizes.items() if name not in no_weights), sum(sizes.values())
+
+    def is_alone(self, name: str | None) -> bool:
+        """Whether a parameter is known under one name."""
+        aliases = self.aliases
+        return name not in aliases and name not in aliases.values()
+
+    def answer(self, x: Tensor) -> Tensor:
+        """What the network itself gives."""
+        with torch.no_grad():
+            return _only(self.net(x.clone()), self.pick)
+
+    @torch.no_grad()
+    def run(self, x: Tensor, *, precise: bool = False) -> Tensor:
+        """What the program gives; ``precise`` in double precision, also where it names another."""
+        values: dict[fx.Node, Any] = {}
+        widened = _wider if precise else _as_it_is
+        for node in self.program.nodes:
+            if node.op == "placeholder":
+                values[node] = widened(self.constants.get(node.name, x)).clone()
+            elif node.op == "call_function" and not _is_assertion(node):
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                args, kwargs = pytree.tree_map(widened, (args, kwargs))
+                values[node] = node.target(*args, **kwargs)
+            for source in node.all_input_nodes:
+                if source is not self.result and self._last_reader[source] is node:
+                    del values[source]
+        return values[self.result]
+
+    @cached_property
+    def _last_reader(self) -> dict[fx.Node, fx.Node]:
+        return {source: node for node in self.program.nodes for source in node.all_input_nodes}
+
+
+def _wider(part: Any) -> Any:
+    """Single precision as double, wherever it stands."""
+    if isinstance(part, Tensor) and part.dtype == torch.float32:
+        return part.double()
+    return torch.float64 if part is torch.float32 else part
+
+
+def _as_it_is(part: Any) -> Any:
+    return part
+
+
+def _is_assertion(node: fx.Node) -> bool:
+    return "assert" in str(node.target) or "sym_constrain" in str(node.target)
+
+
+def export(net: nn.Module, example_input: Tensor, *, output: str | int | None = None) -> Exported:
+    """Capture ``net`` as it is used; BhcError says what cannot be captured, and where."""
+    own = _own_copy(net)
+    examples = _two(example_input)
+    answer = _run(own, examples, tuple(example_input.shape))
+    pick = _which(answer, output)
+    program = _export(own, examples)
+    graph = _inlined(program.graph_module) if _has_blocks(program.graph) else program.graph
+    _check_deterministic(program, graph)
+    signature = program.graph_signature
+    state = dict(program.state_dict) | dict(program.constants)
+    named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    named |= signature.inputs_to_lifted_tensor_constants
+    constants = {placeholder: state[name] for placeholder, name in named.items()}
+    (given,) = (node for node in graph.nodes if node.op == "placeholder" and node.name in signature.user_inputs)
+    symbols = {
+        size.node.expr: axis for axis, size in enumerate(given.meta["val"].shape) if isinstance(size, torch.SymInt)
+    }
+    outputs = next(node for node in graph.nodes if node.op == "output").args[0]
+    result = outputs[pick or 0]
+    first = _only(answer, pick)
+    exported = Exported(
+        own, graph, result, examples, first, constants, dict(signature.inputs_to_parameters), symbols, pick
+    )
+    _find_modules(exported)
+    return exported
+
+
+def _own_copy(net: nn.Module) -> nn.Module:
+    """A copy that nobody else changes: eval mode, float32, on the CPU, without wrappers."""
+    while isinstance(net, nn.DataParallel) or hasattr(net, "_orig_mod"):
+        net = net.module if isinstance(net, nn.DataParallel) else net._orig_mod  # type: ignore[assignment]
+    if isinstance(net, torch.jit.ScriptModule):
+        raise BhcError(
+            f"{type(net).__name__} is a jit module, whose code torch.export does not see",
+            hint="wrap the module that it was made from",
+        )
+    for name, parameter in net.named_parameters():
+        if is_lazy(parameter):
+            raise BhcError(f"{name!r} has no size yet: its layer is lazy", hint="first run the network once on a batch")
+    devices = {str(parameter.device) for parameter in net.parameters()}
+    if len(devices) > 1:
+        raise BhcError(f"parameters on several devices: {', '.join(sorted(devices))}", hint="move the network to one")
+    # Numbers that are made of others, as pruning leaves them, torch does not copy by itself.
+    made = [value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    try:
+        own = copy.deepcopy(net, {id(value): value.detach().clone() for value in made if not value.is_leaf})
+    except Exception as error:
+        raise BhcError(f"{type(net).__name__} cannot be copied: {error}") from error
+    _say_what_is_changed(net, own)
+    return own.cpu().float().eval().requires_grad_(False)
+
+
+def _say_what_is_changed(net: nn.Module, own: nn.Module) -> None:
+    """The copy computes in single precision, and language models without a cache."""
+    dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in net.parameters()} - {"float32"}
+    if dtypes:
+        warnings.warn(f"{type(net).__name__} is {', '.join(sorted(dtypes))}; it is taken in float32", stacklevel=5)
+    configurations = [getattr(module, "config", None) for module in own.modules()]
+    cached = [config for config in configurations if getattr(config, "use_cache", False)]
+    for config in cached:
+        config.use_cache = False  # type: ignore[union-attr]
+    if cached:
+        warnings.warn(f"the cache of {type(net).__name__} is switched off (use_cache)", stacklevel=5)
+
+
+def _two(example_input: Any) -> Tensor:
+    """Two examples, whatever number was given: with one, torch takes the size of the batch for fixed."""
+    if not isinstance(example_input, Tensor) or not example_input.dim() or not len(example_input):
+        raise BhcError(
+            f"example_input is {_described(example_input)}",
+            hint="give a batch as the network takes it, for example torch.zeros(1, 3, 32, 32)",
+        )
+    example = example_input.detach().cpu()
+    example = example.float() if example.is_floating_point() else example
+    return example[:EXAMPLES].clone() if len(example) >= EXAMPLES else torch.cat([example[:1]] * EXAMPLES)
+
+
+def _described(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+@torch.no_grad()
+def _run(net: nn.Module, examples: Tensor, shape: tuple[int, ...]) -> Any:
+    try:
+        return net(examples.clone())
+    except Exception as error:
+        raise BhcError(
+            f"the network does not run on the example input of shape {shape}: {error}{_where(error)}",
+            hint="example_input is a batch as the network takes it, for example (1, 1, 28, 28)",
+        ) from error
+
+
+def _which(answer: Any, output: str | int | None) -> int | None:
+    """The place of the result among all tensors that are returned."""
+    if isinstance(answer, Tensor) and output is None:
+        return None
+    leaves = pytree.tree_leaves(answer)
+    if output is None:
+        if len(leaves) == 1 and isinstance(leaves[0], Tensor):
+            return 0
+        raise BhcError(
+            f"the network returns a {type(answer).__name__} of {len(leaves)} values ({_choices(answer)})",
+            hint="say which one counts: wrap(..., output=...)",
+        )
+    try:
+        chosen = answer[output] if not isinstance(output, str) or isinstance(answer, dict) else getattr(answer, output)
+    except (KeyError, IndexError, TypeError, AttributeError):
+        chosen = None
+    if not isinstance(chosen, Tensor) or isinstance(answer, Tensor):
+        raise BhcError(f"the network returns nothing under output={output!r}", hint=f"it returns {_choices(answer)}")
+    return next(place for place, leaf in enumerate(leaves) if leaf is chosen)
+
+
+def _choices(answer: Any) -> str:
+    """What ``output`` may be."""
+    if isinstance(answer, Tensor):
+        return "one tensor: leave output out"
+    names = list(answer) if isinstance(answer, dict) else list(range(len(answer))) if hasattr(answer, "__len__") else []
+    return ", ".join(map(repr, names)) or type(answer).__name__
+
+
+def _only(answer: Any, pick: int | None) -> Tensor:
+    return answer if pick is None else pytree.tree_leaves(answer)[pick]
+
+
+def _export(net: nn.Module, examples: Tensor) -> Any:
+    try:
+        with torch.no_grad(), _quietly():
+            program = torch.export.export(
+                net, (examples,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
+            )
+            if any(_is_written_through(node) for node in program.graph.nodes):
+                program = program.run_decompositions({})
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        if reason[0].startswith("Constraints violated"):
+            raise BhcError(
+                f"{type(net).__name__} takes a batch of one size only: its code has the size as a fixed number",
+                hint="write x.flatten(1), or x.shape[0] in the place of len(x), and no loop over the examples; the"
+                " first axis must be the batch (recurrent layers and attention: batch_first=True)",
+            ) from error
+        raise BhcError(
+            f"torch.export cannot capture {type(net).__name__}: {reason[0][:300]}{_where(error)}",
+            hint="the forward pass must not branch on values, nor take a number out of a tensor",
+        ) from error
+    return program
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """torch warns of its own parts, and tells whole programs before an error that we tell in a line."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's code that an error comes from."""
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+    standard = str(Path(traceback.__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(ours)
+        and (not frame.filename.startswith(standard) or "site-packages" in frame.filename)
+        and Path(frame.filename).exists()
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+
+
+def _is_written_through(node: fx.Node) -> bool:
+    """Whether it writes into a value that others see by another name: such programs are made functional by torch."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    written = node.args[0]
+    return _is_view(written) or any(_is_view(user) for user in written.users if user is not node)
+
+
+def _is_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return False
+    return any(result.alias_info is not None for result in schema.returns)
+
+
+def _has_blocks(graph: fx.Graph) -> bool:
+    return any(str(node.target) in BLOCKS for node in graph.nodes)
+
+
+def _inlined(module: fx.GraphModule) -> fx.Graph:
+    """The program with the contents of ``no_grad`` and autocast blocks in their place."""
+    while _has_blocks(module.graph):
+        node = next(node for node in module.graph.nodes if str(node.target) in BLOCKS)
+        place = next(index for index, part in enumerate(node.args) if _is_block(module, part))
+        inside: fx.Graph = getattr(module, node.args[place].target).graph
+        given = dict(zip((n for n in inside.nodes if n.op == "placeholder"), node.args[place + 1 :], strict=True))
+        with module.graph.inserting_before(node):
+            outputs: Any = module.graph.graph_copy(inside, given)
+        for user in list(node.users):
+            user.replace_all_uses_with(outputs[user.args[1]])
+            module.graph.erase_node(user)
+        block = node.args[place]
+        module.graph.erase_node(node)
+        if not block.users:
+            module.graph.erase_node(block)
+    return module.graph
+
+
+def _is_block(module: fx.GraphModule, part: Any) -> bool:
+    return isinstance(part, fx.Node) and part.op == "get_attr" and hasattr(getattr(module, str(part.target)), "graph")
+
+
+def _check_deterministic(program: Any, graph: fx.Graph) -> None:
+    if program.graph_signature.buffers_to_mutate:
+        names = ", ".join(sorted(set(program.graph_signature.buffers_to_mutate.values())))
+        raise BhcError(
+            f"the network keeps a state: it writes into {names}", hint="take the state out of the forward pass"
+        )
+    for node in graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if RANDOM in tags and str(node.target).split(".")[1].rstrip("_") not in NOT_RANDOM:
+            raise BhcError(
+                f"the network draws random numbers when it is used ({node.target})", hint="switch that off in eval mode"
+            )
+
+
+def _find_modules(exported: Exported) -> None:
+    """Calls that belong to a module of a registered kind, and calls that are all that a user's module does."""
+    by_module: dict[str, list[fx.Node]] = {}
+    stacks: dict[fx.Node, Mapping[str, tuple[str, Any]]] = {}
+    user_nodes = [node for node in exported.program.nodes if node.op == "call_function"]
+    for node in user_nodes:
+        stacks[node] = node.meta.get("nn_module_stack") or {}
+        for key in stacks[node]:
+            by_module.setdefault(key, []).append(node)
+    for key, nodes in by_module.items():
+        path = stacks[nodes[0]][key][0]
+        module = _module_at(exported.net, path)
+        if module is None:
+            continue
+        if _is_captured_whole(module):
+            _note_whole(exported, path, module, nodes)
+        elif not any(module.children()):
+            computing = [node for node in nodes if isinstance(node.meta.get("val"), Tensor) and node.users]
+            if len(computing) == 1 and path:
+                exported.paths[computing[0]] = path
+
+
+def _module_at(net: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return net.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def _is_captured_whole(module: nn.Module) -> bool:
+    """Whether its kind knows no calls; what hooks change is captured call by call."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return has_kind(module) and not kind_of(module).calls and not hooked
+
+
+def _note_whole(exported: Exported, path: str, module: nn.Module, nodes: list[fx.Node]) -> None:
+    inside = set(nodes)
+    given = [node for each in nodes for node in each.all_input_nodes if node not in inside]
+    reads = tuple(dict.fromkeys(node for node in given if _is_computed(exported, node)))
+    used = [node for node in nodes if any(user not in inside for user in node.users)]
+    if len(used) != 1 or not reads:
+        return
+    whole = WholeModule(path or type(module).__name__.lower(), module, reads, used[0])
+    exported.modules.update(dict.fromkeys(nodes, whole))
+
+
+def _is_computed(exported: Exported, node: fx.Node) -> bool:
+    is_tensor = isinstance(node.meta.get("val"), Tensor)
+    return is_tensor and not (node.op == "placeholder" and node.name in exported.constants)

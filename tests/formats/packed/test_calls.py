@@ -1,0 +1,171 @@
+"""Calls of torch's operators in packed files: written, read, and refused where they are not what they should be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tools.fuzz.envelope import joined, split
+from torch import nn
+
+from bhc.errors import BhcError
+from bhc.formats import QuantisedNetwork, onnx_bytes, open_session, pack, parse_network, torch_bytes
+from bhc.formats.exported_program import load_program
+from bhc.formats.packed.cbor import dumps, loads
+from bhc.formats.packed.layout import MAGIC
+from bhc.graph import INPUT, Graph, Step, capture
+from bhc.layers import call_of
+from bhc.layers.aten import Dtype, Own, Read, SizeOf
+from bhc.layers.operators import NUMBERS, OPERATORS
+
+from ...graph.cases import CASES
+from ...graph.nets import seeded
+from ...graph.test_taken import TAKEN, near
+
+IT = Path("it.bhc")
+
+
+def network_of(name: str) -> tuple[QuantisedNetwork, torch.Tensor]:
+    build, shape = CASES[name]
+    x = seeded(*shape)
+    graph = capture(build(), x)
+    return QuantisedNetwork(graph, shape[1:], tuple(range(graph(x).shape[1])), card={"context": {}}), x
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_whatever_is_captured_is_packed_and_read(name: str) -> None:
+    network, x = network_of(name)
+    content = pack(network)
+    read = parse_network(content, IT).network
+    assert near(read.graph(x), network.graph(x))
+    assert pack(read) == content
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TAKEN)
+def test_whatever_is_captured_becomes_a_program_and_onnx(name: str) -> None:
+    network, x = network_of(name)
+    program, _ = load_program(torch_bytes(network))
+    assert near(program(x), network.graph(x))
+    if name == "an average with a divisor":  # which torch's exporter leaves out
+        with pytest.raises(BhcError, match="computes something else"):
+            onnx_bytes(network)
+        return
+    (answer,) = open_session(onnx_bytes(network)).run(None, {"input": x.numpy()})
+    assert near(torch.from_numpy(answer), network.graph(x))
+
+
+def called(target: str, arguments: list[Any], **more: Any) -> QuantisedNetwork:
+    """A network with one call before its layer."""
+    call = call_of(target, arguments, more.get("named", {}), more.get("own", {}), more.get("pick"), {})
+    graph = Graph([Step("call", call, (INPUT,)), Step("end", nn.Linear(4, 2), ("call",))])
+    return QuantisedNetwork(graph.eval().requires_grad_(False), (4,), (0, 1), card={"context": {}})
+
+
+def test_an_operator_that_is_not_in_the_list_is_refused_by_name_when_it_is_saved() -> None:
+    with pytest.raises(BhcError, match=r"step 'call' calls aten\.digamma\.default") as caught:
+        pack(called("aten.digamma.default", [Read(0)]))
+    assert ".pt2" in str(caught.value.hint)
+
+
+def test_numbers_of_every_dtype_come_back() -> None:
+    own = {"own0": torch.tensor([True, False, True, True]), "own1": torch.tensor(-2.5)}
+    network = called("aten.masked_fill.Tensor", [Read(0), Own("own0"), Own("own1")], own=own)
+    read = parse_network(pack(network), IT).network
+    x = seeded(3, 4)
+    assert torch.equal(read.graph(x), network.graph(x))
+
+
+def hostile(change: Any) -> bytes:
+    """A good file whose first step was changed."""
+    header, rest = split(pack(called("aten.add.Tensor", [Read(0), 1.5])))
+    step = header[1][0]
+    change(step)
+    return joined(dumps(header), rest)
+
+
+def put(place: int, value: Any) -> Any:
+    def change(step: list[Any]) -> None:
+        step[place] = value
+
+    return change
+
+
+HOSTILE = {
+    "an operator beyond the list": put(1, len(OPERATORS)),
+    "an operator as text": put(1, "aten.add.Tensor"),
+    "arguments that are none": put(2, {"read": 0}),
+    "a value that is not read": put(2, [{0: 5}, 1.5]),
+    "a marker that is none": put(2, [{9: 0}, 1.5]),
+    "a tensor that is not there": put(2, [{1: 0}, 1.5]),
+    "a size of nothing": put(2, [{0: 0}, {2: [[[0, 9]], 1, 1]}]),
+    "a size over zero": put(2, [{0: 0}, {2: [[[0, 0]], 1, 0]}]),
+    "too few arguments": put(2, []),
+    "too many arguments": put(2, [{0: 0}, 1.5, 2, 3, 4, 5]),
+    "an argument of another kind": put(2, [{0: 0}, [[["x"]]]]),
+    "an unknown rest": put(3, {7: 1}),
+    "a rest that is a list": put(3, []),
+    "a result that is none": put(3, {2: 99}),
+    "named arguments without names": put(3, {0: {5: 1}}),
+    "own tensors without a shape": put(3, {1: [[None, 0, True]]}),
+    "own tensors of an unknown dtype": put(3, {1: [[[4], 99, True]]}),
+    "own tensors larger than the file": put(3, {1: [[[1 << 20], 0, True]]}),
+    "a dtype of no value": put(3, {3: [[-1, 0]]}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_call_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(BhcError, match=r"it\.bhc is damaged"):
+        parse_network(hostile(HOSTILE[name]), IT)
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        ("aten.arange.default", [10**12]),
+        ("aten.zeros.default", [[1 << 20, 1 << 20]]),
+        ("aten.repeat.default", [{0: 0}, [1 << 20, 1 << 10]]),
+        ("aten.expand.default", [{0: 0}, [1 << 40, 4]]),
+        ("aten.eye.default", [1 << 20]),
+    ],
+)
+def test_no_file_can_ask_for_more_numbers_than_a_reader_takes(target: str, arguments: list[Any]) -> None:
+    def change(step: list[Any]) -> None:
+        step[1], step[2] = NUMBERS[target], arguments
+
+    with pytest.raises(BhcError, match=r"it\.bhc is damaged"):
+        parse_network(hostile(change), IT)
+
+
+def test_the_document_lists_every_operator() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operators.md").read_text()
+    for number, name in enumerate(OPERATORS):
+        assert f"| {number} | `{name}` |" in text
+    assert text.count("| `aten.") == len(OPERATORS) == len(set(OPERATORS))
+
+
+def test_the_list_holds_nothing_that_draws_or_writes() -> None:
+    from bhc.layers.aten import operator
+
+    for name in OPERATORS:
+        assert not operator(name)._schema.is_mutable  # type: ignore[attr-defined]
+
+
+def test_sizes_and_dtypes_survive_a_file() -> None:
+    reshape = [Read(0), [SizeOf(((0, 0),)), 2, 2]]
+    steps = [
+        Step("apart", call_of("aten.reshape.default", reshape, {}, {}, None, {}), (INPUT,)),
+        Step(
+            "cast", call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype("float32")}, {}, None, {}), ("apart",)
+        ),
+        Step("flat", nn.Flatten(), ("cast",)),
+        Step("end", nn.Linear(4, 2), ("flat",)),
+    ]
+    network = QuantisedNetwork(Graph(steps).eval().requires_grad_(False), (4,), (0, 1), card={"context": {}})
+    read = parse_network(pack(network), IT).network
+    for count in (1, 3):
+        x = seeded(count, 4)
+        assert torch.equal(read.graph(x), network.graph(x))
+    assert pack(read).startswith(MAGIC)
+    assert loads(dumps({0: [float("-inf")]})) == {0: [float("-inf")]}

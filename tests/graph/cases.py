@@ -1,0 +1,238 @@
+"""Networks as people write them, and as they should not: which are taken and which refused is for the tests to say."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .nets import FLAT, MAPS, ends, maps_of, net_of, seeded, sequential
+
+
+class Weighted(nn.Module):
+    """Numbers that belong to no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.end = nn.Parameter(torch.ones(4)), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(x * self.scale)
+
+
+class Counting(nn.Module):
+    """A state kept between calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.end, self.calls = nn.Linear(4, 4), nn.Linear(4, 2), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        x = self.first(x)
+        return self.end(x) if self.calls == 1 else self.end(x.relu())
+
+
+class Remembering(nn.Module):
+    """A running mean of its own."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.end = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.seen = 0.9 * self.seen + 0.1 * x.mean(0)
+        return self.end(x - self.seen)
+
+
+def adds_into_what_is_read_again(net: Any, x: Tensor) -> Tensor:
+    x = net.a(x)
+    y = x
+    x += net.b(x)
+    return ends(net, x * y)
+
+
+def ignores_what_it_wrote(net: Any, x: Tensor) -> Tensor:
+    x = net.a(x)
+    F.relu(x, inplace=True)
+    return ends(net, net.b(x))
+
+
+def ignores_a_method(net: Any, x: Tensor) -> Tensor:
+    x = net.a(x)
+    x.relu_()
+    return ends(net, net.b(x))
+
+
+def writes_into_places(net: Any, x: Tensor) -> Tensor:
+    x = net.a(x)
+    x[:, 0] = 0.0
+    return ends(net, net.b(x))
+
+
+def inplace_relu(net: Any, x: Tensor) -> Tensor:
+    x = net.a(x)
+    return ends(net, net.b(net.relu(x)) + x)
+
+
+def inplace_net() -> nn.Module:
+    net = maps_of(inplace_relu)
+    net.relu = nn.ReLU(inplace=True)
+    return net
+
+
+def pooled(module: nn.Module) -> nn.Module:
+    return sequential(nn.Conv2d(3, 4, 3), module, nn.Flatten(), nn.LazyLinear(2))
+
+
+def run_once(net: nn.Module, shape: tuple[int, ...] = MAPS) -> nn.Module:
+    net.eval()(seeded(*shape))
+    return net
+
+
+def quantised() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+
+
+def shared() -> nn.Module:
+    """Two layers with one weight."""
+    net: Any = net_of(
+        lambda net, x: net.end(net.second(net.first(x).relu())),
+        first=nn.Linear(4, 4),
+        second=nn.Linear(4, 4),
+        end=nn.Linear(4, 2),
+    )
+    net.second.weight = net.first.weight
+    return net
+
+
+# What is refused: how to build it, the shape of its input, and words that the message has.
+def _second_input(net: Any, x: Tensor, y: Tensor = torch.zeros(1, 4)) -> Tensor:  # noqa: B008
+    return net.end(net.first(x) + y)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "a branch on values": (lambda: net_of(lambda net, x: net.end(x) if x.sum() > 0 else net.end(net.first(x))), FLAT),
+    "a loop over the batch": (lambda: net_of(lambda net, x: torch.stack([net.end(net.first(row)) for row in x])), FLAT),
+    "the length of a batch": (lambda: net_of(lambda net, x: net.end(net.first(x).reshape(len(x), 4))), FLAT),
+    "a number taken out": (lambda: net_of(lambda net, x: net.end(net.first(x) * float(x.max()))), FLAT),
+    "a layer called twice": (lambda: net_of(lambda net, x: net.end(net.first(net.first(x)))), FLAT),
+    "a shared weight": (shared, FLAT),
+    "two heads of one layer": (lambda: net_of(lambda net, x: net.end(x) + net.end(net.first(x))), FLAT),
+    "an in-place activation of what is read again": (inplace_net, MAPS),
+    "an in-place sum into what is read again": (lambda: maps_of(adds_into_what_is_read_again), MAPS),
+    "an unknown in-place method": (lambda: net_of(lambda net, x: net.end(net.first(x).clamp_(0))), FLAT),
+    "an in-place function whose result is ignored": (lambda: maps_of(ignores_what_it_wrote), MAPS),
+    "an in-place method whose result is ignored": (lambda: maps_of(ignores_a_method), MAPS),
+    "an assignment to some channels": (lambda: maps_of(writes_into_places), MAPS),
+    "a layer that is not used": (lambda: net_of(lambda net, x: net.end(x)), FLAT),
+    "a result that nobody reads": (lambda: net_of(lambda net, x: (net.first(x), net.end(x))[1]), FLAT),
+    "numbers of no layer": (Weighted, FLAT),
+    "a weight used by a function": (lambda: net_of(lambda net, x: net.end(F.linear(x, net.first.weight))), FLAT),
+    "a state kept between calls": (Counting, FLAT),
+    "a mean of its own": (Remembering, FLAT),
+    "dropout that is always on": (lambda: net_of(lambda net, x: net.end(F.dropout(net.first(x), 0.5))), FLAT),
+    "noise": (lambda: net_of(lambda net, x: net.end(net.first(x) + torch.randn(2, 4))), FLAT),
+    "noise like a value": (lambda: net_of(lambda net, x: net.end(net.first(x) + torch.randn_like(x))), FLAT),
+    "a batch of one size": (lambda: net_of(lambda net, x: net.end(net.first(x).view(3, 4))), (3, 4)),
+    "two inputs": (lambda: net_of(lambda net, x, y: net.end(net.first(x) + y)), FLAT),
+    "two inputs, one with a default": (lambda: net_of(_second_input), FLAT),
+    "a tuple": (lambda: net_of(lambda net, x: (net.end(net.first(x)),)), FLAT),
+    "a dict": (lambda: net_of(lambda net, x: {"logits": net.end(net.first(x))}), FLAT),
+    "an LSTM": (
+        lambda: net_of(
+            lambda net, x: net.end(net.lstm(x)[0].mean(1)), lstm=nn.LSTM(8, 4, batch_first=True), end=nn.Linear(4, 2)
+        ),
+        (2, 3, 8),
+    ),
+    "a bilinear layer": (
+        lambda: net_of(lambda net, x: net.end(net.first(x, x)), first=nn.Bilinear(4, 4, 4), end=nn.Linear(4, 2)),
+        FLAT,
+    ),
+    "a fold": (
+        lambda: sequential(nn.Linear(4, 12), nn.Unflatten(1, (12, 1)), nn.Fold((2, 2), (2, 2)), nn.Flatten()),
+        FLAT,
+    ),
+    "a transposed convolution": (lambda: run_once(pooled(nn.ConvTranspose2d(4, 4, 3))), MAPS),
+    "an unknown activation": (lambda: sequential(nn.Linear(4, 4), nn.Sequential(nn.Mish()), nn.Linear(4, 2)), FLAT),
+    "an unknown function": (lambda: net_of(lambda net, x: net.end(F.softsign(net.first(x)))), FLAT),
+    "a softmax at the end": (lambda: sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(1)), FLAT),
+    "a group norm": (lambda: run_once(pooled(nn.GroupNorm(2, 4))), MAPS),
+    "a lazy layer that was not run": (lambda: sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2)), FLAT),
+    "a quantised network": (quantised, FLAT),
+    "a batch norm without statistics": (
+        lambda: sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)),
+        FLAT,
+    ),
+    "circular padding": (lambda: run_once(pooled(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"))), MAPS),
+    "a pool that rounds up": (lambda: run_once(pooled(nn.MaxPool2d(4, ceil_mode=True))), MAPS),
+    "an average that rounds up": (lambda: run_once(pooled(nn.AvgPool2d(4, ceil_mode=True))), MAPS),
+    "an average without the padding": (
+        lambda: run_once(pooled(nn.AvgPool2d(2, padding=1, count_include_pad=False))),
+        MAPS,
+    ),
+    "an average with a divisor": (lambda: run_once(pooled(nn.AvgPool2d(2, divisor_override=3))), MAPS),
+    "a functional pool that rounds up": (
+        lambda: maps_of(lambda net, x: ends(net, F.max_pool2d(net.b(net.a(x)), 3, ceil_mode=True))),
+        MAPS,
+    ),
+    "a pool to many places": (lambda: run_once(pooled(nn.AdaptiveAvgPool2d(2))), MAPS),
+    "a functional pool to many places": (
+        lambda: maps_of(lambda net, x: ends(net, F.adaptive_avg_pool2d(net.b(net.a(x)), 2))),
+        MAPS,
+    ),
+    "a pool to the largest": (lambda: run_once(pooled(nn.AdaptiveMaxPool2d(1))), MAPS),
+    "values side by side in another direction": (
+        lambda: maps_of(lambda net, x: (lambda y: ends(net, torch.cat([y, net.b(y)], 2)))(net.a(x))),
+        MAPS,
+    ),
+    "a mean over the channels": (lambda: maps_of(lambda net, x: net.end(net.b(net.a(x)).mean(1).mean(1)[:, :4])), MAPS),
+    "a mean over some places": (lambda: maps_of(lambda net, x: ends(net, net.b(net.a(x)).mean(3, keepdim=True))), MAPS),
+    "a constant added": (lambda: net_of(lambda net, x: net.end(net.first(x) + 1)), FLAT),
+    "a constant factor": (lambda: net_of(lambda net, x: net.end(2 * net.first(x))), FLAT),
+    "a sum with a factor": (lambda: net_of(lambda net, x: net.end(torch.add(x, net.first(x), alpha=2))), FLAT),
+    "a difference": (lambda: net_of(lambda net, x: net.end(x - net.first(x))), FLAT),
+    "values of different shapes": (
+        lambda: maps_of(lambda net, x: (lambda y: ends(net, y + F.adaptive_avg_pool2d(net.b(y), 1)))(net.a(x))),
+        MAPS,
+    ),
+    "one channel for many": (
+        lambda: net_of(
+            lambda net, x: ends(net, net.a(x) * net.b(x)),
+            a=nn.Conv2d(3, 4, 1),
+            b=nn.Conv2d(3, 1, 1),
+            end=nn.Linear(4, 2),
+        ),
+        MAPS,
+    ),
+    "some of the channels": (
+        lambda: maps_of(lambda net, x: net.end(net.b(net.a(x)).mean((2, 3))[:, :2].repeat(1, 2))),
+        MAPS,
+    ),
+    "a piece of the channels": (
+        lambda: maps_of(lambda net, x: ends(net, torch.chunk(net.b(net.a(x)), 2, 1)[0].repeat(1, 2, 1, 1))),
+        MAPS,
+    ),
+    "a step of two strides": (lambda: maps_of(lambda net, x: ends(net, net.b(net.a(x))[:, :, ::2, ::3])), MAPS),
+    "some of the places": (lambda: maps_of(lambda net, x: ends(net, net.b(net.a(x))[:, :, 1:, 1:])), MAPS),
+    "padded places": (lambda: maps_of(lambda net, x: ends(net, net.b(F.pad(net.a(x), (1, 1, 1, 1))))), MAPS),
+    "channels in another order": (lambda: maps_of(lambda net, x: ends(net, net.b(net.a(x)).transpose(2, 3))), MAPS),
+    "a shape that is not flat": (lambda: maps_of(lambda net, x: ends(net, net.b(net.a(x)).view(2, 4, 16, 4))), MAPS),
+    "a batch flattened too": (lambda: net_of(lambda net, x: net.end(torch.flatten(net.first(x)).view(-1, 4))), FLAT),
+    "a value beside itself": (
+        lambda: net_of(
+            lambda net, x: (lambda y: net.end(torch.cat([y, y], 1)))(net.first(x)),
+            first=nn.Linear(4, 4),
+            end=nn.Linear(8, 2),
+        ),
+        FLAT,
+    ),
+}

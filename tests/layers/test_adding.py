@@ -1,0 +1,83 @@
+"""``docs/adding-a-layer.md`` is executed: its layers are packed, read, exported and compared."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bhc
+from bhc.errors import BhcError
+from bhc.formats import open_session
+from bhc.layers import registry
+
+from ..graph.test_taken import cut_in_half, near
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding-a-layer.md"
+TABLES = (registry._BY_MODULE, registry._BY_NAME, registry._BY_TAG)
+
+
+@pytest.fixture
+def page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[dict[str, Any]]:
+    """The names that the page's code leaves behind; its layers are forgotten afterwards."""
+    before = [dict(table) for table in TABLES]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    try:
+        for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
+            exec(compile(block, str(PAGE), "exec"), names)
+        assert capsys.readouterr().out == "True\n"
+        yield names
+    finally:
+        for table, old in zip(TABLES, before, strict=True):
+            table.clear()
+            table.update(old)  # type: ignore[arg-type]
+
+
+def test_its_layers_are_steps_of_the_graph_and_can_be_cut(page: dict[str, Any]) -> None:
+    kinds = [type(step.module).__name__ for step in page["model"].network.base_model.steps]
+    assert kinds == ["Conv1d", "PlaceNorm", "Bump", "Conv1d", "Flatten", "Linear"]
+    slim, given, masked, ratio = cut_in_half(page["net"], page["x"])
+    assert near(given, masked)
+    assert ratio > 1.5
+    narrowed = next(step.module for step in slim.steps if type(step.module).__name__ == "PlaceNorm")
+    assert narrowed.channels < 8
+
+
+def test_a_run_with_them_is_saved_and_loaded(page: dict[str, Any], tmp_path: Path) -> None:
+    model, x = page["model"], page["x"]
+    model.save(tmp_path / "run")
+    loaded = bhc.load(tmp_path / "run").compress(classes=[0, 3], threshold=1e6)
+    torch.testing.assert_close(loaded.module(x), page["small"].module(x))
+
+
+def test_the_activation_is_written_as_onnx_by_its_own_rule(page: dict[str, Any], tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), page["Bump"](0.5), torch.nn.Linear(6, 3))
+    model = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4))
+    small = model.compress(classes=[0, 2], threshold=1e6)
+    small.to_onnx(tmp_path / "small.onnx")
+    x = torch.randn(5, 4)
+    (answer,) = open_session((tmp_path / "small.onnx").read_bytes()).run(None, {"input": x.numpy()})
+    assert np.allclose(answer, small.module(x).numpy(), atol=1e-5)
+
+
+def test_the_norm_goes_into_a_program_and_not_into_c(page: dict[str, Any], tmp_path: Path) -> None:
+    small, x = page["small"], page["x"]
+    small.to_torch(tmp_path / "small.pt2")
+    program = torch.export.load(tmp_path / "small.pt2").module()
+    torch.testing.assert_close(program(x), small.module(x))
+    with pytest.raises(BhcError, match="cannot be written in C"):
+        small.to_c(tmp_path / "small.h")
+
+
+def test_a_file_with_a_layer_that_is_not_registered_is_refused_by_name(page: dict[str, Any]) -> None:
+    for table in TABLES:
+        for key in [key for key, kind in table.items() if "acme" in kind.name]:  # type: ignore[attr-defined]
+            del table[key]  # type: ignore[attr-defined]
+    with pytest.raises(BhcError, match=r"'acme\.place-norm' is not registered here"):
+        bhc.read("small.bhc")
