@@ -1,5 +1,6 @@
 """From any module to a graph of steps, by way of ``torch.export``."""
 
+import copy
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,19 +94,19 @@ def capture(net: nn.Module, example_input: Tensor, *, output: str | int | None =
     Of several results ``output`` is the one that counts: its place, or its name.
     """
     exported = export(net, example_input, output=output)
-    graph = _graph(exported)
+    reader = _Reader(exported)
+    graph = _graph(reader)
     precise = in_double_precision(graph)
     check_runs_alike(exported, precise)
-    whole = check_batches(precise, exported)
+    whole = () if reader.examples_come_first else check_batches(precise, exported)
     if whole:  # their examples do not come one after the other, so that no context's can be told apart
-        graph = _graph(exported, whole)
+        graph = _graph(_Reader(exported, whole=whole))
     graph.original = exported.count()
     return graph.float().eval().requires_grad_(False)
 
 
-def _graph(exported: Exported, whole: Sequence[str] = ()) -> Graph:
-    reader = _Reader(exported, whole=whole)
-    steps = _as_numbers(list(reader.steps()), exported.examples.dtype)
+def _graph(reader: "_Reader") -> Graph:
+    steps = _as_numbers(list(reader.steps()), reader.exported.examples.dtype)
     return tidy(Graph(steps), reader.shapes)
 
 
@@ -141,6 +142,7 @@ class _Reader:
         self.names: set[str] = set()
         self.made: list[Step] = []
         self.last = INPUT  # the name of the last step
+        self.examples_come_first = True  # whether no step moves the first axis or merges it with another
         self.uses = Counter(
             source.name
             for node in exported.program.nodes
@@ -190,7 +192,8 @@ class _Reader:
         if whole is not None:  # a module of a registered kind, captured as one
             if node is not whole.last:
                 return {}
-            return {node: self._emit(whole.name, whole.module, [self._value(read) for read in whole.reads], node)}
+            own = copy.deepcopy(whole.module).double()
+            return {node: self._emit(whole.name, own, [self._value(read) for read in whole.reads], node)}
         if node.target is operator.getitem:
             return self._picked(node)
         value = node.meta.get("val")
@@ -355,7 +358,7 @@ class _Reader:
         if not isinstance(weight, Constant) or not isinstance(words, Value) or len(self.shapes[words.name]) != 2:
             return None
         name = self._called(node)
-        if not self._alone(weight) or name in self.whole:
+        if not self._alone(weight) or _as_step(name) in self.whole:
             return None
         batch, tokens, channels = value.shape
         embed = Embed.of(
@@ -396,7 +399,9 @@ class _Reader:
             arriving = tuple(self.shapes[read.name] for read in reads)
             call = Call(target, arguments, arriving, leaving, _defaults(target))
             for kind in kinds_called(target):
-                if isinstance(kind, Weighted) and (name in self.whole or not self._alone(arguments["weight"])):
+                if isinstance(kind, Weighted) and (
+                    _as_step(name) in self.whole or not self._alone(arguments["weight"])
+                ):
                     continue
                 module = kind.captured(call)
                 if module is not None:
@@ -463,6 +468,9 @@ class _Reader:
         value = node.meta["val"] if value is None and shape is None else value
         size = tuple(value.shape) if shape is None else tuple(shape)
         self.symbolic[own] = size
+        batch = self.symbolic[INPUT][0]
+        moved = isinstance(module, AtenCall) and module.op == "permute" and module.argument("dims")[0] != 0
+        self.examples_come_first &= not moved and str(size[0] if size else None) == str(batch)
         self.shapes[own] = tuple(map(concrete, size))
         self.dtypes[own] = value.dtype if isinstance(value, Tensor) else torch.float32
         return Value(own)
@@ -481,7 +489,7 @@ class _Reader:
         return node.name if path is None else path
 
     def _name(self, wanted: str) -> str:
-        name = wanted.replace(".", "_")
+        name = _as_step(wanted)
         free = name
         count = 1
         while free in self.names or free == "training" or any(hasattr(kind, free) for kind in HOLDERS):
@@ -498,6 +506,11 @@ def _with_one_free(sizes: Sequence[Any]) -> list[Any]:
         if sum(depends) == 1
         else list(sizes)
     )
+
+
+def _as_step(name: str) -> str:
+    """The name of a module as that of a step."""
+    return name.replace(".", "_")
 
 
 def _flat(parts: Any) -> Iterator[Any]:

@@ -1,54 +1,47 @@
 """Whether a captured graph computes what the network computes, for one batch as for another."""
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.graph.graph import Graph, Step
-from bhc.layers import Embed, is_weighted
+from bhc.layers import Embed, bare_copy, is_weighted
 from bhc.layers.aten import AtenCall, Dtype
 
 if TYPE_CHECKING:
     from bhc.graph.exporting import Exported
 
-PROBES = 2  # random inputs on which the graph must do as the network does
 TOLERANCE = 1e-3  # of the largest number, in single precision
 CLOSE = 1e-6  # in double precision
 
 
 @torch.no_grad()
 def check_runs_alike(exported: "Exported", precise: Graph) -> None:
-    """On the example, and on inputs like it: an example of zeros would prove little.
+    """On an input like the example: an example of zeros would prove little.
 
-    The program is compared with the network, and the graph with the program in double precision: a deep network may
-    make something large of what is rounded otherwise. ``precise`` is the graph in double precision.
+    The network is called twice, the program is compared with it, and the graph with the program in double precision: a
+    deep network may make something large of what is rounded otherwise. ``precise`` is the graph in double precision.
     """
-    draws = torch.Generator().manual_seed(0)
-    inputs = [exported.examples, *(_like(exported.examples, precise, draws) for _ in range(PROBES))]
-    name = type(exported.net).__name__
-    for x in inputs:
-        wanted, again = exported.answer(x), exported.answer(x)
-        before = exported.first_answer if x is exported.examples else again
-        if not (_near(wanted, again, CLOSE) and _near(wanted, before, CLOSE)):
-            raise BhcError(
-                f"{name} gives another answer when it is called again",
-                hint="take state and random numbers out of the forward pass",
-            )
-        if not _near(wanted, exported.run(x), TOLERANCE):
-            raise BhcError(
-                f"the captured program does not compute what {name} computes",
-                hint="look for a forward pass that depends on something else than its input",
-            )
-        floats = x.double() if x.is_floating_point() else x
-        if not _near(exported.run(floats, precise=True), precise(floats), CLOSE):
-            raise BhcError(
-                f"the graph does not compute what {name} computes", hint="please report this network: it is our fault"
-            )
-    _check_first_axis(exported, inputs[-1])
+    name, x = type(exported.net).__name__, _like(exported.examples, precise, seed=0)
+    if not _near(exported.first_answer, exported.answer(exported.examples), CLOSE):
+        raise BhcError(
+            f"{name} gives another answer when it is called again",
+            hint="take state and random numbers out of the forward pass",
+        )
+    wanted = exported.answer(x)
+    if not _near(wanted, exported.run(x), TOLERANCE):
+        raise BhcError(
+            f"the captured program does not compute what {name} computes",
+            hint="look for a forward pass that depends on something else than its input",
+        )
+    if not _near(exported.run(x, precise=True), precise(_widened(x)), CLOSE):
+        raise BhcError(
+            f"the graph does not compute what {name} computes", hint="please report this network: it is our fault"
+        )
+    _check_first_axis(exported, x, wanted)
 
 
 def _near(wanted: Tensor, given: Tensor, tolerance: float) -> bool:
@@ -60,9 +53,9 @@ def _near(wanted: Tensor, given: Tensor, tolerance: float) -> bool:
     return torch.allclose(wanted, given, rtol=0.0, atol=tolerance * largest, equal_nan=True)
 
 
-def _check_first_axis(exported: "Exported", x: Tensor) -> None:
+def _check_first_axis(exported: "Exported", x: Tensor, both: Tensor) -> None:
     """Examples of a batch must not know of each other."""
-    both, more = exported.answer(x), exported.answer(torch.cat([x.flip(0), x[:1]]))
+    more = exported.answer(torch.cat([x.flip(0), x[:1]]))
     apart = both.shape[:1] == x.shape[:1] and len(more) == len(x) + 1
     if not apart or not _near(torch.cat([both.flip(0), both[:1]]), more, TOLERANCE):
         raise BhcError(
@@ -73,13 +66,16 @@ def _check_first_axis(exported: "Exported", x: Tensor) -> None:
 
 
 def in_double_precision(graph: Graph) -> Graph:
-    """A copy that computes in double precision also where a step names its dtype."""
-    twin = copy.deepcopy(graph).double()
-    for module in twin.modules():
-        if isinstance(module, AtenCall):
-            module.arguments = [_wider(argument) for argument in module.arguments]
-            module.named = {name: _wider(argument) for name, argument in module.named.items()}
-    return twin
+    """The same graph, whose numbers are doubles, computing so also where a step names its dtype."""
+    replaced: dict[str, nn.Module] = {}
+    for step in graph.steps:
+        if isinstance(step.module, AtenCall):
+            arguments = [_wider(argument) for argument in step.module.arguments]
+            named = {name: _wider(argument) for name, argument in step.module.named.items()}
+            if arguments != step.module.arguments or named != step.module.named:
+                replaced[step.name] = twin = bare_copy(step.module)
+                twin.arguments, twin.named = arguments, named
+    return graph.with_steps(replaced)
 
 
 def _wider(argument: Any) -> Any:
@@ -95,8 +91,8 @@ def check_batches(graph: Graph, exported: "Exported") -> Sequence[str]:
     Two batches go through the graph, the second with two more examples at its end: what a layer reads of the first
     must be the beginning of what it reads of the second.
     """
-    x = exported.examples
-    longer = torch.cat([x, _like(x, graph, torch.Generator().manual_seed(1))])
+    x = _like(exported.examples, graph, seed=0)
+    longer = torch.cat([x, _like(x, graph, seed=1)])
     seen: dict[str, Tensor] = {}
     apart: list[str] = []
 
@@ -113,14 +109,18 @@ def check_batches(graph: Graph, exported: "Exported") -> Sequence[str]:
                 apart.append(step.name)
         return step.module(*values)
 
-    graph.run(x.double() if x.is_floating_point() else x, note)
-    graph.run(longer.double() if x.is_floating_point() else longer, compare)
+    graph.run(_widened(x), note)
+    graph.run(_widened(longer), compare)
     return apart
 
 
-def _like(example: Tensor, graph: Graph, draws: torch.Generator) -> Tensor:
+def _widened(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def _like(example: Tensor, graph: Graph, *, seed: int) -> Tensor:
     """Random inputs of the example's size, or words where it is words that are read."""
-    shape = tuple(example.shape)
+    shape, draws = tuple(example.shape), torch.Generator().manual_seed(seed)
     if example.is_floating_point():
         peak = float(example.abs().max()) or 1.0
         return peak * torch.randn(shape, generator=draws)

@@ -20,6 +20,7 @@ from bhc.errors import BhcError
 from bhc.layers import EXAMPLES, has_kind, kind_of
 
 BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 RANDOM = torch.Tag.nondeterministic_seeded
 NOT_RANDOM = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "lstm", "gru", "rnn_tanh",
               "rnn_relu", "scaled_dot_product_attention", "rrelu", "native_dropout")  # fmt: skip
@@ -82,7 +83,7 @@ class Exported:
             schema = getattr(node.target, "_schema", None)
             if schema is None:
                 continue
-            norm = "norm" in str(node.target).split(".")[1]
+            norm = any(name in str(node.target) for name in NORMS)
             given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
             for name, argument in given.items():
                 if isinstance(argument, fx.Node) and argument.name in self.parameters and (norm or name == "bias"):

@@ -17,6 +17,7 @@ from bhc.graph.shapes import Passage, passages
 from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
 from bhc.layers.kind import spread
 
+FEW = 1 << 12  # numbers that are not worth a second look
 MOST_CONSTANTS = 1 << 16  # numbers of a step's own that are followed one by one
 CHANNELS = 1  # their axis, in a value of which nothing can be cut
 
@@ -54,6 +55,7 @@ class _Sets:
 
     def __init__(self) -> None:
         self.parent: list[int] = []
+        self._roots: np.ndarray | None = None  # as far as they were asked for
 
     def new(self, count: int) -> Tensor:
         start = len(self.parent)
@@ -70,14 +72,18 @@ class _Sets:
 
     def join(self, left: int, right: int) -> None:
         first, second = sorted((self.find(left), self.find(right)))
-        self.parent[second] = first
+        if first != second:
+            self.parent[second] = first
+            self._roots = None
 
     def roots(self) -> np.ndarray:
         """The set of every number."""
-        parents = np.array(self.parent, dtype=np.int64)
-        while (further := parents[parents]).tolist() != parents.tolist():
-            parents = further
-        return parents
+        if self._roots is None or len(self._roots) < len(self.parent):
+            parents = np.array(self.parent, dtype=np.int64)
+            while not np.array_equal(further := parents[parents], parents):
+                parents = further
+            self._roots = parents
+        return self._roots
 
 
 class _Search:
@@ -94,12 +100,14 @@ class _Search:
         self.writes: dict[str, Tensor] = {}
         self.own: list[Tensor] = []  # numbers of steps' own, which stay unless they meet what goes
         self.nothing: Tensor | None = None
+        self._never: tuple[np.ndarray, int, np.ndarray] | None = None  # sets, how much was kept, and what that is
         self.step = INPUT  # the one that is being followed
 
     def follow(self, passage: Passage) -> None:
         self.step, kind = passage.name, kind_of(passage.module)
         arriving = [self.carried[name] for name in passage.step.reads]
         leaving = kind.follow(passage.module, self, passage.leaving, *arriving)
+        leaving = _spread_again(leaving)
         self.carried[passage.name] = leaving
         if isinstance(kind, Weighted):
             if passage.name not in self.reads:
@@ -155,11 +163,13 @@ class _Search:
     def _labels(self, units: Tensor) -> np.ndarray:
         """The set that each number belongs to; one for all that is never cut."""
         roots = self.sets.roots()
-        never = np.zeros(len(roots), dtype=bool)
-        for kept in self.kept:
-            never[roots[kept.numpy().ravel()]] = True
+        if self._never is None or self._never[0] is not roots or self._never[1] != len(self.kept):
+            never = np.zeros(len(roots), dtype=bool)
+            for kept in self.kept:
+                never[roots[kept.numpy().ravel()]] = True
+            self._never = roots, len(self.kept), never
         labels = roots[units.numpy()]
-        return np.where(never[labels], -1, labels)
+        return np.where(self._never[2][labels], -1, labels)
 
     def finish(self, whole: set[str], last: str) -> Units:
         """Number the units in the order they are written."""
@@ -229,6 +239,17 @@ def _thin(units: Tensor, *, but: int | None = None) -> Tensor:
         if units.stride(axis) == 0 and units.shape[axis] > 1 and (but is None or axis != but % units.dim()):
             units = units.narrow(axis, 0, 1)
     return units
+
+
+def _spread_again(units: Tensor) -> Tensor:
+    """The same numbers, each once along axes where an operator has copied them: what follows looks at fewer."""
+    thin = units
+    for axis in range(units.dim()):
+        if thin.shape[axis] > 1 and thin.stride(axis) != 0 and _thin(thin).numel() > FEW:
+            first = thin.narrow(axis, 0, 1)
+            if bool((_thin(thin, but=axis) == _thin(first, but=axis)).all()):
+                thin = first
+    return thin.expand(units.shape)
 
 
 def _line(units: Tensor, axis: int) -> np.ndarray:

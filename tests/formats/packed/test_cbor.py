@@ -87,7 +87,7 @@ def test_other_objects_are_refused() -> None:
         pytest.param("f7", id="undefined"),
         pytest.param("f0", id="other simple value"),
         pytest.param("f93c", id="float cut off"),
-        pytest.param("81" * 9 + "00", id="nested ten deep"),
+        pytest.param("81" * 13 + "00", id="nested fourteen deep"),
         pytest.param("81" * 100000, id="nested deep enough to end the interpreter"),
     ],
 )
