@@ -57,6 +57,7 @@ TOLERANCE = 1e-3  # of the largest output
 PRUNED = 0.5  # of the channels
 SEED = 0
 ROW = "row: "  # before each line of a worker that is one
+PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 QUICK = ("hand-written/depthwise", "hand-written/gru", "torchvision/squeezenet1_1")
 
 
@@ -278,6 +279,49 @@ def show(table: list[Results]) -> None:
         print(f"{line['family']:14}{line['networks']:9}" + "".join(f"{line[stage]:8.0f}%" for stage in STAGES))
 
 
+INTRO = """# Which networks get in
+
+{count} public networks with random weights ({packages}), each in a process of its own; norms and gates have
+random numbers too, so that nothing is the identity by chance. Percent of the networks of a family that pass:
+`export`, torch.export takes it with a batch of any size; `wrap`, we do; `same`, what we run gives the same
+outputs; `cut`, without half of the units that can go it gives what the masked network gives; `pt2`, `bhc` and
+`onnx`, the small network is written, read and run as that (differences at most {tolerance:g} of the largest
+output); `pruning`, torch-pruning takes half of the channels and what is left runs. Made by
+`benchmarks/coverage.py`."""
+
+REST = """`wrap` takes {middle:.1f} times as long as torch.export alone in the median, {most:.0f} times at most;
+it runs the network too, also in double precision. {whole:.0f} % of the weights of a network stay whole in the median.
+
+## What does not pass
+
+| network | stage | reason |
+|---|---|---|"""
+
+
+def page(found: Results) -> str:
+    """``docs/coverage.md``: the table by family, and the reasons of the rest."""
+    rows, families = found["rows"], found["families"]
+    packages = ", ".join(f"{name} {number}" for name, number in found["packages"].items())
+    head = ["family", "networks", *STAGES]
+    intro = INTRO.format(count=len(rows), packages=packages, tolerance=found["tolerance"])
+    lines = [*intro.splitlines(), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for line in families:
+        percent = [f"{line[stage]:.1f}" for stage in STAGES]
+        lines.append(f"| {line['family']} | {line['networks']} | {' | '.join(percent)} |")
+    taken = [row for row in rows if row["wrap"] == "ok" and row["export"] == "ok"]
+    times = sorted(row["wrap_seconds"] / row["export_seconds"] for row in taken)
+    whole = sorted(row["whole"] for row in taken)
+    figures = {"middle": times[len(times) // 2], "most": times[-1], "whole": 100 * whole[len(whole) // 2]}
+    lines += ["", *REST.format(**figures).splitlines()]
+    for row in rows:
+        first = next((stage for stage in OURS if row[stage] not in ("ok", *SKIPPED)), None)
+        for stage in OURS:
+            if row[stage] not in ("ok", *SKIPPED) and (stage == first or stage in ("pt2", "bhc", "onnx")):
+                reason = row[stage].replace("|", "/")[:160]
+                lines.append(f"| {row['source']}/{row['network']} | {stage} | {reason} |")
+    return "\n".join(lines) + "\n"
+
+
 def versions() -> dict[str, str]:
     """Of the packages that networks come from."""
     found = {}
@@ -330,6 +374,9 @@ def main() -> None:
     if rows:
         show(by_family(rows))
         print(f"wrote {path}")
+        if path == arguments.path.with_suffix(".json"):
+            PAGE.write_text(page(json.loads(path.read_text())))
+            print(f"wrote {PAGE}")
 
 
 if __name__ == "__main__":
