@@ -90,6 +90,46 @@ def test_a_jit_module_is_refused() -> None:
     assert "jit module" in refusal(scripted, torch.zeros(1, 4)).problem
 
 
+def test_parameters_on_several_devices_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, device="meta"))
+    assert "parameters on several devices: cpu, meta" in refusal(net, torch.zeros(1, 4)).problem
+
+
+class NeedsGradients(nn.Module):
+    """Asks for a derivative on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_(True)
+        (slope,) = torch.autograd.grad(x.square().sum(), x)
+        return self.end(slope)
+
+
+def test_a_network_that_needs_gradients_is_refused() -> None:
+    error = refusal(NeedsGradients(), torch.zeros(1, 4))
+    assert "does not run on the example input" in error.problem
+    assert "test_refused.py, line" in error.problem
+
+
+class PicksByValue(nn.Module):
+    """Gives as many numbers as are positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.end(x) + x[x > 0].sum()
+
+
+def test_sizes_that_depend_on_values_are_refused() -> None:
+    error = refusal(PicksByValue(), torch.ones(1, 4))
+    assert "size of a value depends on the numbers in another" in error.problem
+
+
 class Several(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -105,6 +145,7 @@ def test_of_several_results_one_must_be_named() -> None:
     assert "output=" in str(error.hint)
     net, x = Several(), seeded(3, 4)
     torch.testing.assert_close(capture(net, x, output=0)(x), net(x)[0])
+    assert capture(net, x, output=1).steps == ()
     for wrong in (7, "logits"):
         with pytest.raises(BhcError, match=f"nothing under output={wrong!r}"):
             capture(net, x, output=wrong)

@@ -106,7 +106,7 @@ def capture(net: nn.Module, example_input: Tensor, *, output: str | int | None =
 
 
 def _graph(reader: "_Reader") -> Graph:
-    steps = _as_numbers(list(reader.steps()), reader.exported.examples.dtype)
+    steps = _as_numbers(reader.steps(), reader.exported.examples.dtype)
     return tidy(Graph(steps), reader.shapes)
 
 
@@ -141,7 +141,6 @@ class _Reader:
         self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
         self.names: set[str] = set()
         self.made: list[Step] = []
-        self.last = INPUT  # the name of the last step
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
         self.uses = Counter(
             source.name
@@ -150,24 +149,18 @@ class _Reader:
             if source.op == "placeholder"
         )
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> list[Step]:
+        """Up to the one that gives the result: what comes later serves other results."""
         for node in self.exported.program.nodes:
             if node.op == "placeholder":
                 self._input(node)
             elif node.op == "call_function":
                 self.known.update(self._read(node))
-            yield from self._new()
         result = self.known[self.exported.result]
-        if isinstance(result, Value) and self.last != result.name:
-            yield Step(self._name("result"), nn.Identity(), (result.name,))
         if not isinstance(result, Value):
             raise BhcError("what the network returns does not depend on what it is given")
-
-    def _new(self) -> Iterator[Step]:
-        for step in self.made:
-            self.last = step.name
-            yield step
-        self.made = []
+        names = [step.name for step in self.made]
+        return self.made[: names.index(result.name) + 1] if result.name in names else []
 
     def _input(self, node: fx.Node) -> None:
         numbers = self.exported.constants.get(node.name)
