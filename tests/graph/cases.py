@@ -119,7 +119,22 @@ def _second_input(net: Any, x: Tensor, y: Tensor = torch.zeros(1, 4)) -> Tensor:
     return net.end(net.first(x) + y)
 
 
+class Dynamic(nn.Module):
+    """Kernels that depend on the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.kernels, self.end = nn.Conv2d(3, 4, 3), nn.Linear(3, 16), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = self.kernels(x.mean((2, 3))).reshape(-1, 4, 1, 1)
+        x = self.first(x)
+        together = x.reshape(1, -1, *x.shape[2:])
+        return ends(self, F.conv2d(together, kernels, groups=x.shape[0]).reshape(x.shape))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "weights that depend on the input": (Dynamic, MAPS),
     "a branch on values": (lambda: net_of(lambda net, x: net.end(x) if x.sum() > 0 else net.end(net.first(x))), FLAT),
     "a loop over the batch": (lambda: net_of(lambda net, x: torch.stack([net.end(net.first(row)) for row in x])), FLAT),
     "the length of a batch": (lambda: net_of(lambda net, x: net.end(net.first(x).reshape(len(x), 4))), FLAT),

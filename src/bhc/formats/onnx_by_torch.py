@@ -41,7 +41,10 @@ def by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":
                 verbose=False,
             )
         except Exception as error:  # its own, and whatever its parts raise
-            reason = str(error).strip().splitlines() or [type(error).__name__]
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            reason = str(cause).strip().splitlines() or [type(cause).__name__]
             raise BhcError(
                 f"torch's exporter cannot write this network as ONNX: {reason[0][:200]}", hint="export it as torch"
             ) from error

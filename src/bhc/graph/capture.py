@@ -351,7 +351,7 @@ class _Reader:
         if not isinstance(weight, Constant) or not isinstance(words, Value) or len(self.shapes[words.name]) != 2:
             return None
         name = self._called(node)
-        if not self._alone(weight) or _as_step(name) in self.whole:
+        if self._why_whole(name, weight):
             return None
         batch, tokens, channels = value.shape
         embed = Embed.of(
@@ -387,21 +387,29 @@ class _Reader:
         size = tuple(value.shape) if shape is None else tuple(shape)
         reads = [part for part in _flat(arguments.values()) if isinstance(part, Value)]
         leaving = tuple(map(concrete, size))
-        name = self._called(node, arguments.get("weight"))
+        name, why = self._called(node, arguments.get("weight")), ""
         if pick is None:
             arriving = tuple(self.shapes[read.name] for read in reads)
             call = Call(target, arguments, arriving, leaving, _defaults(target))
             for kind in kinds_called(target):
-                if isinstance(kind, Weighted) and (
-                    _as_step(name) in self.whole or not self._alone(arguments["weight"])
-                ):
+                if isinstance(kind, Weighted) and (why := self._why_whole(name, arguments["weight"])):
                     continue
                 module = kind.captured(call)
                 if module is not None:
                     return self._emit(name, module, reads, node, value, size)
-        return self._emit(name, *self._aten(target, arguments, pick), node, value, size)
+        module, sources = self._aten(target, arguments, pick)
+        module.why = why
+        return self._emit(name, module, sources, node, value, size)
 
-    def _aten(self, target: str, arguments: dict[str, Any], pick: int | None) -> tuple[nn.Module, list[Value]]:
+    def _why_whole(self, name: str, weight: Any) -> str:
+        """Why the weights of a layer cannot be believed one by one; nothing where they can."""
+        if _as_step(name) in self.whole:
+            return "the first axis of what it reads is not the batch"
+        if isinstance(weight, Constant) and not self._alone(weight):
+            return "its weights are used twice"
+        return ""
+
+    def _aten(self, target: str, arguments: dict[str, Any], pick: int | None) -> tuple[AtenCall, list[Value]]:
         reads: list[Value] = []
         own: dict[str, Tensor] = {}
         # Who reads nothing else reads the input: it knows how many examples there are.

@@ -59,8 +59,8 @@ def _why(graph: Graph, layer: Layer, units: Units) -> str:
 
 
 def _of_its_own(module: object) -> str:
-    if isinstance(module, AtenCall) and module.op in ("linear", "conv1d", "conv2d", "conv3d", "embedding"):
-        return "its weights are used twice, or the first axis of what it reads is not the batch"
+    if isinstance(module, AtenCall) and module.why:
+        return module.why
     if isinstance(module, Opaque):
         return f"there is no rule for cutting {_called(module)}"
     return "it goes with values that stay whole"

@@ -101,6 +101,7 @@ class AtenCall(nn.Module):
         self.target, self.arguments, self.named = target, list(arguments), dict(named or {})
         self.pick = pick
         self.dtypes = dict(dtypes or {})  # of the values that it reads and that are not floats
+        self.why = ""  # why weights that could be cut elsewhere stay whole here
         for name, numbers in (own or {}).items():
             if isinstance(numbers, nn.Parameter):
                 self.register_parameter(name, numbers)

@@ -16,6 +16,7 @@ from bhc.layers.modules import own_copy
 from bhc.layers.operators import NUMBERS, OPERATORS
 from bhc.layers.shapes import LARGEST_LAYER, Kept, Shape, bounded, expect
 
+LONGEST_REASON = 200  # letters
 NORMS = (
     "layer_norm",
     "group_norm",
@@ -79,7 +80,7 @@ class AtenKind(LayerKind):
             },
             "pick": module.pick,
             "dtypes": [[place, name] for place, name in module.dtypes.items()],
-        }
+        } | ({"why": module.why} if module.why else {})
 
     def build(self, described: Mapping[str, Any]) -> nn.Module:
         own: dict[str, Tensor] = {}
@@ -91,7 +92,9 @@ class AtenKind(LayerKind):
         arguments = [from_plain(argument) for argument in described["arguments"]]
         named = {name: from_plain(value) for name, value in described["named"].items()}
         dtypes = dict(described["dtypes"])
-        return call_of(described["target"], arguments, named, own, described["pick"], dtypes)
+        call = call_of(described["target"], arguments, named, own, described["pick"], dtypes)
+        call.why = str(described.get("why", ""))[:LONGEST_REASON]
+        return call
 
     def untold(self) -> tuple[str, ...]:
         return ("operator", "arguments", "rest")
