@@ -106,6 +106,15 @@ class AtenKind(LayerKind):
                 hint="save it as .pt2 (to_torch), or as ONNX",
             )
         described = self.describe(module)
+        dtypes_named = [dtype for _, dtype, _ in described["own"].values()] + [
+            dtype for _, dtype in described["dtypes"]
+        ]
+        for dtype in dtypes_named:
+            if dtype not in DTYPES:
+                raise BhcError(
+                    f"step {name!r} has values of dtype {dtype}, which a .bhc file cannot hold",
+                    hint="save it as .pt2 (to_torch), or as ONNX",
+                )
         own = [[shape, DTYPES.index(dtype), learned] for shape, dtype, learned in described["own"].values()]
         dtypes = [[place, DTYPES.index(dtype)] for place, dtype in described["dtypes"]]
         named = {key: _shorter(value) for key, value in described["named"].items()}

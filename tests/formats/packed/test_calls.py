@@ -75,6 +75,13 @@ def test_an_operator_that_is_not_in_the_list_is_refused_by_name_when_it_is_saved
     assert ".pt2" in str(caught.value.hint)
 
 
+def test_values_of_a_dtype_without_a_number_are_refused_by_name() -> None:
+    network = called("aten.abs.default", [Read(0)])
+    network.graph.call.dtypes = {0: "complex64"}  # type: ignore[union-attr, assignment]
+    with pytest.raises(BhcError, match="step 'call' has values of dtype complex64"):
+        pack(network)
+
+
 def test_numbers_of_every_dtype_come_back() -> None:
     own = {"own0": torch.tensor([True, False, True, True]), "own1": torch.tensor(-2.5)}
     network = called("aten.masked_fill.Tensor", [Read(0), Own("own0"), Own("own1")], own=own)
