@@ -87,7 +87,8 @@ class Ours:
     def same(self) -> Results:
         """Compare on other inputs, and more of them."""
         inputs = zoo.several(self.example, 3)
-        return {"difference": agree(zoo.call(self.model.network.base_model, inputs), self._expected(inputs))}
+        network = self.model.network
+        return {"difference": agree(network.base_model.run(network.signature.taken(inputs)), self._expected(inputs))}
 
     @torch.no_grad()
     def cut(self) -> Results:
@@ -102,9 +103,9 @@ class Ours:
         free = rates[rates.isfinite()]
         threshold = float(free.median()) if len(free) else 0.0
         plan = Cutter(network, Context()).cut(threshold)
-        self.inputs = zoo.several(self.example, 2)
+        self.inputs = network.signature.taken(zoo.several(self.example, 2))
         slim = slim_model(network, plan)
-        self.expected = slim(self.inputs)
+        self.expected = slim.run(self.inputs)
         masked = network.masked(self.inputs, batch, threshold=torch.tensor([[threshold]]))
         labels = tuple(range(self.expected.shape[1]))
         self.small = QuantisedNetwork(slim, network.input_shape, labels, card={"context": {}})
@@ -115,20 +116,23 @@ class Ours:
     def pt2(self) -> Results:
         """The small network as a PyTorch program, read and run."""
         program, _ = load_program(torch_bytes(self.small))
-        agree(program(self.inputs.float()), self.expected)
+        agree(program(*self.small.signature.cast(self.inputs)), self.expected)
         return {}
 
     @torch.no_grad()
     def bhc(self) -> Results:
         """The small network as a packed file, read and run."""
         content = pack(self.small)
-        agree(parse_network(content, Path("small.bhc")).network.graph(self.inputs.float()), self.expected)
+        read = parse_network(content, Path("small.bhc")).network
+        agree(read.graph(*read.signature.cast(self.inputs)), self.expected)
         return {"file_bytes": len(content)}
 
     def onnx(self) -> Results:
         """The small network as an ONNX file, run in onnxruntime."""
         session = open_session(onnx_bytes(self.small))
-        (answer,) = session.run(None, {"input": self.inputs.float().numpy()})
+        signature = self.small.signature
+        given = zip(signature.names, signature.cast(self.inputs), strict=True)
+        (answer,) = session.run(None, {name: numbers.numpy() for name, numbers in given})
         agree(torch.from_numpy(answer), self.expected)
         return {}
 

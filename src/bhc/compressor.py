@@ -14,7 +14,7 @@ from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.emission import CHUNK, Compressed, Limits, Precision, Request, Watch, emit, emit_many
 from bhc.errors import BhcError
-from bhc.graph import MOST_WHOLE, capture
+from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.training import (
     Job,
@@ -166,7 +166,8 @@ def wrap(
     net: nn.Module,
     space: ContextSpace,
     *,
-    example_input: Tensor,
+    example_input: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+    dynamic_axes: DynamicAxes = (),
     generator: GeneratorSpec | None = None,
     initial: Initial | None = None,
     family: str = "io-gnj",
@@ -182,6 +183,10 @@ def wrap(
     Whatever ``torch.export`` captures is taken. What has no rule for being cut runs as it is and stays whole; a warning
     says so where that is more than half of the weights.
 
+    ``example_input`` is a batch as ``net`` takes it, of any size: a tensor, a tuple of them where it takes several, or
+    a dict by the names of its forward pass. The size of the batch is free; those along ``dynamic_axes`` too, for
+    example ``(1,)`` for texts of any length.
+
     ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
     starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer,
     ``prior_stds`` are those of their prior: by default 1, and in networks of more than four layers the size of each
@@ -193,10 +198,10 @@ def wrap(
     kept = tuple(name.replace(".", "_") for name in keep)
     design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept, prior_stds)
     rng = Generator().manual_seed(seed)
-    graph = capture(net, example_input, output=output)
-    network = ConditionalNetwork(
-        graph, space, design, example_input=example_input, pretrained=pretrained, generator=rng
-    )
+    graph = capture(net, example_input, output=output, dynamic_axes=dynamic_axes)
+    first = example_input[0] if isinstance(example_input, Sequence) else example_input
+    shape = first.shape[1:] if isinstance(first, Tensor) else ()
+    network = ConditionalNetwork(graph, space, design, input_shape=shape, pretrained=pretrained, generator=rng)
     _warn_of_whole(network)
     return Compressor(TrainedModel(network))
 
@@ -290,9 +295,9 @@ def load(path: str | Path) -> Compressor:
 
 def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) -> Split:
     split = data if isinstance(data, Split) else Split(*data)
-    if tuple(split.images.shape[1:]) != network.input_shape:
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(split.images):
         raise BhcError(
-            f"inputs of shape {tuple(split.images.shape[1:])} for a network that takes {network.input_shape}",
+            f"inputs of shape {tuple(split.images.shape[1:])} for a network that takes {network.signature}",
             hint="give the data the network was trained on, as stored: uint8 pixels, int16 samples, int32 words",
         )
     return split

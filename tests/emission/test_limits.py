@@ -104,7 +104,7 @@ def test_limits_are_kept(
 
 def test_a_limit_on_latency_is_kept_when_it_is_measured_again(quick_model: bhc.Compressor) -> None:
     small = quick_model.compress(classes=PAIR, max_latency_ms=50)
-    assert onnx_latency_ms(onnx_bytes(small.network), small.input_shape) < 50
+    assert onnx_latency_ms(onnx_bytes(small.network), small.network.signature) < 50
     assert quick_model.compress(classes=PAIR).report.latency_ms is None
 
 

@@ -34,7 +34,7 @@ def test_a_file_of_any_form_answers_as_the_network(name: str, suffix: str, tmp_p
     write(network, tmp_path / f"small{suffix}")
     deployed = open_deployed(tmp_path / f"small{suffix}")
     assert deployed.labels == network.labels
-    assert deployed.input_shape == network.input_shape
+    assert deployed.signature == network.signature
     assert deployed.temperature == network.temperature
     x = inputs(network.input_shape, 9)
     expected = network.graph(x)

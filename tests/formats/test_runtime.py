@@ -14,4 +14,4 @@ def test_what_is_no_model_is_refused(content: bytes) -> None:
 
 def test_the_latency_is_a_plausible_time() -> None:
     network = floats("relu")
-    assert 0 < onnx_latency_ms(onnx_bytes(network), network.input_shape) < 100
+    assert 0 < onnx_latency_ms(onnx_bytes(network), network.signature) < 100

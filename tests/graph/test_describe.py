@@ -103,7 +103,7 @@ def through_json(graph):
 def test_the_graphs_of_everything_have_every_kind():
     described = {kind_of(step.module).name for graph in EVERYTHING for step in graph.steps}
     calls = {"pointwise", "movement", "along-axes", "opaque"}  # tried with the networks of cases.py
-    tried_elsewhere = {"channel-norm", "self-attention", "flatten-places", "shift"} | calls
+    tried_elsewhere = {"channel-norm", "self-attention", "flatten-places", "shift", "given"} | calls
     assert described | tried_elsewhere == {kind.name for kind in kinds()}
 
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, slim_model
-from bhc.graph import Graph, capture, describe, rebuild
+from bhc.graph import Graph, Inputs, capture, describe, rebuild
 
 from .cases import CASES
 from .nets import seeded
@@ -25,7 +25,7 @@ def near(given: Tensor, wanted: Tensor) -> bool:
     )
 
 
-def cut_in_half(net: nn.Module, x: Tensor) -> tuple[Graph, Tensor, Tensor, float]:
+def cut_in_half(net: nn.Module, x: Inputs) -> tuple[Graph, Tensor, Tensor, float]:
     """A wrapped network without the noisier half of its units: slim, and what slim and masked give."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about how much stays whole
@@ -43,7 +43,7 @@ def cut_in_half(net: nn.Module, x: Tensor) -> tuple[Graph, Tensor, Tensor, float
         plan = Cutter(network, Context()).cut(threshold)
         slim = slim_model(network, plan)
         masked = network.masked(x, batch, threshold=torch.tensor([[threshold]]))
-        return slim, slim(x), masked, network.num_weights / plan.num_weights
+        return slim, slim.run(x), masked, network.num_weights / plan.num_weights
 
 
 @torch.no_grad()

@@ -61,7 +61,7 @@ def conditional(spec, network="tiny", *, space=PAIRS, initial=None, seed=1, **de
         graph_of(pretrained(network)),
         space,
         Design(spec, initial or Initial.exact(), **design),
-        example_input=torch.zeros(1, *image_shape),
+        input_shape=image_shape,
         generator=seeded(seed),
     )
 

@@ -84,9 +84,9 @@ def evaluate_command(
     """Test error, size and latency of a file on the test images of its classes."""
     network = open_deployed(file)
     test = datasets.load(data, data_dir=data_dir).test
-    if tuple(test.images.shape[1:]) != network.input_shape:
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(test.images):
         raise BhcError(
-            f"{file} takes inputs of shape {network.input_shape}, {data} has {tuple(test.images.shape[1:])}",
+            f"{file} takes {network.signature}, {data} has inputs of shape {tuple(test.images.shape[1:])}",
             hint="evaluate it on the data set it was trained for",
         )
     only = (

@@ -1,6 +1,7 @@
 """An emitted network in the user's hands."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from bhc.formats import (
     read_network,
     torch_bytes,
 )
+from bhc.graph import INPUT, Inputs
 from bhc.layers import check_words, kind_of
 
 
@@ -74,20 +76,15 @@ class Compressed:
         return Alarm.of(self.network.card)
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> Prediction:
+    def predict(self, x: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Prediction:
         """Labels and probabilities; the probabilities are calibrated on validation data where there was any.
 
-        Each input also gets a score for lying outside the context, and with ``flag_outside`` a verdict.
+        Where the network takes several inputs, ``x`` is a tuple of them or a dict by name. Each example also gets a
+        score for lying outside the context, and with ``flag_outside`` a verdict.
         """
-        if tuple(x.shape[1:]) != self.input_shape:
-            raise BhcError(
-                f"inputs of shape {tuple(x.shape)}",
-                hint=f"this network takes a batch of shape (n, {', '.join(map(str, self.input_shape))})",
-            )
-        for step in self.network.graph.steps:
-            if (words := kind_of(step.module).words(step.module)) is not None:
-                check_words(x, words[0])
-        logits = self.network.graph(x)
+        given = self.network.signature.taken(x)
+        self._check_words(given)
+        logits = self.network.graph.run(given)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
         labels = numbering[logits.argmax(1)]
@@ -95,6 +92,14 @@ class Compressed:
             return Prediction(labels, probabilities, self.classes, outside_score(logits))
         scores, flags = self.alarm.score(logits), self.alarm.flags(logits)
         return Prediction(labels, probabilities, self.classes, scores, flags)
+
+    def _check_words(self, x: Inputs) -> None:
+        graph = self.network.graph
+        values = dict(zip(graph.given or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
+        for step in graph.steps:
+            words = kind_of(step.module).words(step.module)
+            if words is not None and step.reads[0] in values:
+                check_words(values[step.reads[0]], words[0])
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
         """Write a packed ``.bhc`` file in one step, once it was found to read back."""
@@ -173,6 +178,7 @@ class Compressed:
         return {
             "context": self.report.context,
             "input_shape": list(self.input_shape),
+            **({"inputs": self.network.signature.to_list()} if self.network.graph.given else {}),
             "classes": list(self.classes),
             "class_names": list(names),
             "temperature": self.temperature,

@@ -78,7 +78,7 @@ class Stock:
     def measure_latency(self) -> float:
         """The same, measured anew."""
         network, seen = self.floats.network, self.workshop.latencies
-        measured = onnx_latency_ms(onnx_bytes(network), network.input_shape)
+        measured = onnx_latency_ms(onnx_bytes(network), network.signature)
         seen[self.plan.widths] = max(measured, seen.get(self.plan.widths, 0.0))
         return measured
 

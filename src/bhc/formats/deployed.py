@@ -15,7 +15,7 @@ from bhc.files import read_bytes
 from bhc.formats.exported_program import load_program
 from bhc.formats.file import LARGEST_FILE, read_network
 from bhc.formats.runtime import open_session
-from bhc.layers import Shape
+from bhc.graph import ONE, Input, Inputs, Signature
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Deployed:
     """Something that turns inputs into logits."""
 
     labels: tuple[int, ...]  # the original number of each output
-    input_shape: Shape
+    signature: Signature
     runtime: str
     size: int
-    logits: Callable[[Tensor], Tensor]  # inputs as they are stored, of any dtype
+    logits: Callable[[Inputs], Tensor]  # inputs as they are stored, of any dtype
     temperature: float = 1.0  # logits are divided by it before the softmax
     alarm: Any = None  # as the file stores it, where the network flags inputs outside its context
     appearance: tuple[float, ...] | None = None  # how often each of the labels appears, where that is unequal
@@ -43,13 +43,13 @@ def _open_packed(path: Path) -> Deployed:
     file = read_network(path)
     network = file.network
 
-    def logits(x: Tensor) -> Tensor:
+    def logits(x: Inputs) -> Tensor:
         with torch.no_grad():
-            return network.graph(x.float())
+            return network.graph(*network.signature.cast(x))
 
     return Deployed(
         network.labels,
-        network.input_shape,
+        network.signature,
         "torch",
         file.size,
         logits,
@@ -63,15 +63,20 @@ def _open_onnx(path: Path) -> Deployed:
     content = read_bytes(path, limit=LARGEST_FILE)
     try:
         session = open_session(content)
-        (source,) = session.get_inputs()
+        sources = session.get_inputs()
         metadata = session.get_modelmeta().custom_metadata_map
         ours = {name.removeprefix("bhc."): text for name, text in metadata.items() if name.startswith("bhc.")}
-        known = {name: json.loads(text) for name, text in ours.items()} | {"input_shape": source.shape[1:]}
+        known = {name: json.loads(text) for name, text in ours.items()}
+        if "inputs" not in known:
+            (source,) = sources
+            known["input_shape"] = source.shape[1:]
+        signature = _signature(known)
 
-        def logits(x: Tensor) -> Tensor:
-            return torch.from_numpy(session.run(None, {source.name: x.float().numpy()})[0])
+        def logits(x: Inputs) -> Tensor:
+            given = zip(sources, signature.cast(x), strict=True)
+            return torch.from_numpy(session.run(None, {source.name: numbers.numpy() for source, numbers in given})[0])
 
-        return _checked(known, "onnxruntime", len(content), logits, path)
+        return _checked(known, signature, "onnxruntime", len(content), logits, path)
     except Exception as error:  # onnxruntime's exceptions share no base class
         raise _not_ours(path, error) from error
 
@@ -80,33 +85,48 @@ def _open_program(path: Path) -> Deployed:
     content = read_bytes(path, limit=LARGEST_FILE)
     try:
         program, metadata = load_program(content)
+        signature = _signature(metadata)
 
-        def logits(x: Tensor) -> Tensor:
+        def logits(x: Inputs) -> Tensor:
             with torch.no_grad():
-                return program(x.float())
+                return program(*signature.cast(x))
 
-        return _checked(metadata, "torch, exported program", len(content), logits, path)
+        return _checked(metadata, signature, "torch, exported program", len(content), logits, path)
     except Exception as error:  # torch's loader raises whatever its parts raise
         raise _not_ours(path, error) from error
 
 
+def _signature(known: Mapping[str, Any]) -> Signature:
+    """What a file takes, as it says itself."""
+    if "inputs" in known:
+        return Signature.from_list(known["inputs"])
+    shape = known["input_shape"]
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("its input shape is not made of whole numbers")
+    return Signature((Input(ONE, tuple(shape)),))
+
+
 def _checked(
-    known: Mapping[str, Any], runtime: str, size: int, logits: Callable[[Tensor], Tensor], path: Path
+    known: Mapping[str, Any],
+    signature: Signature,
+    runtime: str,
+    size: int,
+    logits: Callable[[Inputs], Tensor],
+    path: Path,
 ) -> Deployed:
     """The opened file, if what is known about it fits what it answers to zeros."""
-    labels, shape, temperature = known["classes"], known["input_shape"], known.get("temperature", 1.0)
-    numbers = [*labels, *shape]
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError("its labels or its input shape are not whole numbers")
+    labels, temperature = known["classes"], known.get("temperature", 1.0)
+    if not all(type(number) is int and number >= 0 for number in labels):
+        raise ValueError("its labels are not whole numbers")
     if type(temperature) not in (int, float) or not 0 < temperature < inf:
         raise ValueError(f"a temperature of {str(temperature)[:60]}")
     for batch in (1, 3):
-        answer = logits(torch.zeros(batch, *shape))
+        answer = logits(signature.zeros(batch))
         if tuple(answer.shape) != (batch, len(labels)):
             raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
     return Deployed(
         tuple(labels),
-        tuple(shape),
+        signature,
         runtime,
         size,
         logits,

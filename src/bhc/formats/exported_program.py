@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bhc.formats.quantised import QuantisedNetwork
+from bhc.layers import EXAMPLES
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
 LONGEST_SIZE = 1000  # letters of a size that depends on others
@@ -75,17 +76,18 @@ ALLOWED: dict[str, Callable[[Any], bool]] = {
 
 
 def torch_bytes(network: QuantisedNetwork, *, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """The file's content: float inputs of any batch size in, logits out."""
-    example = torch.zeros(2, *network.input_shape)
+    """The file's content: inputs of any batch size in, logits out."""
+    signature = network.signature
     program = torch.export.export(
-        network.module(), (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False
+        network.module(), signature.zeros(EXAMPLES), dynamic_shapes=signature.dynamic_shapes(), strict=False
     )
+    program._guards_code = []  # what inputs must be as code that a loader would run; sizes are in the program itself
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={CARD: json.dumps(dict(metadata or {}))})
     return file.getvalue()
 
 
-def load_program(content: bytes) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
+def load_program(content: bytes) -> tuple[Callable[..., Tensor], dict[str, Any]]:
     """The program of a file that ``torch_bytes`` wrote, and its metadata; ValueError for any other file."""
     _refuse_code(content)
     extra = {CARD: ""}

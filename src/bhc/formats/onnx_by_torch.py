@@ -11,12 +11,13 @@ import torch
 from bhc.errors import BhcError
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.runtime import open_session
+from bhc.layers import EXAMPLES
 
 if TYPE_CHECKING:
     import onnx
 
 TOLERANCE = 1e-3  # of the largest number
-INPUT, OUTPUT = "input", "logits"  # the names of the model's own values
+OUTPUT = "logits"  # the name of the model's result
 
 
 def by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":
@@ -28,15 +29,15 @@ def by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":
             "this network has steps that only torch's exporter writes as ONNX, and it needs onnxscript",
             hint="pip install onnxscript",
         ) from error
-    example = torch.zeros(2, *network.input_shape)
+    signature = network.signature
     with _quietly():
         try:
             program: Any = torch.onnx.export(
                 network.module().eval(),
-                (example,),
+                signature.zeros(EXAMPLES),
                 dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
-                input_names=[INPUT],
+                dynamic_shapes=signature.dynamic_shapes(),
+                input_names=list(signature.names),
                 output_names=[OUTPUT],
                 verbose=False,
             )
@@ -54,12 +55,16 @@ def by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":
 
 def _check(model: "onnx.ModelProto", network: QuantisedNetwork) -> None:
     """The exporter leaves out some arguments without a word, so that what it wrote is run before it is believed."""
-    whole = torch.Generator().manual_seed(0)
-    x = torch.randn(3, *network.input_shape, generator=whole).abs().round()  # also fit for words
+    draws = torch.Generator().manual_seed(0)
+    x = {  # whole numbers, also fit for words
+        name: torch.randn(zeros.shape, generator=draws).abs().round().to(zeros.dtype)
+        for name, zeros in zip(network.signature.names, network.signature.zeros(3), strict=True)
+    }
     with torch.no_grad():
-        wanted = network.graph(x)
+        wanted = network.graph(*x.values())
     try:
-        (given,) = open_session(model.SerializeToString()).run(None, {INPUT: x.numpy()})
+        session = open_session(model.SerializeToString())
+        (given,) = session.run(None, {name: numbers.numpy() for name, numbers in x.items()})
     except Exception as error:  # onnxruntime's exceptions share no base class
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise BhcError(

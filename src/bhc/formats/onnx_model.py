@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from bhc.errors import BhcError
 from bhc.formats.fold import fold_normalisation
 from bhc.formats.forms import WeightForm
-from bhc.formats.onnx_by_torch import INPUT, OUTPUT, by_torch
+from bhc.formats.onnx_by_torch import OUTPUT, by_torch
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.unroll import COPIES, POOL, PooledConvolution, unrolled
-from bhc.graph import INPUT as GRAPH_INPUT
-from bhc.graph import Step, passages
+from bhc.graph import INPUT, Input, Step, passages
 from bhc.layers import NoForm, kind_of
 
 if TYPE_CHECKING:
@@ -71,9 +71,10 @@ class _Writer:
         self.arriving = {each.name: each.arriving[0][1:] for each in passages(network.graph, network.input_shape)}
         self.nodes: list[onnx.NodeProto] = []
         self.initialisers: list[onnx.TensorProto] = []
-        self.value = INPUT
+        self.inputs = network.signature.names
+        self.value = self.inputs[0]
         self.others: list[str] = []  # what a joint reads beside it
-        self.values = {GRAPH_INPUT: INPUT}
+        self.values = {INPUT: self.inputs[0]}
 
     def begin(self, step: Step) -> None:
         """Look at what a step reads."""
@@ -81,7 +82,7 @@ class _Writer:
 
     def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
         """A node that reads what came before it in the step."""
-        taken = name in (INPUT, OUTPUT)  # a step may be called as the model's own values are
+        taken = name in (*self.inputs, OUTPUT)  # a step may be called as the model's own values are
         name = f"{name}.value" if taken else name
         self.side_node(kind, name, self.value, *inputs, **attributes)
         self.value = name
@@ -117,13 +118,20 @@ class _Writer:
         graph = helper.make_graph(
             self.nodes,
             "bhc",
-            [helper.make_tensor_value_info(INPUT, kind, ["batch", *self.network.input_shape])],
+            [helper.make_tensor_value_info(each.name, _element(each), each.sizes()) for each in self.network.signature],
             [helper.make_tensor_value_info(OUTPUT, kind, ["batch", len(self.network.labels)])],
             self.initialisers,
         )
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bhc"
         )
+
+
+def _element(given: Input) -> int:
+    """ONNX's number for the dtype of an input."""
+    import onnx
+
+    return onnx.helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=given.dtype).numpy().dtype)
 
 
 def _narrowest(codes: Codes) -> np.ndarray:

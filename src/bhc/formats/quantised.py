@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bhc.formats.names import with_plain_names
-from bhc.graph import Counts, Graph, count
+from bhc.graph import Counts, Graph, Signature, count
 from bhc.layers import Shape, bare_copy, is_weighted, weighted_kind
 
 FLOAT_BITS = 32
@@ -116,6 +116,11 @@ class QuantisedNetwork:
     def counts(self) -> Counts:
         """How much there is of it."""
         return count(self.graph, self.input_shape)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What it takes."""
+        return Signature.of(self.graph, self.input_shape)
 
     def module(self) -> nn.Module:
         """A copy that the caller may change, made of plain modules; names that torch cannot take are changed."""

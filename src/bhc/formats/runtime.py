@@ -5,9 +5,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from bhc.errors import BhcError
+from bhc.graph import Signature
 
 RUNS, WARM_UPS = 101, 10
 ERRORS_ONLY = 3
@@ -26,10 +25,10 @@ def open_session(content: bytes, *, threads: int = 1) -> Any:
         raise BhcError(f"onnxruntime cannot run this model: {str(error)[:200]}") from error
 
 
-def onnx_latency_ms(content: bytes, input_shape: tuple[int, ...]) -> float:
-    """Median milliseconds for one input on one thread."""
+def onnx_latency_ms(content: bytes, signature: Signature) -> float:
+    """Median milliseconds for one example on one thread."""
     session = open_session(content, threads=1)
-    feed = {session.get_inputs()[0].name: np.zeros((1, *input_shape), dtype=np.float32)}
+    feed = {name: zeros.numpy() for name, zeros in zip(signature.names, signature.zeros(1), strict=True)}
     return median_ms(lambda: session.run(None, feed))
 
 

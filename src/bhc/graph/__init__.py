@@ -3,20 +3,27 @@
 from bhc.graph.capture import capture
 from bhc.graph.counts import Counts, count
 from bhc.graph.describe import describe, rebuild
-from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.examples import DynamicAxes
+from bhc.graph.graph import INPUT, Graph, Inputs, Step
 from bhc.graph.inputs import find_features
 from bhc.graph.layers import Layer, check_outputs, find_layers
 from bhc.graph.shapes import Passage, output_shape, passages
+from bhc.graph.signature import ONE, Input, Signature
 from bhc.graph.units import Units, find_units
 from bhc.graph.whole import MOST_WHOLE, Whole, find_whole
 
 __all__ = [
     "INPUT",
     "MOST_WHOLE",
+    "ONE",
     "Counts",
+    "DynamicAxes",
     "Graph",
+    "Input",
+    "Inputs",
     "Layer",
     "Passage",
+    "Signature",
     "Step",
     "Units",
     "Whole",

@@ -12,11 +12,12 @@ from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
 from bhc.graph.checks import check_batches, check_runs_alike, in_double_precision
+from bhc.graph.examples import DynamicAxes
 from bhc.graph.exporting import Exported, export
 from bhc.graph.folding import tidy
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.sizes import Sizes, concrete
-from bhc.layers import Affine, Embed, Shape, Weighted, call_of, kinds_called
+from bhc.layers import Affine, Embed, Given, Shape, Weighted, call_of, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read
 
 HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
@@ -88,12 +89,15 @@ class Call:
         return isinstance(self.arguments.get(name), Value)
 
 
-def capture(net: nn.Module, example_input: Tensor, *, output: str | int | None = None) -> Graph:
+def capture(
+    net: nn.Module, example_input: Any, *, output: str | int | None = None, dynamic_axes: DynamicAxes = ()
+) -> Graph:
     """The graph that computes what ``net`` computes in eval mode; ``net`` itself is left alone.
 
-    Of several results ``output`` is the one that counts: its place, or its name.
+    Several inputs are a tuple of tensors, or a dict of them by name. Of several results ``output`` is the one that
+    counts: its place, or its name. Along ``dynamic_axes`` inputs may have another size than the example.
     """
-    exported = export(net, example_input, output=output)
+    exported = export(net, example_input, output=output, dynamic_axes=dynamic_axes)
     reader = _Reader(exported)
     graph = _graph(reader)
     precise = in_double_precision(graph)
@@ -106,7 +110,9 @@ def capture(net: nn.Module, example_input: Tensor, *, output: str | int | None =
 
 
 def _graph(reader: "_Reader") -> Graph:
-    steps = _as_numbers(reader.steps(), reader.exported.examples.dtype)
+    steps, examples = reader.steps(), reader.exported.examples
+    if examples.is_plain:
+        steps = _as_numbers(steps, examples.tensors[0].dtype)
     return tidy(Graph(steps), reader.shapes)
 
 
@@ -149,6 +155,9 @@ class _Reader:
             if source.op == "placeholder"
         )
 
+        by_name = {node.name: node for node in exported.program.nodes if node.op == "placeholder"}
+        self.inputs = tuple(self._given(place, by_name[name]) for place, name in enumerate(exported.given))
+
     def steps(self) -> list[Step]:
         """Up to the one that gives the result: what comes later serves other results."""
         for node in self.exported.program.nodes:
@@ -170,8 +179,20 @@ class _Reader:
             sources = frozenset() if name is None else frozenset({name})
             self.known[node] = Constant(precise, name, name is not None, sources)  # rounded when all is complete
             return
-        self.known[node] = Value(INPUT)
-        self._note(INPUT, node.meta["val"])
+        self.known[node] = self.inputs[self.exported.given.index(node.name)]
+
+    def _given(self, place: int, node: fx.Node) -> Value:
+        """What the network takes: one tensor as it is, of several each as a step."""
+        examples = self.exported.examples
+        if examples.is_plain:
+            self._note(INPUT, node.meta["val"])
+            return Value(INPUT)
+        tensor, dynamic = examples.tensors[place], examples.dynamic[place]
+        module = Given(place, tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."), dynamic)
+        name = self._name(examples.names[place] if examples.by_name else node.name)
+        self.made.append(Step(name, module, (INPUT,)))
+        self._note(name, node.meta["val"])
+        return Value(name)
 
     def _note(self, name: str, value: Any) -> None:
         self.symbolic[name] = tuple(value.shape)
@@ -414,7 +435,7 @@ class _Reader:
         own: dict[str, Tensor] = {}
         # Who reads nothing else reads the input: it knows how many examples there are.
         if not any(isinstance(part, Value) for part in _flat(arguments.values())):
-            reads.append(Value(INPUT))
+            reads.append(self.inputs[0])
         made = {name: self._plain(argument, reads, own, arguments) for name, argument in arguments.items()}
         schema = {argument.name: argument for argument in _schema(target).arguments}
         named = {name: value for name, value in made.items() if schema[name].kwarg_only}
@@ -450,7 +471,7 @@ class _Reader:
                 for value in (part for part in _flat(arguments.values()) if isinstance(part, Value)):
                     if value not in reads:
                         reads.append(value)
-                return self.sizes.of(argument, reads, self.symbolic)
+                return self.sizes.of(argument, reads, self.symbolic, self.inputs)
             case torch.dtype():
                 return Dtype(str(argument).removeprefix("torch."))
             case torch.device():
@@ -469,7 +490,7 @@ class _Reader:
         value = node.meta["val"] if value is None and shape is None else value
         size = tuple(value.shape) if shape is None else tuple(shape)
         self.symbolic[own] = size
-        batch = self.symbolic[INPUT][0]
+        batch = self.symbolic[self.inputs[0].name][0]
         moved = isinstance(module, AtenCall) and module.op == "permute" and module.argument("dims")[0] != 0
         self.examples_come_first &= not moved and str(size[0] if size else None) == str(batch)
         self.shapes[own] = tuple(map(concrete, size))

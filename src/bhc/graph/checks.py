@@ -1,14 +1,16 @@
 """Whether a captured graph computes what the network computes, for one batch as for another."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import Graph, Step
-from bhc.layers import Embed, bare_copy, is_weighted
+from bhc.graph.examples import Examples
+from bhc.graph.graph import INPUT, Graph, Step
+from bhc.layers import EXAMPLES, Embed, bare_copy, is_weighted
 from bhc.layers.aten import AtenCall, Dtype
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def check_runs_alike(exported: "Exported", precise: Graph) -> None:
     deep network may make something large of what is rounded otherwise. ``precise`` is the graph in double precision.
     """
     name, x = type(exported.net).__name__, _like(exported.examples, precise, seed=0)
+    others = [x, x.shortened()] if any(x.dynamic) else [x]
     if not _near(exported.first_answer, exported.answer(exported.examples), CLOSE):
         raise BhcError(
             f"{name} gives another answer when it is called again",
@@ -37,10 +40,11 @@ def check_runs_alike(exported: "Exported", precise: Graph) -> None:
             f"the captured program does not compute what {name} computes",
             hint="look for a forward pass that depends on something else than its input",
         )
-    if not _near(exported.run(x, precise=True), precise(_widened(x)), CLOSE):
-        raise BhcError(
-            f"the graph does not compute what {name} computes", hint="please report this network: it is our fault"
-        )
+    for each in others:
+        if not _near(exported.run(each, precise=True), precise(*each.changed(_widened).tensors), CLOSE):
+            raise BhcError(
+                f"the graph does not compute what {name} computes", hint="please report this network: it is our fault"
+            )
     _check_first_axis(exported, x, wanted)
 
 
@@ -53,10 +57,10 @@ def _near(wanted: Tensor, given: Tensor, tolerance: float) -> bool:
     return torch.allclose(wanted, given, rtol=0.0, atol=tolerance * largest, equal_nan=True)
 
 
-def _check_first_axis(exported: "Exported", x: Tensor, both: Tensor) -> None:
+def _check_first_axis(exported: "Exported", x: Examples, both: Tensor) -> None:
     """Examples of a batch must not know of each other."""
-    more = exported.answer(torch.cat([x.flip(0), x[:1]]))
-    apart = both.shape[:1] == x.shape[:1] and len(more) == len(x) + 1
+    more = exported.answer(x.repeated())
+    apart = both.dim() > 0 and len(both) == EXAMPLES and len(more) == EXAMPLES + 1
     if not apart or not _near(torch.cat([both.flip(0), both[:1]]), more, TOLERANCE):
         raise BhcError(
             f"what {type(exported.net).__name__} says of an example depends on the others of its batch",
@@ -92,7 +96,8 @@ def check_batches(graph: Graph, exported: "Exported") -> Sequence[str]:
     must be the beginning of what it reads of the second.
     """
     x = _like(exported.examples, graph, seed=0)
-    longer = torch.cat([x, _like(x, graph, seed=1)])
+    other = _like(exported.examples, graph, seed=1)
+    longer = replace(x, tensors=tuple(map(torch.cat, zip(x.tensors, other.tensors, strict=True))))
     seen: dict[str, Tensor] = {}
     apart: list[str] = []
 
@@ -109,8 +114,8 @@ def check_batches(graph: Graph, exported: "Exported") -> Sequence[str]:
                 apart.append(step.name)
         return step.module(*values)
 
-    graph.run(_widened(x), note)
-    graph.run(_widened(longer), compare)
+    graph.run(x.changed(_widened).as_inputs(), note)
+    graph.run(longer.changed(_widened).as_inputs(), compare)
     return apart
 
 
@@ -118,12 +123,23 @@ def _widened(x: Tensor) -> Tensor:
     return x.double() if x.is_floating_point() else x
 
 
-def _like(example: Tensor, graph: Graph, *, seed: int) -> Tensor:
-    """Random inputs of the example's size, or words where it is words that are read."""
-    shape, draws = tuple(example.shape), torch.Generator().manual_seed(seed)
+def _like(examples: Examples, graph: Graph, *, seed: int) -> Examples:
+    """Random inputs of the examples' sizes, or words where it is words that are read."""
+    draws = torch.Generator().manual_seed(seed)
+    sources = graph.given or (INPUT,)
+    made = (_drawn(each, _words(graph, source), draws) for each, source in zip(examples.tensors, sources, strict=True))
+    return replace(examples, tensors=tuple(made))
+
+
+def _words(graph: Graph, source: str) -> int | None:
+    """How many words there are, where it is an embedding that reads an input."""
+    readers = (step.module for step in graph.steps if source in step.reads)
+    return min((module.count for module in readers if isinstance(module, Embed)), default=None)
+
+
+def _drawn(example: Tensor, words: int | None, draws: torch.Generator) -> Tensor:
+    shape = tuple(example.shape)
     if example.is_floating_point():
         peak = float(example.abs().max()) or 1.0
         return peak * torch.randn(shape, generator=draws)
-    counts = [step.module.count for step in graph.steps if isinstance(step.module, Embed)]
-    highest = min(counts) if counts else int(example.max()) + 1
-    return torch.randint(max(highest, 1), shape, generator=draws).to(example.dtype)
+    return torch.randint(max(words or int(example.max()) + 1, 1), shape, generator=draws).to(example.dtype)

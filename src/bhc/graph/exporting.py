@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from bhc.errors import BhcError
-from bhc.layers import EXAMPLES, has_kind, kind_of
+from bhc.graph.examples import DynamicAxes, Examples
+from bhc.layers import has_kind, kind_of
 
 BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
+FIXED = re.compile(r"Constraints violated \(L(\['\w+'\])*\['(?P<name>\w+)'\](\[\d+\])?\.size\(\)\[(?P<axis>\d+)\]")
 RANDOM = torch.Tag.nondeterministic_seeded
 NOT_RANDOM = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "lstm", "gru", "rnn_tanh",
               "rnn_relu", "scaled_dot_product_attention", "rrelu", "native_dropout")  # fmt: skip
@@ -43,11 +46,12 @@ class Exported:
     net: nn.Module  # a copy, in eval mode
     program: fx.Graph
     result: fx.Node
-    examples: Tensor  # two of them, as the network takes them
+    examples: Examples  # two of them, as the network takes them
     first_answer: Tensor  # what the network gave when it was called for the first time
     constants: dict[str, Tensor]  # parameters, buffers and other tensors, by their names in the program
     parameters: dict[str, str]  # of these, the learned ones, with their names in the network
-    symbols: dict[Any, int]  # sizes that may change, with the axis of the input
+    given: tuple[str, ...]  # what the network takes, by the names in the program
+    symbols: dict[Any, tuple[int, int]]  # sizes that may change, with the place of an input and its axis
     pick: int | None = None  # of several results
     modules: dict[fx.Node, WholeModule] = field(default_factory=dict)
     paths: dict[fx.Node, str] = field(default_factory=dict)  # calls that are all that a user's module does
@@ -64,7 +68,7 @@ class Exported:
             self._shared[first] = nn.Parameter(numbers, requires_grad=False)
         return self._shared[first]
 
-    @property
+    @cached_property
     def aliases(self) -> dict[str, str]:
         """Parameters that are the same numbers as another, with the name of that one."""
         owners: dict[int, str] = {}
@@ -96,19 +100,20 @@ class Exported:
         aliases = self.aliases
         return name not in aliases and name not in aliases.values()
 
-    def answer(self, x: Tensor) -> Tensor:
+    def answer(self, x: Examples) -> Tensor:
         """What the network itself gives."""
         with torch.no_grad():
-            return _only(self.net(x.clone()), self.pick)
+            return _only(x.given_to(self.net), self.pick)
 
     @torch.no_grad()
-    def run(self, x: Tensor, *, precise: bool = False) -> Tensor:
+    def run(self, x: Examples, *, precise: bool = False) -> Tensor:
         """What the program gives; ``precise`` in double precision, also where it names another."""
         values: dict[fx.Node, Any] = {}
         widened = _wider if precise else _as_it_is
+        known = self.constants | dict(zip(self.given, x.tensors, strict=True))
         for node in self.program.nodes:
             if node.op == "placeholder":
-                values[node] = widened(self.constants.get(node.name, x)).clone()
+                values[node] = widened(known[node.name]).clone()
             elif node.op == "call_function" and not _is_assertion(node):
                 args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
                 args, kwargs = pytree.tree_map(widened, (args, kwargs))
@@ -138,12 +143,15 @@ def _is_assertion(node: fx.Node) -> bool:
     return "assert" in str(node.target) or "sym_constrain" in str(node.target)
 
 
-def export(net: nn.Module, example_input: Tensor, *, output: str | int | None = None) -> Exported:
+def export(
+    net: nn.Module, example_input: Any, *, output: str | int | None = None, dynamic_axes: DynamicAxes = ()
+) -> Exported:
     """Capture ``net`` as it is used; BhcError says what cannot be captured, and where."""
     own = _own_copy(net)
-    examples = _two(example_input)
-    answer = _run(own, examples, tuple(example_input.shape))
+    examples = Examples.like(example_input, dynamic_axes)
+    answer = _run(own, examples)
     pick = _which(answer, output)
+    examples.check_named(own)
     program = _export(own, examples)
     graph = _inlined(program.graph_module) if _has_blocks(program.graph) else program.graph
     _check_deterministic(program, graph)
@@ -152,18 +160,30 @@ def export(net: nn.Module, example_input: Tensor, *, output: str | int | None = 
     named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     named |= signature.inputs_to_lifted_tensor_constants
     constants = {placeholder: state[name] for placeholder, name in named.items()}
-    (given,) = (node for node in graph.nodes if node.op == "placeholder" and node.name in signature.user_inputs)
-    symbols = {
-        size.node.expr: axis for axis, size in enumerate(given.meta["val"].shape) if isinstance(size, torch.SymInt)
-    }
+    given = _in_order(program, examples)
+    values = {node.name: node.meta["val"] for node in graph.nodes if node.op == "placeholder"}
+    symbols: dict[Any, tuple[int, int]] = {}
+    for place, name in enumerate(given):
+        for axis, size in enumerate(values[name].shape):
+            if isinstance(size, torch.SymInt):
+                symbols.setdefault(size.node.expr, (place, axis))
     outputs = next(node for node in graph.nodes if node.op == "output").args[0]
     result = outputs[pick or 0]
     first = _only(answer, pick)
     exported = Exported(
-        own, graph, result, examples, first, constants, dict(signature.inputs_to_parameters), symbols, pick
+        own, graph, result, examples, first, constants, dict(signature.inputs_to_parameters), given, symbols, pick
     )
     _find_modules(exported)
     return exported
+
+
+def _in_order(program: Any, examples: Examples) -> tuple[str, ...]:
+    """The program's names for the inputs, in the order of the examples."""
+    names = tuple(program.graph_signature.user_inputs)
+    if not examples.by_name:
+        return names
+    order = program.call_spec.in_spec.child(1).context  # of keyword arguments: torch's order, not the caller's
+    return tuple(names[order.index(name)] for name in examples.names)
 
 
 def _own_copy(net: nn.Module) -> nn.Module:
@@ -204,30 +224,15 @@ def _say_what_is_changed(net: nn.Module, own: nn.Module) -> None:
         warnings.warn(f"the cache of {type(net).__name__} is switched off (use_cache)", stacklevel=5)
 
 
-def _two(example_input: Any) -> Tensor:
-    """Two examples, whatever number was given: with one, torch takes the size of the batch for fixed."""
-    if not isinstance(example_input, Tensor) or not example_input.dim() or not len(example_input):
-        raise BhcError(
-            f"example_input is {_described(example_input)}",
-            hint="give a batch as the network takes it, for example torch.zeros(1, 3, 32, 32)",
-        )
-    example = example_input.detach().cpu()
-    example = example.float() if example.is_floating_point() else example
-    return example[:EXAMPLES].clone() if len(example) >= EXAMPLES else torch.cat([example[:1]] * EXAMPLES)
-
-
-def _described(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
 @torch.no_grad()
-def _run(net: nn.Module, examples: Tensor, shape: tuple[int, ...]) -> Any:
+def _run(net: nn.Module, examples: Examples) -> Any:
     try:
-        return net(examples.clone())
+        return examples.given_to(net)
     except Exception as error:
         raise BhcError(
-            f"the network does not run on the example input of shape {shape}: {error}{_where(error)}",
-            hint="example_input is a batch as the network takes it, for example (1, 1, 28, 28)",
+            f"the network does not run on the example input of shape {examples.shapes}: {error}{_where(error)}",
+            hint="example_input is a batch as the network takes it, for example (1, 1, 28, 28); several inputs are a"
+            " tuple, or a dict by their names",
         ) from error
 
 
@@ -264,16 +269,20 @@ def _only(answer: Any, pick: int | None) -> Tensor:
     return answer if pick is None else pytree.tree_leaves(answer)[pick]
 
 
-def _export(net: nn.Module, examples: Tensor) -> Any:
+def _export(net: nn.Module, examples: Examples) -> Any:
     try:
         with torch.no_grad(), _quietly():
-            program = torch.export.export(
-                net, (examples,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
-            )
+            program = examples.exported(net)
             if any(_is_written_through(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
+        fixed = FIXED.match(reason[0])
+        if fixed and any(examples.dynamic) and fixed["axis"] != "0":
+            raise BhcError(
+                f"{type(net).__name__} takes one size only along axis {fixed['axis']} of {fixed['name']!r}",
+                hint="leave that axis out of dynamic_axes; where inputs share a size, name the axis of each of them",
+            ) from error
         if reason[0].startswith("Constraints violated"):
             raise BhcError(
                 f"{type(net).__name__} takes a batch of one size only: its code has the size as a fixed number",

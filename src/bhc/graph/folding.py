@@ -71,7 +71,7 @@ def _without_casts_of_words(graph: Graph) -> Graph:
 
 def _without_unread(graph: Graph) -> Graph:
     """Only the steps that the result depends on."""
-    needed = {graph.last_step}
+    needed = {graph.last_step, *graph.given}
     for step in reversed(graph.steps):
         if step.name in needed:
             needed.update(step.reads)

@@ -4,13 +4,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor, fx, nn
 
-from bhc.layers import bare_copy
+from bhc.layers import Given, bare_copy
 
 INPUT = ""  # what the network is given, among the names that a step reads
 
+Inputs = Tensor | tuple[Tensor, ...]  # several, in their order, where there are steps that each read one
 Apply = Callable[..., Tensor]  # a step and what it reads, to what it gives
 
 
@@ -65,11 +67,17 @@ class Graph(nn.Module):
     def last_step(self) -> str:
         return next(reversed(self._reads), INPUT)
 
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The steps that are inputs, in their order; none where there is one tensor, which any step may read."""
+        return tuple(name for name, module in self._modules.items() if isinstance(module, Given))
+
     @property
     def is_chain(self) -> bool:
-        """Whether each step reads just the one before it."""
+        """Whether each step reads just the one before it, from one tensor on."""
         before = [INPUT, *self._reads]
-        return all(reads == (name,) for name, reads in zip(before, self._reads.values(), strict=False))
+        pairs = zip(before, self._reads.values(), strict=False)
+        return not self.given and all(reads == (name,) for name, reads in pairs)
 
     @cached_property
     def _finished(self) -> Mapping[str, tuple[str, ...]]:
@@ -80,17 +88,17 @@ class Graph(nn.Module):
             finished[name] += (source,)
         return finished
 
-    def run(self, x: Tensor, apply: Apply) -> Tensor:
+    def run(self, x: Inputs, apply: Apply = lambda step, *values: step.module(*values)) -> Tensor:
         """Go through the steps, each done by ``apply``; what is no longer read is let go."""
-        values = {INPUT: x}
+        values: dict[str, Any] = {INPUT: x}
         for step in self.steps:
             values[step.name] = apply(step, *[values[name] for name in step.reads])
             for name in self._finished[step.name]:
                 del values[name]
         return values[self.last_step]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(x, lambda step, *values: step.module(*values))
+    def forward(self, *x: Tensor) -> Tensor:
+        return self.run(x[0] if len(x) == 1 else x)
 
     def with_steps(self, replaced: Mapping[str, nn.Module]) -> "Graph":
         """The same wiring with other modules in some places."""
@@ -103,8 +111,10 @@ class Graph(nn.Module):
         if self.is_chain:
             return nn.Sequential(OrderedDict((step.name, step.module) for step in self.steps)).train(self.training)
         graph = fx.Graph()
-        nodes = {INPUT: graph.placeholder("x")}
+        inputs = {name: graph.placeholder(name or "x") for name in self.given or (INPUT,)}
+        nodes = dict(inputs)
         for step in self.steps:
-            nodes[step.name] = graph.call_module(step.name, tuple(nodes[name] for name in step.reads))
+            reads = (inputs[step.name],) if step.name in inputs else tuple(nodes[name] for name in step.reads)
+            nodes[step.name] = graph.call_module(step.name, reads)
         graph.output(nodes[self.last_step])
         return fx.GraphModule(dict(self._modules), graph, class_name="Network").train(self.training)

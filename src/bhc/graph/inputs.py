@@ -15,6 +15,11 @@ def find_features(
     graph: Graph, layers: tuple[Layer, ...], input_shape: Shape, features: Shape
 ) -> dict[str, Tensor]:  # (channels that arrive,) by layer: the feature that each carries
     """The layers that read features of a shape: every value of the input, or its channels; of texts, words."""
+    if len(graph.given) > 1:
+        raise BhcError(
+            f"the network takes {len(graph.given)} inputs: {', '.join(graph.given)}",
+            hint="contexts of features and words need a network that takes one",
+        )
     by_name = {layer.name: layer for layer in layers}
     given, places = {INPUT}, {}
     for step in graph.steps:

@@ -7,7 +7,6 @@ import sympy
 import torch
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT
 from bhc.layers.aten import SizeOf
 
 
@@ -26,10 +25,13 @@ def concrete(size: Any) -> int:
 class Sizes:
     """Finds what a symbolic size is in terms of the values that a step reads."""
 
-    def __init__(self, symbols: Mapping[Any, int]) -> None:
-        self.symbols = symbols  # with the axis of the input that each stands for
+    def __init__(self, symbols: Mapping[Any, tuple[int, int]]) -> None:
+        self.symbols = symbols  # with the place of the input and the axis that each stands for
 
-    def of(self, size: torch.SymInt, reads: list[Any], symbolic: Mapping[str, Sequence[Any]]) -> int | SizeOf:
+    def of(
+        self, size: torch.SymInt, reads: list[Any], symbolic: Mapping[str, Sequence[Any]], inputs: Sequence[Any]
+    ) -> int | SizeOf:
+        """Of a value that is among ``reads``; where there is none, of one of ``inputs``, which then is."""
         expression = sympy.sympify(size.node.expr)
         if expression.is_number:
             return int(expression)
@@ -39,15 +41,13 @@ class Sizes:
                     ratio = sympy.nsimplify(expression / other.node.expr)
                     if ratio.is_Rational:
                         return SizeOf(((place, axis),), int(ratio.p), int(ratio.q))
-        return self._of_the_input(expression, reads)
+        return self._of_inputs(expression, reads, inputs)
 
-    def _of_the_input(self, expression: Any, reads: list[Any]) -> SizeOf:
-        """A product of sizes of the input, which the step then reads too."""
-        from bhc.graph.capture import Value
-
+    def _of_inputs(self, expression: Any, reads: list[Any], inputs: Sequence[Any]) -> SizeOf:
+        """A product of sizes of inputs, which the step then reads too."""
         factor, rest = expression.as_coeff_Mul()
         powers = rest.as_powers_dict()
-        axes = [
+        sizes = [
             self.symbols[symbol]
             for symbol, power in powers.items()
             for _ in range(int(power))
@@ -59,7 +59,7 @@ class Sizes:
                 f"a size of {expression} cannot be written down",
                 hint="sizes must be products of the batch's size and of whole numbers",
             )
-        if Value(INPUT) not in reads:
-            reads.append(Value(INPUT))
-        place = reads.index(Value(INPUT))
-        return SizeOf(tuple((place, axis) for axis in axes), int(factor.p), int(factor.q))
+        for place, _ in sizes:
+            if inputs[place] not in reads:
+                reads.append(inputs[place])
+        return SizeOf(tuple((reads.index(inputs[place]), axis) for place, axis in sizes), int(factor.p), int(factor.q))

@@ -46,8 +46,8 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     search = _Search(input_shape)
     for passage in passages(graph, input_shape):
         search.follow(passage)
-    whole = {INPUT} | {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
-    return search.finish(whole - {graph.last_step}, graph.last_step)
+    asked = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
+    return search.finish({INPUT, *graph.given} | asked - {graph.last_step}, graph.last_step)
 
 
 class _Sets:
@@ -92,7 +92,9 @@ class _Search:
     def __init__(self, input_shape: Shape) -> None:
         self.sets = _Sets()
         shape = (EXAMPLES, *input_shape)
-        self.carried = {INPUT: spread(self.sets.new(input_shape[0]), shape, CHANNELS)}
+        # Of several inputs each is a step of its own; together they are no value that could be read.
+        axis = min(CHANNELS, len(input_shape))
+        self.carried = {INPUT: spread(self.sets.new(shape[axis]), shape, axis)}
         self.kept: list[Tensor] = []  # what is never cut
         self.keepers: list[str] = []  # and the step that said so
         self.tied: list[Tensor] = []  # what all of its writers write

@@ -16,6 +16,8 @@ from bhc.errors import BhcError
 from bhc.graph import (
     Counts,
     Graph,
+    Inputs,
+    Signature,
     check_outputs,
     count,
     describe,
@@ -72,7 +74,7 @@ class ConditionalNetwork(nn.Module):
         space: ContextSpace,
         design: Design,
         *,
-        example_input: Tensor,
+        input_shape: Sequence[int],
         pretrained: bool = True,
         generator: Generator | None = None,
     ) -> None:
@@ -81,7 +83,8 @@ class ConditionalNetwork(nn.Module):
         self.base_model = graph.eval().requires_grad_(False)
         self.space = space
         self.design = design
-        self.input_shape = tuple(example_input.shape[1:])
+        self.signature = Signature.of(graph, tuple(input_shape))
+        self.input_shape = self.signature.shape
         units = find_units(graph, self.input_shape, keep=self._check_kept(design.keep))
         self.layers = find_layers(graph, self.input_shape, units)
         self.units = units
@@ -155,7 +158,7 @@ class ConditionalNetwork(nn.Module):
         return self.layers[0].module.weight.device
 
     def noisy(
-        self, x: Tensor, batch: ContextBatch, *, noise: Noise, gone: Tensor | None = None
+        self, x: Inputs, batch: ContextBatch, *, noise: Noise, gone: Tensor | None = None
     ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
         """A sample of the logits (K * B, C) and the posterior it came from.
 
@@ -168,8 +171,11 @@ class ConditionalNetwork(nn.Module):
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [layer.dropout for layer in posteriors]
             masks = self._masks_without(gone, dropouts, batch)
-        x = self.space.as_read(x, batch.inputs)
+        x = self._as_read(x, batch)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
+
+    def _as_read(self, x: Inputs, batch: ContextBatch) -> Inputs:
+        return self.space.as_read(x, batch.inputs) if isinstance(x, Tensor) else x
 
     def _without_absent(self, batch: ContextBatch) -> list[LayerMask | None] | None:
         """All units, but of the input only the features that are there."""
@@ -210,11 +216,11 @@ class ConditionalNetwork(nn.Module):
         dropouts = self.dropouts(batch)
         return float((self.find_masks.noisiest_links(dropouts, batch.outputs) >= threshold).float().mean())
 
-    def masked(self, x: Tensor, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
+    def masked(self, x: Inputs, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
         with torch.no_grad():
             fates = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
-        x = self.space.as_read(x, batch.inputs)
+        x = self._as_read(x, batch)
         return self.bayesian.masked(x, self.hypernet.means(self.space.encode(batch)), fates.layers)
 
     @torch.no_grad()
@@ -286,11 +292,10 @@ class ConditionalNetwork(nn.Module):
             tuple(data.get("keep", ())),
             tuple(data.get("prior_stds", [1.0] * layers)),  # older runs have the paper's
         )
-        example = torch.zeros(1, *data["input_shape"])
         return cls(
             graph,
             contexts.from_dict(data["context"]),
             design,
-            example_input=example,
+            input_shape=data["input_shape"],
             pretrained=bool(data["pretrained"]),
         )

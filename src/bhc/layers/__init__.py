@@ -5,6 +5,7 @@ from bhc.layers.attention import SelfAttention
 from bhc.layers.calls import AlongAxes, Movement, Opaque, Pointwise, call_of
 from bhc.layers.convolution import c_convolution, conv_padding
 from bhc.layers.embedding import Embed, check_words
+from bhc.layers.given import Given
 from bhc.layers.inputs import LogMel, Normalise
 from bhc.layers.joins import Add, Concat, Multiply, Shift
 from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole
@@ -38,6 +39,7 @@ __all__ = [
     "Embed",
     "Flag",
     "FlattenPlaces",
+    "Given",
     "GlobalMean",
     "Kept",
     "LayerKind",

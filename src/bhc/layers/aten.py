@@ -159,7 +159,9 @@ class AtenCall(nn.Module):
             if argument.name in changed:
                 arguments[place] = changed.pop(argument.name)
         own = dict(self.named_parameters()) | dict(self.named_buffers())
-        return type(self)(self.target, arguments, self.named | changed, own, self.pick, self.dtypes)
+        twin = type(self)(self.target, arguments, self.named | changed, own, self.pick, self.dtypes)
+        twin.why = self.why
+        return twin
 
     def owned(self) -> Iterator[tuple[str, str]]:
         """Its own tensors with the operator's names for them."""

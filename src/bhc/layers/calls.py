@@ -11,7 +11,7 @@ from bhc.errors import BhcError
 from bhc.layers.arguments import brief, unknown
 from bhc.layers.asked import FileReader, FileWriter, UnitSearch
 from bhc.layers.aten import DTYPES, AtenCall, Own, Read, SizeOf, from_plain, operator, to_plain, traced_shape
-from bhc.layers.kind import Example, LayerKind
+from bhc.layers.kind import Example, LayerKind, Whole
 from bhc.layers.modules import own_copy
 from bhc.layers.operators import NUMBERS, OPERATORS
 from bhc.layers.shapes import LARGEST_LAYER, Kept, Shape, bounded, expect
@@ -126,12 +126,9 @@ class AtenKind(LayerKind):
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         match entry:
-            case [_, int(number), list(arguments), dict(rest)] if 0 <= number < len(OPERATORS) and set(rest) <= {
-                0,
-                1,
-                2,
-                3,
-            }:
+            case [_, int(number), list(arguments), dict(rest)] if (
+                number in range(len(OPERATORS)) and set(rest) <= PARTS
+            ):
                 own = {
                     f"own{place}": (_sizes(shape), DTYPES[_place(dtype, DTYPES)], learned is True)
                     for place, (shape, dtype, learned) in enumerate(rest.get(1, ()))
@@ -157,6 +154,8 @@ class AtenKind(LayerKind):
     def examples(self) -> Sequence[Example]:
         return []
 
+
+PARTS = frozenset(range(4))  # of a step in a file: named arguments, its own tensors, which result, dtypes
 
 # In a file, what is no plain argument has a number in place of a word.
 WORDS = ("read", "own", "size", "dtype", "device")
@@ -244,9 +243,15 @@ class PointwiseKind(AtenKind):
 
     def follow(self, module: Pointwise, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         spread = [units.expand(leaving) for units in arriving if _fits(units.shape, leaving)]
-        if not spread:
+        met = []
+        for units in spread:
+            if _is_for_all(units, [other for other in spread if other is not units], search):
+                search.keep(units)  # one number for many units, as of a gate over places, is needed by all of them
+            else:
+                met.append(units)
+        if not met:
             return search.whole(leaving)
-        first, *others = spread
+        first, *others = met
         for other in others:
             search.join(first, other)
         if others and module.op not in SUMS:
@@ -254,8 +259,8 @@ class PointwiseKind(AtenKind):
         return first
 
     def narrowed(self, module: Pointwise, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        if module.op == "prelu":  # its numbers lie along the channels, wherever these are
-            leaving = Kept(0, leaving.mask, 1)
+        if module.op == "prelu":  # its numbers lie along the second axis, and have no other
+            return with_own_narrowed(module, Kept(0, leaving.mask, 1)) if leaving.axis == 1 else own_copy(module)
         return with_own_narrowed(module, leaving)
 
     def examples(self) -> Sequence[Example]:
@@ -318,18 +323,10 @@ class AlongAxesKind(AtenKind):
         return [(softmax, ((2, 3, 4),)), (total, ((2, 3, 4),))]
 
 
-class OpaqueKind(AtenKind):
+class OpaqueKind(AtenKind, Whole):
     """Nothing is known of it but that it runs."""
 
     name, module = "opaque", Opaque
-
-    def follow(self, module: Opaque, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        for units in arriving:
-            search.keep(units)
-        return search.whole(leaving)
-
-    def narrowed(self, module: Opaque, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
     def num_flops(self, module: Opaque, arriving: Sequence[Shape], leaving: Shape) -> int:
         """Products of two values, counted as those of layers are."""
@@ -371,6 +368,12 @@ def with_own_narrowed(module: AtenCall, leaving: Kept) -> AtenCall:
                 learned = isinstance(tensor, nn.Parameter)
                 numbers[name] = nn.Parameter(smaller, requires_grad=False) if learned else smaller
     return twin
+
+
+def _is_for_all(units: Tensor, others: Sequence[Tensor], search: UnitSearch) -> bool:
+    """Whether a value has one number where another has many units."""
+    wide = [axis for axis, size in enumerate(units.shape) if size > 1 and units.stride(axis) == 0]
+    return any(search.varies(other, axis) for axis in wide for other in others)
 
 
 def _fits(shape: Sequence[int], leaving: Shape) -> bool:
@@ -426,7 +429,12 @@ class Move:
         return ()
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
+        return with_own_narrowed(module, leaving) if _moves_its_own(module) else own_copy(module)
+
+
+def _moves_its_own(module: AtenCall) -> bool:
+    """Whether it is numbers of its own that are moved, to where there are as many as a batch has examples."""
+    return isinstance(module.argument("self"), Own)
 
 
 class Reshape(Move):
@@ -445,12 +453,13 @@ class Slice(Move):
     """``x[start:end]`` along an axis."""
 
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
-        return () if module.argument("step") == 1 else (module.argument("dim") % dimensions,)
+        fixed = not any(isinstance(module.argument(name), SizeOf) for name in ("start", "end"))
+        return () if fixed and module.argument("step") == 1 else (module.argument("dim") % dimensions,)
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         kept = arriving[0]
-        if module.argument("dim") % kept.dimensions != kept.axis:
-            return own_copy(module)
+        if _moves_its_own(module) or module.argument("dim") % kept.dimensions != kept.axis:
+            return super().narrowed(module, arriving, leaving)
         start, end, _ = slice(module.argument("start"), module.argument("end")).indices(len(kept.mask))
         start, end = (int(kept.mask[:place].sum()) for place in (start, end))
         return own_copy(module.with_arguments(start=start, end=end))
@@ -471,6 +480,8 @@ class Along(Move):
 
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
         axes = module.argument(self.name)
+        if axes is None or axes == []:  # of the numbers as they lie in memory
+            return range(dimensions)
         return [axis % dimensions for axis in (axes if isinstance(axes, list) else [axes])]
 
 

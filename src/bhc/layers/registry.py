@@ -11,6 +11,7 @@ from bhc.layers import (
     calls,
     convolution,
     embedding,
+    given,
     inputs,
     joins,
     linear,
@@ -35,6 +36,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     *joins.KINDS,
     *reshape.KINDS,
     *inputs.KINDS,
+    *given.KINDS,
     *calls.KINDS,
 )
 

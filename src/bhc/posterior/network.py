@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from bhc.graph import Graph, Layer, Step
+from bhc.graph import Graph, Inputs, Layer, Step
 from bhc.posterior.beliefs import LayerMean, LayerPosterior
 from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
@@ -31,7 +31,7 @@ class BayesianGraph:
 
     def noisy(
         self,
-        x: Tensor,
+        x: Inputs,
         posteriors: Sequence[LayerPosterior],
         masks: Sequence[LayerMask | None] | None = None,
         *,
@@ -45,11 +45,11 @@ class BayesianGraph:
 
         return self._run(x, sample)
 
-    def masked(self, x: Tensor, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)
+    def masked(self, x: Inputs, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)
         """The deterministic network with masks on; outputs outside the context are zero."""
         return self._run(x, lambda index, h: masked_pass(self.operators[index], h, means[index], masks[index]))
 
-    def _run(self, x: Tensor, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:
+    def _run(self, x: Inputs, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:
         def apply(step: Step, *values: Tensor) -> Tensor:
             index = self._place.get(step.name)
             if index is None:
@@ -59,18 +59,22 @@ class BayesianGraph:
 
         return self._on_device(x, lambda images: self.graph.run(images, apply))
 
-    def plain(self, x: Tensor) -> Tensor:
+    def plain(self, x: Inputs) -> Tensor:
         """The network as it was pretrained."""
-        return self._on_device(x, self.graph)
+        return self._on_device(x, self.graph.run)
 
-    def _on_device(self, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+    def _on_device(self, x: Inputs, run: Callable[[Inputs], Tensor]) -> Tensor:
         """In the wanted precision and in the device's favourite layout: channels last for images on a GPU.
 
         What follows keeps it; only weights of each context's own (``Full``) go through channels first.
         """
-        if x.is_cuda and x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = _as_liked(x) if isinstance(x, Tensor) else tuple(map(_as_liked, x))
         if self.precision is None:
             return run(x)
-        with torch.autocast(x.device.type, dtype=self.precision):
+        device = x.device if isinstance(x, Tensor) else x[0].device
+        with torch.autocast(device.type, dtype=self.precision):
             return run(x).float()
+
+
+def _as_liked(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x

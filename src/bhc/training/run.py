@@ -208,7 +208,7 @@ def _sample_in(samples: dict[str, dict[str, Tensor]], kind: str, network: Condit
         return None
     tensors = samples[kind]
     sample = Split(tensors["images"], tensors["labels"], tensors.get("sources"))
-    if tuple(sample.images.shape[1:]) != network.input_shape:
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(sample.images):
         raise ValueError(f"the {kind} sample does not fit the network")
     return sample
 

@@ -63,7 +63,7 @@ def drop(*path: Any) -> Change:
 CHANGES: dict[str, tuple[Change, str]] = {
     "inputs of billions": (put(0, [10**9, 10**9, 10**9]), "inputs of shape"),
     "more inputs than the limit": (put(0, [2049, 2049]), "inputs of shape"),
-    "no inputs": (put(0, []), "inputs of shape"),
+    "no inputs": (put(0, []), "reads the input"),
     "negative inputs": (put(0, [-6]), "inputs of shape"),
     "inputs of zero": (put(0, [0]), "inputs of shape"),
     "five dimensions": (put(0, [1, 1, 1, 1, 6]), "inputs of shape"),

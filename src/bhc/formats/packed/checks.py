@@ -26,7 +26,7 @@ def check_header(header: Any) -> dict[int, Any]:
     if not isinstance(header, dict) or list(header) != [INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD]:
         raise ValueError("its header is not that of a network")
     shape, labels, steps = header[INPUT_SHAPE], header[LABELS], header[STEPS]
-    if not _whole(shape, 1, LARGEST_ACTIVATION) or not 1 <= len(shape) <= 4 or prod(shape) > LARGEST_ACTIVATION:
+    if not _whole(shape, 1, LARGEST_ACTIVATION) or len(shape) > 4 or prod(shape) > LARGEST_ACTIVATION:
         raise ValueError(f"inputs of shape {brief(shape)}")
     if not _whole(labels, 0, LARGEST_LABEL) or len(set(labels)) < len(labels):
         raise ValueError("its labels are not different whole numbers")

@@ -44,7 +44,7 @@ from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
 from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Step, output_shape
-from bhc.layers import EXAMPLES, Embed, Place, Select, Shape, is_weighted, kind_named, kind_tagged
+from bhc.layers import EXAMPLES, Embed, Given, Place, Select, Shape, is_weighted, kind_named, kind_tagged
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -153,8 +153,8 @@ class _Assembly:
             raise ValueError(f"a step reads what is {brief(back)} steps before it")
         return len(self.names) - back
 
-    def add(self, kind: str, module: nn.Module) -> None:
-        name = self._free_name(kind)
+    def add(self, kind: str, module: nn.Module, *, name: str | None = None) -> None:
+        name = self._free_name(kind) if name is None else name
         if next(module.parameters(), None) is not None or any(buffer.is_meta for buffer in module.buffers()):
             self.layers.append(_Pending(name, module, None, None, None))
         self._append(name, module)
@@ -199,7 +199,18 @@ class _Assembly:
     def _append(self, name: str, module: nn.Module) -> None:
         if name in self.steps or not name or "." in name or hasattr(Graph, name) or name == "training":
             raise ValueError(f"{name[:60]!r} cannot be the name of a layer")
+        if INPUT in (self.names[place] for place in self.reads):
+            self._check_input(name, module)
         self._note(name, module, output_shape(module, *[self.shapes[place] for place in self.reads]))
+
+    def _check_input(self, name: str, module: nn.Module) -> None:
+        """Of several inputs each is read by a step of its own, and these come first."""
+        if isinstance(module, Given):
+            given = [step for step in self.steps.values() if isinstance(step.module, Given)]
+            if not module.place == len(given) == len(self.steps):
+                raise ValueError(f"{name[:60]!r} is input {module.place}, and the steps before it are others")
+        elif not self.input_shape or any(isinstance(step.module, Given) for step in self.steps.values()):
+            raise ValueError(f"{name[:60]!r} reads the input, of which there are several")
 
     def _note(self, name: str, module: nn.Module, shape: Shape) -> None:
         size = prod(shape) // EXAMPLES
