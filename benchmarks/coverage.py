@@ -5,8 +5,8 @@
     python benchmarks/coverage.py --resume                 # only those without a row yet
 
 ``zoo/`` lists the networks; it needs pytorchcv, timm, transformers, torchvision, vit-pytorch and torch-pruning.
-Weights are random, also those of norms and gates that start as zero or one. Every network runs in a process of its own
-with a time limit. Its stages, each "ok" or the first line of the reason why not:
+Weights are random, also those of norms and gates that start as zero or one. Every network runs in a process of its own,
+every stage with a time limit. The stages, each "ok" or the first line of the reason why not:
 
     export    torch.export takes it, with a batch of any size
     wrap      bhc.wrap takes it
@@ -23,12 +23,14 @@ torch-pruning is called as its examples do, with the last layers left alone and 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,6 +65,21 @@ QUICK = ("hand-written/depthwise", "hand-written/gru", "torchvision/squeezenet1_
 
 class Failed(Exception):
     """A stage came to a result, and it is not good enough."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Stop what takes longer."""
+
+    def stop(*_: object) -> None:
+        raise Failed(f"not within {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Ours:
@@ -192,7 +209,14 @@ def _width(layer: nn.Module) -> int | None:
     return layer.out_channels if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) else None
 
 
-def try_network(network: zoo.Network) -> None:
+def warm_up() -> None:
+    """What torch and we import and prepare at a first call is no network's doing."""
+    net, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), torch.ones(1, 2)
+    export(net, x)
+    bhc.wrap(net, bhc.SingleContext(), example_input=x)
+
+
+def try_network(network: zoo.Network, limit: float) -> None:
     """All stages of one network in this process; the row is printed after each, so that none is lost."""
     row: Results = {}
 
@@ -201,7 +225,8 @@ def try_network(network: zoo.Network) -> None:
         print(ROW + json.dumps(row), flush=True)
         began = time.perf_counter()
         try:
-            row.update(action())
+            with within(limit):
+                row.update(action())
             row[stage] = "ok"
         except Exception as error:
             row[stage] = _reason(error)
@@ -219,6 +244,7 @@ def try_network(network: zoo.Network) -> None:
         print(ROW + json.dumps(row), flush=True)
         return
     row["weights"] = sum(value.numel() for value in net.parameters())
+    warm_up()
     attempt("export", partial(export, net, example))
     ours = Ours(network, net, example)
     for stage in OURS:
@@ -243,10 +269,10 @@ def _reason(error: Exception) -> str:
 def run_apart(network: zoo.Network, limit: float) -> Results:
     """A network's row, from a process of its own."""
     settings = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, __file__, "--network", network.title]
+    command = [sys.executable, __file__, "--network", network.title, "--limit", str(limit)]
     began = time.perf_counter()
-    try:
-        ran = subprocess.run(command, capture_output=True, timeout=limit, env=settings, check=False)
+    try:  # the second limit is for what does not listen to the first
+        ran = subprocess.run(command, capture_output=True, timeout=len(STAGES) * limit, env=settings, check=False)
         printed, ended = ran.stdout, f"ended with {ran.returncode}"
     except subprocess.TimeoutExpired as error:
         printed, ended = error.stdout or b"", f"not within {limit:g} s"
@@ -360,7 +386,7 @@ def try_all(arguments: argparse.Namespace, chosen: list[zoo.Network], path: Path
 
 def main() -> None:
     parser = options(__file__, __doc__)
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds for each network (%(default)s)")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds for each stage of a network (%(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="networks at the same time (%(default)s)")
     parser.add_argument("--only", metavar="SUBSTRING", default="", help="only networks whose source/name has it")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the file has")
@@ -370,7 +396,7 @@ def main() -> None:
     if arguments.network is not None:
         warnings.filterwarnings("ignore")
         torch.set_num_threads(1)
-        try_network(next(each for each in networks if each.title == arguments.network))
+        try_network(next(each for each in networks if each.title == arguments.network), arguments.limit)
         return
     chosen = [
         each for each in networks if arguments.only in each.title and not (arguments.quick and each.title not in QUICK)
