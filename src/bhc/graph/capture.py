@@ -99,13 +99,16 @@ def capture(
     """
     exported = export(net, example_input, output=output, dynamic_axes=dynamic_axes)
     reader = _Reader(exported)
-    graph = _graph(reader)
-    precise = in_double_precision(graph)
-    check_runs_alike(exported, precise)
-    whole = () if reader.examples_come_first else check_batches(precise, exported)
+    graph = _ready(_graph(reader))
+    check_runs_alike(exported, graph, lambda: in_double_precision(_graph(_Reader(exported))))
+    whole = () if reader.examples_come_first else check_batches(graph, exported)
     if whole:  # their examples do not come one after the other, so that no context's can be told apart
-        graph = _graph(_Reader(exported, whole=whole))
+        graph = _ready(_graph(_Reader(exported, whole=whole)))
     graph.original = exported.count()
+    return graph
+
+
+def _ready(graph: Graph) -> Graph:
     return graph.float().eval().requires_grad_(False)
 
 
@@ -147,6 +150,7 @@ class _Reader:
         self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
         self.names: set[str] = set()
         self.made: list[Step] = []
+        self.shared: dict[str, nn.Parameter] = {}  # by the network's names
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
         self.uses = Counter(
             source.name
@@ -465,7 +469,7 @@ class _Reader:
                 return Read(reads.index(argument))
             case Constant():
                 name = f"own{len(own)}"
-                own[name] = self.exported.shared(argument.name, argument.numbers, argument.learned)
+                own[name] = self._own(argument)
                 return Own(name)
             case torch.SymInt():
                 for value in (part for part in _flat(arguments.values()) if isinstance(part, Value)):
@@ -481,6 +485,15 @@ class _Reader:
             case torch.memory_format() | torch.layout():
                 return None
         return argument
+
+    def _own(self, constant: Constant) -> Tensor:
+        """Numbers of a step's own; the same ones for all that use one parameter."""
+        if not constant.learned:
+            return constant.numbers
+        own = nn.Parameter(constant.numbers, requires_grad=False)
+        if constant.name is None:
+            return own
+        return self.shared.setdefault(self.exported.aliases.get(constant.name, constant.name), own)
 
     def _emit(
         self, name: str, module: nn.Module, reads: Sequence[Known], node: fx.Node, value: Any = None, shape: Any = None

@@ -29,7 +29,10 @@ class Examples:
 
     @classmethod
     def like(cls, example_input: Any, dynamic_axes: DynamicAxes = ()) -> "Examples":
-        """Two of them, whatever number was given: with one, torch takes the size of the batch for fixed."""
+        """Two of them, whatever number was given: with one, torch takes the size of the batch for fixed.
+
+        Floats are drawn, as large as those given: of zeros, or of two equal examples, little could be learned.
+        """
         by_name = isinstance(example_input, Mapping)
         named: dict[str, Any]
         if isinstance(example_input, Mapping):
@@ -45,7 +48,8 @@ class Examples:
         if len(lengths) != 1:
             told = ", ".join(f"{name}: {len(value)}" for name, value in named.items()) or "none"
             raise _refused(f"example_input has batches of several sizes: {told}")
-        tensors = tuple(map(_two, named.values()))
+        draws = torch.Generator().manual_seed(0)
+        tensors = tuple(_two(value, draws) for value in named.values())
         return cls(tensors, lengths.pop(), tuple(named), by_name, _axes(named, dynamic_axes))
 
     @property
@@ -107,15 +111,29 @@ class Examples:
 
         return replace(self, tensors=tuple(map(shorter, self.tensors, self.dynamic)))
 
+    def drawn(self, words: Callable[[int], int | None], *, seed: int) -> "Examples":
+        """Random ones of the same sizes; ``words`` says how many there are, for an input that holds such."""
+        draws = torch.Generator().manual_seed(seed)
+        made = (_drawn(tensor, words(place), draws) for place, tensor in enumerate(self.tensors))
+        return replace(self, tensors=tuple(made))
+
     def repeated(self) -> "Examples":
         """In reverse, and the first once more."""
         return self.changed(lambda tensor: torch.cat([tensor.flip(0), tensor[:1]]))
 
 
-def _two(example: Tensor) -> Tensor:
+def _two(example: Tensor, draws: torch.Generator) -> Tensor:
     example = example.detach().cpu()
-    example = example.float() if example.is_floating_point() else example
-    return example[:EXAMPLES].clone() if len(example) >= EXAMPLES else torch.cat([example[:1]] * EXAMPLES)
+    two = example[:EXAMPLES].clone() if len(example) >= EXAMPLES else torch.cat([example[:1]] * EXAMPLES)
+    return _drawn(two.float(), None, draws) if two.is_floating_point() else two
+
+
+def _drawn(example: Tensor, words: int | None, draws: torch.Generator) -> Tensor:
+    shape = tuple(example.shape)
+    if example.is_floating_point():
+        peak = float(example.abs().max()) or 1.0
+        return peak * torch.randn(shape, generator=draws)
+    return torch.randint(max(words or int(example.max()) + 1, 1), shape, generator=draws).to(example.dtype)
 
 
 def _axes(named: Mapping[str, Tensor], wanted: DynamicAxes) -> tuple[tuple[int, ...], ...]:

@@ -55,18 +55,6 @@ class Exported:
     pick: int | None = None  # of several results
     modules: dict[fx.Node, WholeModule] = field(default_factory=dict)
     paths: dict[fx.Node, str] = field(default_factory=dict)  # calls that are all that a user's module does
-    _shared: dict[str, nn.Parameter] = field(default_factory=dict)
-
-    def shared(self, name: str | None, numbers: Tensor, learned: bool) -> Tensor:
-        """Numbers of a step's own; the same ones for all that use one parameter."""
-        if not learned:
-            return numbers
-        if name is None:
-            return nn.Parameter(numbers, requires_grad=False)
-        first = self.aliases.get(name, name)
-        if first not in self._shared:
-            self._shared[first] = nn.Parameter(numbers, requires_grad=False)
-        return self._shared[first]
 
     @cached_property
     def aliases(self) -> dict[str, str]:

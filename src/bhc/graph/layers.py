@@ -1,7 +1,7 @@
 """The layers that hold weights, and which units they read and write."""
 
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Any, TypeVar
 
 import torch
@@ -64,7 +64,8 @@ class Layer:
     @property
     def weight_size(self) -> float:
         """The root mean square of its weights."""
-        return float(self.module.weight.detach().double().square().mean().sqrt())
+        norm = torch.linalg.vector_norm(self.module.weight.detach(), dtype=torch.float64)
+        return float(norm) / sqrt(self.num_weights)
 
     @property
     def num_flops(self) -> int:

@@ -36,7 +36,7 @@ class Initial:
         return kaiming_uniform(rows, width, gain=self.map_gain, generator=generator)
 
     def log_variance(self, *shape: int, generator: Generator | None) -> Tensor:
-        return self.logvar + self.logvar_std * torch.randn(*shape, generator=generator)
+        return torch.randn(*shape, generator=generator).mul_(self.logvar_std).add_(self.logvar)
 
 
 def kaiming_uniform(rows: int, width: int, *, gain: float, generator: Generator | None) -> Tensor:
