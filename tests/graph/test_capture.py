@@ -9,6 +9,8 @@ from torch.nn import functional as F
 import bhc
 from bhc.errors import BhcError
 from bhc.graph import INPUT, Graph, capture
+from bhc.graph.checks import _is_the_same
+from bhc.graph.examples import Examples
 from bhc.layers import Add, Affine, Multiply
 from bhc.models import lenet_5_caffe, lenet_300_100
 
@@ -357,3 +359,20 @@ def test_weights_that_are_used_twice_have_one_fate(share):
 
 def count_all(net):
     return sum(parameter.numel() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(("rounds", "off", "same"), [(0, 0.0, True), (40, 1e-16, True), (0, 1e-5, False)])
+def test_differences_count_against_what_last_bits_make_of_a_result(rounds, off, same):
+    """Each round of a logistic map doubles a difference; without it, one of 1e-5 is no rounding."""
+
+    class Program:
+        def run(self, x, *, precise):
+            (values,) = x.tensors
+            for _ in range(rounds):
+                values = 3.99 * values * (1 - values)
+            return values
+
+    x = Examples.like(torch.rand(2, 50)).changed(lambda x: torch.sigmoid(x.double()))
+    program = Program()
+    graph = lambda values: program.run(x.changed(lambda _: values * (1 + off)), precise=True)  # noqa: E731
+    assert _is_the_same(program, x, graph) is same
