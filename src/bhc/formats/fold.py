@@ -7,7 +7,7 @@ from torch import nn
 
 from bhc.formats.quantised import Codes, QuantisedNetwork, with_numbers
 from bhc.graph import INPUT, Graph, Step
-from bhc.layers import Embed, Normalise, Select, conv_padding, is_weighted
+from bhc.layers import Normalise, Select, conv_padding, is_product
 
 
 def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
@@ -43,15 +43,11 @@ def _to_first_layer(graph: Graph) -> list[Step] | None:
     while len(graph.readers[name]) == 1 and graph.readers[name][0] in steps:
         name = graph.readers[name][0]
         way.append(steps[name])
-        if _is_product(way[-1].module):
+        if is_product(way[-1].module):
             break
-    if len(way) < 2 or not isinstance(way[0].module, Normalise) or not _is_product(way[-1].module):
+    if len(way) < 2 or not isinstance(way[0].module, Normalise) or not is_product(way[-1].module):
         return None
     return way if all(isinstance(step.module, nn.Flatten | Select) for step in way[1:-1]) else None
-
-
-def _is_product(module: nn.Module) -> bool:
-    return is_weighted(module) and not isinstance(module, Embed)
 
 
 def _without_first(graph: Graph) -> Graph:

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.graph.examples import Examples
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.layers import EXAMPLES, Embed, bare_copy, is_weighted
-from bhc.layers.aten import AtenCall, Dtype
+from bhc.layers import EXAMPLES, Embed, is_weighted
 
 if TYPE_CHECKING:
-    from bhc.graph.exporting import Exported
+    from bhc.graph.exported import Exported
 
 TOLERANCE = 1e-3  # of the largest number, in single precision
 SURE = 1e-5  # in single precision: what differs by less does not compute something else
@@ -99,25 +98,6 @@ def _near(wanted: Tensor, given: Tensor, tolerance: float) -> bool:
         return torch.equal(wanted, given)
     largest = max(float(wanted.abs().nan_to_num(0.0, 0.0, 0.0).max()), 1e-30)
     return torch.allclose(wanted, given, rtol=0.0, atol=tolerance * largest, equal_nan=True)
-
-
-def in_double_precision(graph: Graph) -> Graph:
-    """The same graph, whose numbers are doubles, computing so also where a step names its dtype."""
-    replaced: dict[str, nn.Module] = {}
-    for step in graph.steps:
-        if isinstance(step.module, AtenCall):
-            arguments = [_wider(argument) for argument in step.module.arguments]
-            named = {name: _wider(argument) for name, argument in step.module.named.items()}
-            if arguments != step.module.arguments or named != step.module.named:
-                replaced[step.name] = twin = bare_copy(step.module)
-                twin.arguments, twin.named = arguments, named
-    return graph.with_steps(replaced)
-
-
-def _wider(argument: Any) -> Any:
-    if argument == Dtype("float32"):
-        return Dtype("float64")
-    return [_wider(part) for part in argument] if isinstance(argument, list) else argument
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.layers import Affine, Embed, Shape, Subsample, bare_copy, is_weighted
+from bhc.layers import Affine, Embed, Shape, Subsample, bare_copy, is_product
 from bhc.layers.aten import AtenCall
 from bhc.layers.modules import fixed
 
@@ -31,17 +31,12 @@ def fold_affines(graph: Graph) -> Graph:
         instead[step.name] = step.name
         before = steps.get(reads[0]) if reads else None
         alone = len(graph.readers[step.reads[0]]) == 1 if step.reads else False
-        if isinstance(step.module, Affine) and before is not None and _is_product(before.module) and alone:
+        if isinstance(step.module, Affine) and before is not None and is_product(before.module) and alone:
             steps[before.name] = Step(before.name, _folded(before.module, step.module), before.reads)
             instead[step.name] = before.name
         else:
             steps[step.name] = Step(step.name, step.module, reads)
     return Graph(steps.values())
-
-
-def _is_product(module: nn.Module) -> bool:
-    """Whether it has a bias, or could have one, and its channels where an affine step has them."""
-    return is_weighted(module) and not isinstance(module, Embed)
 
 
 def _folded(module: Any, affine: Affine) -> nn.Module:

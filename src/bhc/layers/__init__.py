@@ -1,8 +1,9 @@
 """What a layer is: one object a kind, one module a family, and a registry that users add their own to."""
 
+from bhc.layers.along_axes import AlongAxes
 from bhc.layers.arguments import Argument, Choice, Flag, Positive, Real, Size
+from bhc.layers.aten import Opaque, call_of, is_norm
 from bhc.layers.attention import SelfAttention
-from bhc.layers.calls import AlongAxes, Movement, Opaque, Pointwise, call_of
 from bhc.layers.convolution import c_convolution, conv_padding
 from bhc.layers.embedding import Embed, check_words
 from bhc.layers.given import Given
@@ -10,10 +11,13 @@ from bhc.layers.inputs import LogMel, Normalise
 from bhc.layers.joins import Add, Concat, Multiply, Shift
 from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole
 from bhc.layers.modules import bare_copy, own_copy
+from bhc.layers.movement import Movement
 from bhc.layers.norms import Affine, ChannelNorm
+from bhc.layers.pointwise import Pointwise
 from bhc.layers.pools import GlobalMean, Subsample, side_by_side
 from bhc.layers.registry import (
     has_kind,
+    is_product,
     is_weighted,
     kind_named,
     kind_of,
@@ -24,7 +28,7 @@ from bhc.layers.registry import (
     weighted_kind,
 )
 from bhc.layers.reshape import FlattenPlaces, PadChannels, Place, Select
-from bhc.layers.shapes import EXAMPLES, Kept, Shape, pair, sizes
+from bhc.layers.shapes import EXAMPLES, Kept, Shape, pair, resized, sizes
 
 __all__ = [
     "EXAMPLES",
@@ -68,6 +72,8 @@ __all__ = [
     "check_words",
     "conv_padding",
     "has_kind",
+    "is_norm",
+    "is_product",
     "is_weighted",
     "kind_named",
     "kind_of",
@@ -77,6 +83,7 @@ __all__ = [
     "own_copy",
     "pair",
     "register_layer",
+    "resized",
     "side_by_side",
     "sizes",
     "weighted_kind",

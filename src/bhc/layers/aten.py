@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,14 @@ class Device:
         return hash(Device)
 
 
+NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")  # in the names of operators
+
+
+def is_norm(target: str) -> bool:
+    """Whether an operator's learned numbers are gains and shifts."""
+    return any(name in target for name in NORMS)
+
+
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
@@ -84,8 +92,16 @@ class AtenCall(nn.Module):
     """``operator(*arguments)``; of several results the one that is picked.
 
     ``arguments`` are in the operator's order, ``named`` those that must be named. Tensors of its own are parameters
-    where they were learned and buffers where not.
+    where they were learned and buffers where not. What it does with channels is a matter of its family, which are the
+    subclasses.
     """
+
+    family: ClassVar[str]  # its name, as that of a kind of layers
+
+    @classmethod
+    def covers(cls, target: str) -> bool:
+        """Whether an operator is one of this family's."""
+        return False
 
     def __init__(
         self,
@@ -177,6 +193,25 @@ class AtenCall(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.target}, {self.arguments}"
+
+
+class Opaque(AtenCall):
+    """Of no other family: it runs as it is, and what it reads and gives stays whole."""
+
+    family = "opaque"
+
+
+def call_of(
+    target: str,
+    arguments: Sequence[Any],
+    named: Mapping[str, Any],
+    own: Mapping[str, Tensor],
+    pick: int | None,
+    dtypes: Mapping[int, str],
+) -> AtenCall:
+    """The call of an operator, as what its family is."""
+    family = next((each for each in AtenCall.__subclasses__() if each.covers(target)), Opaque)
+    return family(target, arguments, named, own, pick, dtypes)
 
 
 def _parts(argument: Any) -> Iterator[Any]:

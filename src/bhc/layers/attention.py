@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.layers.arguments import LARGEST_SIZE, Argument, Size, unknown
-from bhc.layers.asked import FileReader, OnnxWriter, UnitSearch
-from bhc.layers.kind import Example, Whole, positive_sizes
-from bhc.layers.shapes import Shape, bounded, does_not_take, expect
+from bhc.layers.asked import FileReader, OnnxWriter
+from bhc.layers.kind import Example, OfTokens, positive_sizes
+from bhc.layers.shapes import Shape, bounded
 
 
 class SelfAttention(nn.Module):
@@ -46,21 +46,12 @@ class SelfAttention(nn.Module):
         return f"{self.channels}, heads={self.heads}"
 
 
-class SelfAttentionKind(Whole):
+class SelfAttentionKind(OfTokens):
     """``SelfAttention``."""
 
     name, module, number = "self-attention", SelfAttention, 34
     arguments: ClassVar[Mapping[str, Argument]] = {"channels": Size(), "heads": Size()}
     weights = ("in_weight", "out_weight")
-
-    def output_shape(self, module: SelfAttention, *arriving: Shape) -> Shape:
-        (shape,) = arriving
-        expect(len(shape) == 3 and shape[1] == module.channels, does_not_take(module, shape))
-        return shape
-
-    def follow(self, module: SelfAttention, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        search.keep(arriving[0])
-        return arriving[0]
 
     def num_flops(self, module: SelfAttention, arriving: Sequence[Shape], leaving: Shape) -> int:
         """Two a weight and token, and two products of all tokens with all others over the channels."""
@@ -72,12 +63,6 @@ class SelfAttentionKind(Whole):
         positive_sizes(described, "channels", "channels")
         if described["channels"] % bounded(described["heads"]):
             raise ValueError(f"{described['channels']} channels for {described['heads']} heads")
-
-    def untold(self) -> tuple[str, ...]:
-        return ("heads",)
-
-    def told(self, shape: Shape) -> dict[str, Any]:
-        return {"channels": shape[1]}
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         if len(entry) != 2:

@@ -84,7 +84,7 @@ def check_words(x: Tensor, count: int) -> None:
 class Embedding(Weighted):
     """A layer that reads words."""
 
-    name, module, number = "embedding", Embed, 38
+    name, module, number, sums = "embedding", Embed, 38, False
     arguments: ClassVar[Mapping[str, Argument]] = {"count": Size(), "rows": Size(), "channels": Size()}
     in_axis = out_axis = 1
 

@@ -12,7 +12,7 @@ from bhc.errors import BhcError
 from bhc.layers.arguments import Argument, unknown
 from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 from bhc.layers.modules import own_copy
-from bhc.layers.shapes import Kept, Shape, bounded
+from bhc.layers.shapes import Kept, Shape, bounded, does_not_take, expect
 
 Example = tuple[nn.Module, tuple[Shape, ...]]
 
@@ -184,6 +184,25 @@ class Whole(LayerKind):
         return own_copy(module)
 
 
+class OfTokens(Whole):
+    """Mixes the channels of tokens, (N, C, T), and gives as many: none of them is cut; files do not say how many."""
+
+    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        expect(len(shape) == 3 and shape[1] == module.channels, does_not_take(module, shape))
+        return shape
+
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        search.keep(arriving[0])
+        return arriving[0]
+
+    def untold(self) -> tuple[str, ...]:
+        return tuple(name for name in self.arguments if name != "channels")
+
+    def told(self, shape: Shape) -> dict[str, Any]:
+        return {"channels": shape[1]}
+
+
 class Weighted(LayerKind):
     """A layer whose weights are pruned and rounded: (O, I, ...), with a bias or without."""
 
@@ -191,6 +210,7 @@ class Weighted(LayerKind):
     keeps_name = True
     in_axis: ClassVar[int]  # of what it reads, the axis that its weights are summed over
     out_axis: ClassVar[int]
+    sums: ClassVar[bool] = True  # whether it is a sum of products, to which a number an output can be added
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         self.reads(module, search, arriving[0])

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from bhc.layers.arguments import Argument, Positive, Size
 from bhc.layers.asked import OnnxWriter, UnitSearch
-from bhc.layers.kind import Example, LayerKind, Whole, positive_sizes
+from bhc.layers.kind import Example, LayerKind, OfTokens, positive_sizes
 from bhc.layers.modules import picked
 from bhc.layers.shapes import Kept, Shape, does_not_take, expect
 
@@ -93,29 +93,14 @@ class AffineKind(LayerKind):
         return [(Affine(3), ((2, 3, 4, 5),)), (Affine(3), ((2, 3),))]
 
 
-class ChannelNormKind(Whole):
+class ChannelNormKind(OfTokens):
     """``ChannelNorm``: the mean and the spread are those of all channels, so none of them is cut."""
 
     name, module, number = "channel-norm", ChannelNorm, 33
     arguments: ClassVar[Mapping[str, Argument]] = {"channels": Size(), "eps": Positive()}
 
-    def output_shape(self, module: ChannelNorm, *arriving: Shape) -> Shape:
-        (shape,) = arriving
-        expect(len(shape) == 3 and shape[1] == module.channels, does_not_take(module, shape))
-        return shape
-
-    def follow(self, module: ChannelNorm, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        search.keep(arriving[0])
-        return arriving[0]
-
     def check(self, described: Mapping[str, Any]) -> None:
         positive_sizes(described, "channels")
-
-    def untold(self) -> tuple[str, ...]:
-        return ("eps",)
-
-    def told(self, shape: Shape) -> dict[str, Any]:
-        return {"channels": shape[1]}
 
     def to_onnx(self, module: ChannelNorm, name: str, writer: OnnxWriter) -> None:
         numbers = [writer.constant(f"{name}.{key}", getattr(module, key).numpy()) for key in ("weight", "bias")]

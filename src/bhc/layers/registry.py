@@ -7,6 +7,7 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.layers import (
     activations,
+    along_axes,
     attention,
     calls,
     convolution,
@@ -15,7 +16,9 @@ from bhc.layers import (
     inputs,
     joins,
     linear,
+    movement,
     norms,
+    pointwise,
     pools,
     reshape,
 )
@@ -37,6 +40,9 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     *reshape.KINDS,
     *inputs.KINDS,
     *given.KINDS,
+    *pointwise.KINDS,
+    *movement.KINDS,
+    *along_axes.KINDS,
     *calls.KINDS,
 )
 
@@ -127,21 +133,14 @@ def is_weighted(module: nn.Module) -> bool:
     return isinstance(_BY_MODULE.get(type(module)), Weighted)
 
 
+def is_product(module: nn.Module) -> bool:
+    """Whether it is a sum of products of weights, with a bias or one that could have one."""
+    kind = _BY_MODULE.get(type(module))
+    return isinstance(kind, Weighted) and kind.sums
+
+
 def weighted_kind(module: nn.Module) -> Weighted:
     """The kind of a module with weights that are pruned."""
     kind = _BY_MODULE[type(module)]
     assert isinstance(kind, Weighted)
     return kind
-
-
-__all__ = [
-    "has_kind",
-    "is_weighted",
-    "kind_named",
-    "kind_of",
-    "kind_tagged",
-    "kinds",
-    "kinds_called",
-    "register_layer",
-    "weighted_kind",
-]

@@ -13,7 +13,7 @@ from bhc.layers.arguments import LARGEST_SIZE, Argument, Size
 from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
 from bhc.layers.kind import Example, LayerKind, spread
 from bhc.layers.modules import own_copy
-from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, bounded, does_not_take, expect
+from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, bounded, does_not_take, expect, resized
 
 
 class FlattenPlaces(nn.Module):
@@ -65,16 +65,11 @@ class Place(nn.Module):
         self.register_buffer("index", index.long())
 
     def forward(self, x: Tensor) -> Tensor:
-        zeros = x.new_zeros(*_with(x.shape, self.axis, self.width))
+        zeros = x.new_zeros(*resized(x.shape, self.axis, self.width))
         return zeros.index_copy(self.axis, self.index, x)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, kept={len(self.index)}" + ("" if self.axis == 1 else f", axis={self.axis}")
-
-
-def _with(shape: Sequence[int], axis: int, size: int) -> list[int]:
-    """A shape with another size along an axis."""
-    return [size if place == axis else length for place, length in enumerate(shape)]
 
 
 class Flatten(LayerKind):
@@ -182,7 +177,7 @@ class SelectKind(LayerKind):
         (shape,) = arriving
         fits = module.axis < len(shape) and _within(module.index, shape[module.axis])
         expect(fits, does_not_take(module, shape))
-        return tuple(_with(shape, module.axis, len(module.index)))
+        return resized(shape, module.axis, len(module.index))
 
     def follow(self, module: Select, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         return arriving[0].index_select(module.axis, module.index.cpu())
@@ -241,7 +236,7 @@ class PlaceKind(LayerKind):
         axis = module.axis
         fits = axis < len(shape) and shape[axis] == len(module.index) and _within(module.index, module.width)
         expect(fits, does_not_take(module, shape))
-        return tuple(_with(shape, axis, module.width))
+        return resized(shape, axis, module.width)
 
     def follow(self, module: Place, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         if not search.varies(arriving[0], module.axis):

@@ -80,6 +80,11 @@ def windows(shape: Shape, span: Sequence[int], stride: Any, padding: Sequence[in
     return tuple(fits)
 
 
+def resized(shape: Sequence[int], axis: int, size: int) -> Shape:
+    """A shape with another size along an axis."""
+    return tuple(size if place == axis else length for place, length in enumerate(shape))
+
+
 def does_not_take(module: Any, *arriving: Shape) -> str:
     """The words of a refusal: shapes without the batch."""
     return f"{type(module).__name__} does not take {' and '.join(str(shape[1:]) for shape in arriving)}"

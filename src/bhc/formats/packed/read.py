@@ -44,7 +44,7 @@ from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
 from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Step, output_shape
-from bhc.layers import EXAMPLES, Embed, Given, Place, Select, Shape, is_weighted, kind_named, kind_tagged
+from bhc.layers import EXAMPLES, Embed, Given, Place, Select, Shape, is_weighted, kind_named, kind_tagged, resized
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -182,14 +182,14 @@ class _Assembly:
         name = self._free_name("select")
         self.selections.append((name, arriving, kept))
         self.unfinished[name] = lambda index: Select(index, axis)
-        self._note(name, nn.Identity(), _with(self.shape, axis, kept))
+        self._note(name, nn.Identity(), resized(self.shape, axis, kept))
 
     def place(self, width: int, axis: int) -> None:
         self._spend(width)
         name = self._free_name("place")
         self.selections.append((name, width, self.shape[axis]))
         self.unfinished[name] = lambda index: Place(index, width, axis)
-        self._note(name, nn.Identity(), _with(self.shape, axis, width))
+        self._note(name, nn.Identity(), resized(self.shape, axis, width))
 
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
@@ -287,10 +287,6 @@ class _Assembly:
             raise ValueError(f"codes from {prior.lowest} to {highest}")
         shape = tuple(layer.module.weight.shape)
         return Codes(decoder.read(prod(shape), prior).reshape(shape), step)
-
-
-def _with(shape: Shape, axis: int, size: int) -> Shape:
-    return tuple(size if place == axis else length for place, length in enumerate(shape))
 
 
 def _read_selection(decoder: Decoder, arriving: int, kept: int) -> torch.Tensor:

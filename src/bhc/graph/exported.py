@@ -1,0 +1,160 @@
+"""A captured program, with everything that it needs, and which of its calls are a module of a registered kind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from bhc.graph.examples import Examples
+from bhc.graph.precision import as_it_is, wider
+from bhc.layers import has_kind, is_norm, kind_of
+
+
+@dataclass(frozen=True)
+class WholeModule:
+    """A module of a registered kind, whose calls are one step."""
+
+    name: str
+    module: nn.Module
+    reads: tuple[fx.Node, ...]
+    last: fx.Node
+
+
+@dataclass
+class Exported:
+    """A captured program."""
+
+    net: nn.Module  # a copy, in eval mode
+    program: fx.Graph
+    result: fx.Node
+    examples: Examples  # two of them, as the network takes them
+    first_answer: Tensor  # what the network gave when it was called for the first time
+    constants: dict[str, Tensor]  # parameters, buffers and other tensors, by their names in the program
+    parameters: dict[str, str]  # of these, the learned ones, with their names in the network
+    given: tuple[str, ...]  # what the network takes, by the names in the program
+    symbols: dict[Any, tuple[int, int]]  # sizes that may change, with the place of an input and its axis
+    pick: int | None = None  # of several results
+    modules: dict[fx.Node, WholeModule] = field(default_factory=dict)
+    paths: dict[fx.Node, str] = field(default_factory=dict)  # calls that are all that a user's module does
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Parameters that are the same numbers as another, with the name of that one."""
+        owners: dict[int, str] = {}
+        found = {}
+        for name, parameter in self.net.named_parameters(remove_duplicate=False):
+            first = owners.setdefault(id(parameter), name)
+            if first != name:
+                found[name] = first
+        return found
+
+    def count(self) -> tuple[int, int]:
+        """Weights and parameters of the network: biases, and gains and shifts of norms, are no weights."""
+        used = {self.parameters.get(source.name) for node in self.program.nodes for source in node.all_input_nodes}
+        no_weights = {name for name, _ in self.net.named_parameters() if name not in used and name.endswith("bias")}
+        for node in self.program.nodes:
+            schema = getattr(node.target, "_schema", None)
+            if schema is None:
+                continue
+            norm = is_norm(str(node.target))
+            given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
+            for name, argument in given.items():
+                if isinstance(argument, fx.Node) and argument.name in self.parameters and (norm or name == "bias"):
+                    no_weights.add(self.parameters[argument.name])
+        sizes = {name: parameter.numel() for name, parameter in self.net.named_parameters()}
+        return sum(size for name, size in sizes.items() if name not in no_weights), sum(sizes.values())
+
+    def is_alone(self, name: str | None) -> bool:
+        """Whether a parameter is known under one name."""
+        aliases = self.aliases
+        return name not in aliases and name not in aliases.values()
+
+    def answer(self, x: Examples) -> Tensor:
+        """What the network itself gives."""
+        with torch.no_grad():
+            return only(x.given_to(self.net), self.pick)
+
+    @torch.no_grad()
+    def run(self, x: Examples, *, precise: bool = False) -> Tensor:
+        """What the program gives; ``precise`` in double precision, also where it names another."""
+        values: dict[fx.Node, Any] = {}
+        widened = wider if precise else as_it_is
+        known = self.constants | dict(zip(self.given, x.tensors, strict=True))
+        for node in self.program.nodes:
+            if node.op == "placeholder":
+                values[node] = widened(known[node.name]).clone()
+            elif node.op == "call_function" and not _is_assertion(node):
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                args, kwargs = pytree.tree_map(widened, (args, kwargs))
+                values[node] = node.target(*args, **kwargs)
+            for source in node.all_input_nodes:
+                if source is not self.result and self._last_reader[source] is node:
+                    del values[source]
+        return values[self.result]
+
+    @cached_property
+    def _last_reader(self) -> dict[fx.Node, fx.Node]:
+        return {source: node for node in self.program.nodes for source in node.all_input_nodes}
+
+
+def _is_assertion(node: fx.Node) -> bool:
+    return "assert" in str(node.target) or "sym_constrain" in str(node.target)
+
+
+def only(answer: Any, pick: int | None) -> Tensor:
+    return answer if pick is None else pytree.tree_leaves(answer)[pick]
+
+
+def find_modules(exported: Exported) -> None:
+    """Calls that belong to a module of a registered kind, and calls that are all that a user's module does."""
+    by_module: dict[str, list[fx.Node]] = {}
+    stacks: dict[fx.Node, Mapping[str, tuple[str, Any]]] = {}
+    user_nodes = [node for node in exported.program.nodes if node.op == "call_function"]
+    for node in user_nodes:
+        stacks[node] = node.meta.get("nn_module_stack") or {}
+        for key in stacks[node]:
+            by_module.setdefault(key, []).append(node)
+    for key, nodes in by_module.items():
+        path = stacks[nodes[0]][key][0]
+        module = _module_at(exported.net, path)
+        if module is None:
+            continue
+        if _is_captured_whole(module):
+            _note_whole(exported, path, module, nodes)
+        elif not any(module.children()):
+            computing = [node for node in nodes if isinstance(node.meta.get("val"), Tensor) and node.users]
+            if len(computing) == 1 and path:
+                exported.paths[computing[0]] = path
+
+
+def _module_at(net: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return net.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def _is_captured_whole(module: nn.Module) -> bool:
+    """Whether its kind knows no calls; what hooks change is captured call by call."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return has_kind(module) and not kind_of(module).calls and not hooked
+
+
+def _note_whole(exported: Exported, path: str, module: nn.Module, nodes: list[fx.Node]) -> None:
+    inside = set(nodes)
+    given = [node for each in nodes for node in each.all_input_nodes if node not in inside]
+    reads = tuple(dict.fromkeys(node for node in given if _is_computed(exported, node)))
+    used = [node for node in nodes if any(user not in inside for user in node.users)]
+    if len(used) != 1 or not reads:
+        return
+    whole = WholeModule(path or type(module).__name__.lower(), module, reads, used[0])
+    exported.modules.update(dict.fromkeys(nodes, whole))
+
+
+def _is_computed(exported: Exported, node: fx.Node) -> bool:
+    is_tensor = isinstance(node.meta.get("val"), Tensor)
+    return is_tensor and not (node.op == "placeholder" and node.name in exported.constants)

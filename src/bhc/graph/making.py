@@ -1,0 +1,214 @@
+"""From the calls of a captured program to steps of a graph."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from bhc.graph.exported import Exported
+from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.sizes import Sizes, concrete
+from bhc.graph.values import Call, Constant, Known, Value, argument_names, defaults_of, flat, schema_of
+from bhc.layers import Given, Shape, Weighted, call_of, kinds_called
+from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read
+
+HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
+
+
+class StepMaker:
+    """Makes steps and knows what each gives; those in ``whole`` may not be cut."""
+
+    def __init__(self, exported: Exported, whole: Sequence[str]) -> None:
+        self.exported, self.whole = exported, set(whole)
+        self.made: list[Step] = []
+        self.names: set[str] = set()
+        self.shapes: dict[str, Shape] = {}  # of what every step gives
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
+        self.sizes = Sizes(exported.symbols)
+        self.shared: dict[str, nn.Parameter] = {}  # by the network's names
+        self.examples_come_first = True  # whether no step moves the first axis or merges it with another
+        self.uses = Counter(
+            source.name
+            for node in exported.program.nodes
+            for source in node.all_input_nodes
+            if source.op == "placeholder"
+        )
+        by_name = {node.name: node for node in exported.program.nodes if node.op == "placeholder"}
+        self.inputs = tuple(self._given(place, by_name[name]) for place, name in enumerate(exported.given))
+
+    def _given(self, place: int, node: fx.Node) -> Value:
+        """What the network takes: one tensor as it is, of several each as a step."""
+        examples = self.exported.examples
+        if examples.is_plain:
+            self._note(INPUT, node.meta["val"])
+            return Value(INPUT)
+        tensor, dynamic = examples.tensors[place], examples.dynamic[place]
+        module = Given(place, tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."), dynamic)
+        name = self._name(examples.names[place] if examples.by_name else node.name)
+        self.made.append(Step(name, module, (INPUT,)))
+        self._note(name, node.meta["val"])
+        return Value(name)
+
+    def _note(self, name: str, value: Any) -> None:
+        self.symbolic[name] = tuple(value.shape)
+        self.shapes[name] = tuple(concrete(size) for size in value.shape)
+        self.dtypes[name] = value.dtype
+
+    def _alone(self, weight: Constant) -> bool:
+        """Whether nobody else uses these numbers."""
+        users = [name for name, parameter in self.exported.parameters.items() if parameter in weight.sources]
+        return all(self.uses[name] <= 1 for name in users) and all(map(self.exported.is_alone, weight.sources))
+
+    def move(
+        self, node: fx.Node, target: str, source: Known, arguments: list[Any], value: Any, shape: Any = None
+    ) -> Value:
+        if target == "aten.reshape.default":
+            arguments = [_with_one_free(arguments[0])]
+        named = dict(zip(argument_names(target), [source, *arguments], strict=False))
+        return self.call(node, target, named, value, shape=shape)
+
+    def call(
+        self,
+        node: fx.Node,
+        target: str,
+        arguments: dict[str, Any],
+        value: Any,
+        *,
+        pick: int | None = None,
+        shape: Sequence[Any] | None = None,
+    ) -> Value:
+        """The step of a call: a layer of a known kind, or the call itself."""
+        size = tuple(value.shape) if shape is None else tuple(shape)
+        reads = [part for part in flat(arguments.values()) if isinstance(part, Value)]
+        leaving = tuple(map(concrete, size))
+        name, why = self.called(node, arguments.get("weight")), ""
+        if pick is None:
+            arriving = tuple(self.shapes[read.name] for read in reads)
+            call = Call(target, arguments, arriving, leaving, defaults_of(target))
+            for kind in kinds_called(target):
+                if isinstance(kind, Weighted) and (why := self.why_whole(name, arguments["weight"])):
+                    continue
+                module = kind.captured(call)
+                if module is not None:
+                    return self.emit(name, module, reads, node, value, size)
+        module, sources = self._aten(target, arguments, pick)
+        module.why = why
+        return self.emit(name, module, sources, node, value, size)
+
+    def why_whole(self, name: str, weight: Any) -> str:
+        """Why the weights of a layer cannot be believed one by one; nothing where they can."""
+        if _as_step(name) in self.whole:
+            return "the first axis of what it reads is not the batch"
+        if isinstance(weight, Constant) and not self._alone(weight):
+            return "its weights are used twice"
+        return ""
+
+    def _aten(self, target: str, arguments: dict[str, Any], pick: int | None) -> tuple[AtenCall, list[Value]]:
+        reads: list[Value] = []
+        own: dict[str, Tensor] = {}
+        # Who reads nothing else reads the input: it knows how many examples there are.
+        if not any(isinstance(part, Value) for part in flat(arguments.values())):
+            reads.append(self.inputs[0])
+        made = {name: self._plain(argument, reads, own, arguments) for name, argument in arguments.items()}
+        schema = {argument.name: argument for argument in schema_of(target).arguments}
+        named = {name: value for name, value in made.items() if schema[name].kwarg_only}
+        listed = self._positional(schema, made)
+        dtypes = {
+            place: str(self.dtypes[read.name]).removeprefix("torch.")
+            for place, read in enumerate(reads)
+            if self.dtypes[read.name] != torch.float32
+        }
+        kept = {name: value for name, value in named.items() if name not in ("memory_format", "layout", "pin_memory")}
+        return call_of(target, listed, kept, own, pick, dtypes), reads
+
+    def _positional(self, schema: dict[str, Any], made: dict[str, Any]) -> list[Any]:
+        listed: list[Any] = []
+        last = max(
+            (place for place, name in enumerate(schema) if name in made and not schema[name].kwarg_only), default=-1
+        )
+        for name in list(schema)[: last + 1]:
+            listed.append(made[name] if name in made else schema[name].default_value)
+        return listed
+
+    def _plain(self, argument: Any, reads: list[Value], own: dict[str, Tensor], arguments: dict[str, Any]) -> Any:
+        match argument:
+            case Value():
+                if argument not in reads:
+                    reads.append(argument)
+                return Read(reads.index(argument))
+            case Constant():
+                name = f"own{len(own)}"
+                own[name] = self._own(argument)
+                return Own(name)
+            case torch.SymInt():
+                for value in (part for part in flat(arguments.values()) if isinstance(part, Value)):
+                    if value not in reads:
+                        reads.append(value)
+                return self.sizes.of(argument, reads, self.symbolic, self.inputs)
+            case torch.dtype():
+                return Dtype(str(argument).removeprefix("torch."))
+            case torch.device():
+                return Device()
+            case list() | tuple():
+                return [self._plain(part, reads, own, arguments) for part in argument]
+            case torch.memory_format() | torch.layout():
+                return None
+        return argument
+
+    def _own(self, constant: Constant) -> Tensor:
+        """Numbers of a step's own; the same ones for all that use one parameter."""
+        if not constant.learned:
+            return constant.numbers
+        own = nn.Parameter(constant.numbers, requires_grad=False)
+        if constant.name is None:
+            return own
+        return self.shared.setdefault(self.exported.aliases.get(constant.name, constant.name), own)
+
+    def emit(
+        self, name: str, module: nn.Module, reads: Sequence[Known], node: fx.Node, value: Any = None, shape: Any = None
+    ) -> Value:
+        own = self._name(name)
+        self.made.append(Step(own, module, tuple(read.name for read in reads if isinstance(read, Value))))
+        value = node.meta["val"] if value is None and shape is None else value
+        size = tuple(value.shape) if shape is None else tuple(shape)
+        self.symbolic[own] = size
+        batch = self.symbolic[self.inputs[0].name][0]
+        moved = isinstance(module, AtenCall) and module.op == "permute" and module.argument("dims")[0] != 0
+        self.examples_come_first &= not moved and str(size[0] if size else None) == str(batch)
+        self.shapes[own] = tuple(map(concrete, size))
+        self.dtypes[own] = value.dtype if isinstance(value, Tensor) else torch.float32
+        return Value(own)
+
+    def called(self, node: fx.Node, weight: Any = None) -> str:
+        """By the user's module where it is one call, by the parameter where it is a layer, by the operator else."""
+        path = self.exported.paths.get(node)
+        if path is None and isinstance(weight, Constant) and weight.name is not None:
+            path = weight.name.removesuffix(".weight")
+        return node.name if path is None else path
+
+    def _name(self, wanted: str) -> str:
+        name = _as_step(wanted)
+        free = name
+        count = 1
+        while free in self.names or free == "training" or any(hasattr(kind, free) for kind in HOLDERS):
+            free, count = f"{name}_{count}", count + 1
+        self.names.add(free)
+        return free
+
+
+def _with_one_free(sizes: Sequence[Any]) -> list[Any]:
+    """Sizes of a reshape: one that depends on the batch follows from the others."""
+    depends = [isinstance(size, torch.SymInt) for size in sizes]
+    return (
+        [-1 if symbolic else size for size, symbolic in zip(sizes, depends, strict=True)]
+        if sum(depends) == 1
+        else list(sizes)
+    )
+
+
+def _as_step(name: str) -> str:
+    """The name of a module as that of a step."""
+    return name.replace(".", "_")

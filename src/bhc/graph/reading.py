@@ -1,0 +1,255 @@
+"""Goes through a captured program, node by node: constants are folded, all else becomes steps."""
+
+import copy
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from bhc.errors import BhcError
+from bhc.graph.exported import Exported
+from bhc.graph.graph import Step
+from bhc.graph.making import StepMaker
+from bhc.graph.precision import wider
+from bhc.graph.sizes import concrete
+from bhc.graph.values import Constant, Known, Several, Value, flat, numbers_of
+from bhc.layers import Affine, Embed
+
+BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
+SAME = (  # they do nothing when a network is used
+    "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift", "dropout", "feature_dropout", "alpha_dropout",
+    "feature_alpha_dropout", "native_dropout", "view_as_real_copy",
+)  # fmt: skip
+RESHAPES = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_copy",
+            "_reshape_alias", "unsqueeze_copy", "squeeze_copy")  # fmt: skip
+TURNS = ("transpose", "permute", "t", "movedim", "swapaxes", "swapdims", "numpy_T", "mT", "moveaxis", "transpose_copy",
+         "permute_copy", "matrix_H", "T")  # fmt: skip
+PIECES = ("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk",
+          "unsafe_split_with_sizes")  # fmt: skip
+REMARKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
+           "sym_constrain_range_for_size", "_functional_assert_async")  # fmt: skip
+UNCHANGED = (*RESHAPES, "to", "_to_copy", "type_as", "expand", "expand_as", "float")  # where shape and dtype stay
+
+
+class Reader:
+    """Reads one program once."""
+
+    def __init__(self, exported: Exported, *, whole: Sequence[str] = ()) -> None:
+        self.exported = exported
+        self.maker = StepMaker(exported, whole)
+        self.known: dict[fx.Node, Known] = {}
+
+    def steps(self) -> list[Step]:
+        """Up to the one that gives the result: what comes later serves other results."""
+        for node in self.exported.program.nodes:
+            if node.op == "placeholder":
+                self._input(node)
+            elif node.op == "call_function":
+                self.known.update(self._read(node))
+        result = self.known[self.exported.result]
+        if not isinstance(result, Value):
+            raise BhcError("what the network returns does not depend on what it is given")
+        names = [step.name for step in self.maker.made]
+        return self.maker.made[: names.index(result.name) + 1] if result.name in names else []
+
+    def _input(self, node: fx.Node) -> None:
+        numbers = self.exported.constants.get(node.name)
+        if numbers is not None:
+            name = self.exported.parameters.get(node.name)
+            precise = numbers.detach().double() if numbers.dtype == torch.float32 else numbers.detach()
+            sources = frozenset() if name is None else frozenset({name})
+            self.known[node] = Constant(precise, name, name is not None, sources)  # rounded when all is complete
+            return
+        self.known[node] = self.maker.inputs[self.exported.given.index(node.name)]
+
+    def _read(self, node: fx.Node) -> dict[fx.Node, Known]:
+        whole = self.exported.modules.get(node)
+        if whole is not None:  # a module of a registered kind, captured as one
+            if node is not whole.last:
+                return {}
+            own = copy.deepcopy(whole.module).double()
+            return {node: self.maker.emit(whole.name, own, [self._value(read) for read in whole.reads], node)}
+        if node.target is operator.getitem:
+            return self._picked(node)
+        value = node.meta.get("val")
+        target = str(node.target)
+        op = target.split(".")[1] if target.count(".") == 2 else target
+        if op in REMARKS or not isinstance(value, Tensor | tuple | list):
+            return {}
+        arguments = self._arguments(node)
+        constants = self._folded(node, arguments)
+        if constants is not None:
+            return {node: constants}
+        if not isinstance(value, Tensor):
+            return {node: Several(node)}
+        rebound = node.args[0] if _writes(node) else None
+        made = self._made(node, op, arguments, value)
+        return {node: made} | ({rebound: made} if isinstance(rebound, fx.Node) else {})
+
+    def _arguments(self, node: fx.Node) -> dict[str, Any]:
+        """By the operator's names: what is known of each node in them."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        names = [argument.name for argument in schema.arguments]
+        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        return {name: self._known(argument) for name, argument in given.items()}
+
+    def _known(self, argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            if argument in self.known:
+                return self.known[argument]
+            return argument.meta.get("val")  # a size: torch.SymInt, or a plain number
+        if isinstance(argument, list | tuple):
+            return [self._known(part) for part in argument]
+        return argument
+
+    def _folded(self, node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Constant, ...] | None:
+        """The result, where it does not depend on what the network is given."""
+        parts = list(flat(arguments.values()))
+        if any(isinstance(part, Value | Several | torch.SymInt) for part in parts):
+            return None
+        learned = any(isinstance(part, Constant) and part.learned for part in parts)
+        made = [numbers_of(argument) for argument in arguments.values()]
+        named = {name: wider(value) for name, value in zip(arguments, made, strict=True)}
+        with torch.no_grad():
+            result = node.target(**named)  # type: ignore[operator]
+        sources: frozenset[str] = frozenset().union(*(part.sources for part in parts if isinstance(part, Constant)))
+        if isinstance(result, Tensor):
+            return Constant(result.detach().clone(), None, learned, sources)
+        return tuple(Constant(part.detach().clone(), None, learned, sources) for part in result)
+
+    def _picked(self, node: fx.Node) -> dict[fx.Node, Known]:
+        source: Any = node.args[0]
+        place: Any = node.args[1]
+        known = self.known.get(source)
+        if isinstance(known, tuple):
+            return {node: known[place]}
+        if not isinstance(known, Several) or not isinstance(node.meta.get("val"), Tensor):
+            return {}
+        target = str(source.target)
+        op, arguments, value = target.split(".")[1], self._arguments(source), node.meta["val"]
+        if op in PIECES:
+            return {node: self._piece(node, source, arguments, int(place))}
+        if target in BATCH_NORMS:
+            return {node: self._made(source, op, arguments, value)} if place == 0 else {}
+        if op == "native_dropout":
+            return {node: arguments["input"]}
+        return {node: self.maker.call(node, target, arguments, value, pick=int(place))}
+
+    def _piece(self, node: fx.Node, source: fx.Node, arguments: dict[str, Any], place: int) -> Known:
+        """One of the pieces that a value is taken apart into: a slice of it."""
+        value = arguments["self"]
+        axis = (arguments.get("dim") or 0) % len(self.maker.shapes[value.name])
+        if str(source.target).split(".")[1] == "unbind":
+            return self.maker.move(node, "aten.select.int", value, [axis, place], node.meta["val"])
+        pieces = [concrete(piece.shape[axis]) for piece in source.meta["val"]]
+        start = sum(pieces[:place])
+        return self.maker.move(node, "aten.slice.Tensor", value, [axis, start, start + pieces[place]], node.meta["val"])
+
+    def _made(self, node: fx.Node, op: str, arguments: dict[str, Any], value: Tensor) -> Known:
+        first = next(iter(arguments.values()), None)
+        target = str(node.target)
+        if op.endswith("_") and not op.endswith("__"):
+            op = op[:-1]
+            target = f"aten.{op}.{target.split('.')[2]}"
+        same = isinstance(first, Value) and self.maker.shapes[first.name] == tuple(map(concrete, value.shape))
+        if isinstance(first, Value):
+            unchanged = same and self.maker.dtypes[first.name] == value.dtype
+            if op in SAME or (unchanged and op in UNCHANGED):
+                return first
+            if op in RESHAPES:
+                return self.maker.move(node, "aten.reshape.default", first, [list(value.shape)], value)
+            if op in TURNS:
+                return self._turned(node, first, value)
+            if op in ("expand", "expand_as"):
+                return self.maker.move(node, "aten.expand.default", first, [list(value.shape)], value)
+            if op == "slice" and same:
+                return first
+            if op == "channel_shuffle":
+                return self._shuffled(node, first, arguments["groups"], value)
+        if target in BATCH_NORMS:
+            affine = self._batch_norm(arguments)
+            if affine is not None:
+                return self.maker.emit(self.maker.called(node), affine, [first], node, value)  # type: ignore[list-item]
+        if op == "cat" and len(arguments["tensors"]) == 1:
+            return arguments["tensors"][0]
+        if op == "stack":
+            return self._stacked(node, arguments, value)
+        if op in ("expand", "expand_as") and isinstance(first, Constant):
+            arguments = {"self": first, "size": list(value.shape)}
+            target = "aten.expand.default"
+        if op == "embedding":
+            embedded = self._embedded(node, arguments, value)
+            if embedded is not None:
+                return embedded
+        return self.maker.call(node, target, arguments, value)
+
+    def _turned(self, node: fx.Node, source: Value, value: Tensor) -> Known:
+        """By any name: the order of axes, found by turning a value whose axes have strides of their own."""
+        probe = torch.empty(self.maker.shapes[source.name], device="meta")
+        marked = torch.empty_strided(probe.shape, [10**place for place in range(probe.dim())], device="meta")
+        arguments = [marked if part == source else part for part in self._arguments(node).values()]
+        turned = node.target(*arguments)  # type: ignore[operator]
+        order = [len(str(stride)) - 1 for stride in turned.stride()]
+        if order == list(range(len(order))):
+            return source
+        return self.maker.move(node, "aten.permute.default", source, [order], value)
+
+    def _shuffled(self, node: fx.Node, source: Value, groups: int, value: Tensor) -> Known:
+        batch, channels, *places = value.shape
+        apart = [batch, groups, channels // groups, *places]
+        swapped = [batch, channels // groups, groups, *places]
+        order = [0, 2, 1, *range(3, len(apart))]
+        first = self.maker.move(node, "aten.reshape.default", source, [apart], None, apart)
+        second = self.maker.move(node, "aten.permute.default", first, [order], None, swapped)
+        return self.maker.move(node, "aten.reshape.default", second, [list(value.shape)], value)
+
+    def _stacked(self, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known:
+        axis = (arguments.get("dim") or 0) % value.dim()
+        size = [1 if place == axis else length for place, length in enumerate(value.shape)]
+        parts = [
+            Constant(part.numbers.unsqueeze(axis), None, part.learned)
+            if isinstance(part, Constant)
+            else self.maker.move(node, "aten.reshape.default", part, [size], None, size)
+            for part in arguments["tensors"]
+        ]
+        return self.maker.call(node, "aten.cat.default", {"tensors": parts, "dim": axis}, value)
+
+    def _batch_norm(self, arguments: dict[str, Any]) -> Affine | None:
+        """Two numbers a channel, ``a x + c``, since the statistics are fixed when a network is used."""
+        parts = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+        weight, bias, mean, var = (part.numbers if isinstance(part, Constant) else None for part in parts)
+        if arguments.get("training") or mean is None or var is None or not isinstance(arguments["input"], Value):
+            return None
+        factor = torch.rsqrt(var + arguments["eps"])
+        factor = factor if weight is None else factor * weight
+        shift = -factor * mean if bias is None else bias - factor * mean
+        affine = Affine(len(factor))
+        affine.weight.data, affine.bias.data = factor.clone(), shift.clone()
+        return affine
+
+    def _embedded(self, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known | None:
+        """Rows that are picked: the layer has its channels first, and a step turns them to where they were."""
+        weight, words = arguments["weight"], arguments["indices"]
+        if not isinstance(weight, Constant) or not isinstance(words, Value) or len(self.maker.shapes[words.name]) != 2:
+            return None
+        name = self.maker.called(node)
+        if self.maker.why_whole(name, weight):
+            return None
+        batch, tokens, channels = value.shape
+        embed = Embed.of(
+            weight.numbers, arguments.get("padding_idx", -1) if arguments.get("padding_idx", -1) >= 0 else None
+        )
+        first = self.maker.emit(name, embed, [words], node, None, (batch, channels, tokens))
+        return self.maker.move(node, "aten.permute.default", first, [[0, 2, 1]], value)
+
+    def _value(self, node: fx.Node) -> Value:
+        known = self.known[node]
+        if not isinstance(known, Value):
+            raise BhcError(f"{node.name!r} is read by a registered layer and does not depend on the network's input")
+        return known
+
+
+def _writes(node: fx.Node) -> bool:
+    return bool(getattr(node.target, "_schema", None) and node.target._schema.is_mutable)  # type: ignore[union-attr]
