@@ -161,7 +161,7 @@ def check_sound(compressed: Compressed, *, largest: int = SMALL) -> None:
             raise Unsound(f"the weights of {layer.name} are not what their codes say")
     small = sum(map(_operations, passages(network.graph, network.input_shape))) < largest
     device = "cpu" if small else "meta"
-    outputs = network.module().to(device)(torch.zeros(1, *network.input_shape, device=device))
+    outputs = network.module().to(device)(*[zeros.to(device) for zeros in network.signature.zeros(1)])
     if outputs.shape != (1, len(network.labels)):
         raise Unsound(f"outputs of shape {tuple(outputs.shape)} for {len(network.labels)} labels")
 

@@ -15,7 +15,22 @@ from bhc.formats.packed.layout import to_varint
 from bhc.formats.packed.priors import Counted
 from bhc.formats.packed.write import abbreviate
 from bhc.graph import INPUT, Graph, Step, describe
-from bhc.layers import Add, Affine, Concat, GlobalMean, Multiply, Normalise, PadChannels, Select, Subsample
+from bhc.layers import (
+    Add,
+    Affine,
+    Concat,
+    Embed,
+    Given,
+    GlobalMean,
+    Multiply,
+    Normalise,
+    PadChannels,
+    Select,
+    Subsample,
+    call_of,
+)
+from bhc.layers.aten import Dtype, Own, Read, SizeOf
+from bhc.layers.operators import NUMBERS
 from bhc.tensors import tensors_to_bytes
 
 CARD = {
@@ -41,7 +56,8 @@ def make_sources(seed: int = 0) -> list[bytes]:
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     chains = [_lenet_5(rng), _lenet_300(rng), _activations(rng), _sound(rng), _volume(rng), _floats()]
-    return [*map(pack, [*chains, _residual(rng), _squeezed(rng)]), _version_1()]
+    branching = [_residual(rng), _squeezed(rng), _calls(rng), _several_inputs(rng)]
+    return [*map(pack, [*chains, *branching]), _version_1()]
 
 
 def _named(**steps: nn.Module) -> Graph:
@@ -117,6 +133,46 @@ def _squeezed(rng: np.random.Generator) -> QuantisedNetwork:
         ]
     )
     return _quantised(graph, (1, 4, 3), rng, {"wide": 3, "deep": 9, "excite": 1, "fc": 40}, biased=["deep", "fc"])
+
+
+def _calls(rng: np.random.Generator) -> QuantisedNetwork:
+    """Calls of all four families, with tensors of their own, sizes, dtypes, and one of several results."""
+    gain = nn.Parameter(torch.tensor([[[0.5]], [[2.0]], [[-1.0]], [[1.5]]]), requires_grad=False)
+    whole = {"dtype": Dtype("int64")}
+    graph = Graph(
+        [
+            Step("first", nn.Conv2d(2, 4, 1), (INPUT,)),
+            Step("scaled", call_of("aten.mul.Tensor", [Read(0), Own("own0")], own={"own0": gain}), ("first",)),
+            Step("heads", call_of("aten.reshape.default", [Read(0), _HEADS]), ("scaled",)),
+            Step("shares", call_of("aten.softmax.int", [Read(0), -1]), ("heads",)),
+            Step("turned", call_of("aten.permute.default", [Read(0), [0, 1, 3, 2]]), ("shares",)),
+            Step("mixed", call_of("aten.matmul.default", [Read(0), Read(1)]), ("turned", "heads")),
+            Step("largest", call_of("aten.max.dim", [Read(0), 3], pick=0), ("mixed",)),
+            Step("rounded", call_of("aten._to_copy.default", [Read(0)], whole), ("largest",)),
+            Step("again", call_of("aten.add.Tensor", [Read(0), Read(1)], dtypes={0: "int64"}), _BOTH),
+            Step("flatten", nn.Flatten(), ("again",)),
+            Step("fc", nn.Linear(4, 3), ("flatten",)),
+        ]
+    )
+    return _quantised(graph, (2, 6, 1), rng, {"first": 3, "fc": 40}, biased=["fc"])
+
+
+_HEADS, _BOTH = [SizeOf(((0, 0),)), 2, 6, 2], ("rounded", "largest")
+
+
+def _several_inputs(rng: np.random.Generator) -> QuantisedNetwork:
+    graph = Graph(
+        [
+            Step("numbers", Given(0, (5,)), (INPUT,)),
+            Step("words", Given(1, (4,), "int64", (1,)), (INPUT,)),
+            Step("fc1", nn.Linear(5, 3), ("numbers",)),
+            Step("rows", Embed(7, 7, 3), ("words",)),
+            Step("mean", GlobalMean(False), ("rows",)),
+            Step("add", Add(), ("fc1", "mean")),
+            Step("fc2", nn.Linear(3, 3), ("add",)),
+        ]
+    )
+    return _quantised(graph, (), rng, {"fc1": 3, "rows": 9, "fc2": 1}, biased=["fc2"])
 
 
 def _sound(rng: np.random.Generator) -> QuantisedNetwork:
@@ -227,7 +283,23 @@ def make_extremes() -> list[bytes]:
         _extreme([2], _narrow(), card=CARD | {"context": {"classes": [[]] * 8000}}),
         _extreme([2], _narrow(), card=CARD | {str(number): 0 for number in range(4000)}),
         _extreme([2], [[0, "x" * 60_000, 2, constant, False]]),
+        _extreme([2], [_called("aten.arange.default", 10**12), *_narrow()]),
+        _extreme([2], [_called("aten.repeat.default", {0: 0}, [1, 1 << 30]), *_narrow()]),
+        _extreme([2], [_called("aten.expand.default", {0: 0}, [1 << 40, 2]), *_narrow()]),
+        _extreme([2], [_called("aten.pad.default", {0: 0}, [1 << 40, 1 << 40]), *_narrow()]),
+        _extreme([2], [_called("aten.add.Tensor", {0: 0}, {0: 0})] * 2000 + _narrow()),
+        _extreme([2], [_called("aten.reshape.default", {0: 0}, [{2: [[[0, 0]] * 7, 1 << 31, 1]}]), *_narrow()]),
+        _extreme([], [*[_input(place, [1 << 16]) for place in range(64)], *_narrow()]),
+        _extreme([], [_input(0, [2]), *[[15, 2 + place, _input(1 + place, [9])] for place in range(200)], *_narrow()]),
     ]
+
+
+def _called(target: str, *arguments: Any) -> list[Any]:
+    return [40, NUMBERS[target], list(arguments), {}, 1]
+
+
+def _input(place: int, shape: list[int]) -> list[Any]:
+    return [41, f"input{place}", place, shape, "float32", [1]]
 
 
 def _narrow() -> list[Any]:

@@ -52,7 +52,7 @@ def _as_numbers(steps: list[Step], dtype: torch.dtype) -> list[Step]:
     if dtype.is_floating_point or not readers:
         return steps
     name = str(dtype).removeprefix("torch.")
-    cast = call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype(name)}, {}, None, {})
+    cast = call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype(name)})
     first = "numbers"
     while any(step.name == first for step in steps):
         first += "_"

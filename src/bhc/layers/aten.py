@@ -117,6 +117,7 @@ class AtenCall(nn.Module):
         self.target, self.arguments, self.named = target, list(arguments), dict(named or {})
         self.pick = pick
         self.dtypes = dict(dtypes or {})  # of the values that it reads and that are not floats
+        self.shapes: dict[Any, Shape] = {}  # of its results, by those of what it reads and of its own tensors
         self.why = ""  # why weights that could be cut elsewhere stay whole here
         for name, numbers in (own or {}).items():
             if isinstance(numbers, nn.Parameter):
@@ -204,10 +205,10 @@ class Opaque(AtenCall):
 def call_of(
     target: str,
     arguments: Sequence[Any],
-    named: Mapping[str, Any],
-    own: Mapping[str, Tensor],
-    pick: int | None,
-    dtypes: Mapping[int, str],
+    named: Mapping[str, Any] | None = None,
+    own: Mapping[str, Tensor] | None = None,
+    pick: int | None = None,
+    dtypes: Mapping[int, str] | None = None,
 ) -> AtenCall:
     """The call of an operator, as what its family is."""
     family = next((each for each in AtenCall.__subclasses__() if each.covers(target)), Opaque)
@@ -266,12 +267,16 @@ def from_plain(plain: Any, *, depth: int = 0) -> Any:
 
 
 def traced_shape(module: AtenCall, *arriving: Shape) -> Shape:
-    """The shape of the result, found without data."""
-    values = [
-        torch.empty(shape, device="meta", dtype=getattr(torch, module.dtypes.get(place, "float32")))
-        for place, shape in enumerate(arriving)
-    ]
-    return tuple(shadow(module)(*values).shape)
+    """The shape of the result, found without data, and kept with the module."""
+    own = tuple(tuple(numbers.shape) for numbers in (*module.parameters(), *module.buffers()))
+    known = module.shapes.get((arriving, own))
+    if known is None:
+        values = [
+            torch.empty(shape, device="meta", dtype=getattr(torch, module.dtypes.get(place, "float32")))
+            for place, shape in enumerate(arriving)
+        ]
+        known = module.shapes[arriving, own] = tuple((shadow(module) if own else module)(*values).shape)
+    return known
 
 
 def shadow(module: nn.Module) -> nn.Module:

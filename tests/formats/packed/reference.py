@@ -1,15 +1,22 @@
 """A second reader of packed files, written from ``docs/format.md`` alone: plain Python, no library but zlib.
 
-It is slow and checks only what it needs to; its use is to agree with the real reader.
+It is slow and checks only what it needs to; its use is to agree with the real reader. For the shapes that calls of
+torch's operators give it asks torch, under the numbers of ``docs/operators.md``.
 """
 
+import re
 import struct
 import zlib
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from math import isqrt, prod
+from pathlib import Path
 from typing import Any
 
+import torch
+
+DOCS = Path(__file__).parents[3] / "docs"
+EXAMPLES = 2
 STATE = (1 << 64) - 1  # the largest 64-bit number
 PRECISION = 24
 TOTAL = 1 << 16
@@ -33,6 +40,7 @@ class Layer:
     bias_step: float | None = None
     bias_codes: list[int] = field(default_factory=list)
     bias_floats: list[float] = field(default_factory=list)
+    own: list[tuple[tuple[int, ...], str]] = field(default_factory=list)  # of a call: shapes and dtypes
 
 
 @dataclass
@@ -44,7 +52,8 @@ class File:
     labels: list[int]
     temperature: float
     card: dict[str, Any]
-    shapes: list[tuple[int, ...]]  # after each step
+    shapes: list[tuple[int, ...]]  # after each step, of one example
+    firsts: list[int] = field(default_factory=list)  # after each step, the size of the first axis for two examples
     reads: list[list[int]] = field(default_factory=list)  # the numbers of the steps that each reads; -1 is the input
     masks: list[list[int]] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
@@ -125,6 +134,7 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         file.reads.append([place - back for back in backs])
         shapes = [file.shapes[read] if read >= 0 else tuple(file.input_shape) for read in file.reads[-1]]
         shape = shapes[0]
+        first = file.firsts[file.reads[-1][0]] if file.reads[-1][0] >= 0 else EXAMPLES
         if kind in (0, 1, 19):
             layer, shape = weighted(kind, arguments, shape)
             layers.append((layer, (arguments[-2], arguments[-1])))
@@ -136,6 +146,15 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         elif kind == 39:
             _, bands, samples, hop = arguments
             shape = (1, bands, (shape[1] - samples) // hop + 1)
+        elif kind == 40:
+            firsts = [file.firsts[read] if read >= 0 else EXAMPLES for read in file.reads[-1]]
+            arriving = [(size, *each) for size, each in zip(firsts, shapes, strict=True)]
+            (first, *shape), own = called(arguments, arriving)
+            shape = tuple(shape)
+            if own is not None:
+                layers.append((own, (None, False)))
+        elif kind == 41:
+            shape = tuple(arguments[2])
         elif kind == 37:
             selections.append((arguments[0], shape[0]))
             shape = (arguments[0], *shape[1:])
@@ -155,6 +174,7 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         else:
             shape = reshaped(kind, arguments, shape)
         file.shapes.append(shape)
+        file.firsts.append(first)
     return layers, selections
 
 
@@ -162,7 +182,45 @@ def wiring(step: list[Any]) -> tuple[list[int], list[Any]]:
     """How far back a step reads, and the step without that."""
     if step[0] == 15:
         return [step[1]], step[2]
+    if step[0] == 40:
+        return step[4:], step[:4]
     return (step[1:], step[:1]) if step[0] in (16, 17, 18) else ([1], step)
+
+
+OPERATORS = re.findall(r"^\| \d+ \| `aten\.(\w+)\.(\w+)` \|$", (DOCS / "operators.md").read_text(), re.MULTILINE)
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def called(arguments: list[Any], shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], "Layer | None"]:
+    """The shape that a call gives, and the tensors of its own, all as one."""
+    number, plain, rest = arguments
+    dtypes = dict(rest.get(3, []))
+    values = [
+        torch.empty(shape, dtype=getattr(torch, DTYPES[dtypes.get(place, 0)]), device="meta")
+        for place, shape in enumerate(shapes)
+    ]
+    own = [torch.empty(shape, dtype=getattr(torch, DTYPES[d]), device="meta") for shape, d, _ in rest.get(1, [])]
+
+    def made(argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [made(part) for part in argument]
+        if not isinstance(argument, dict):
+            return argument
+        ((key, value),) = argument.items()
+        if key < 2:
+            return (values, own)[key][value]
+        if key == 2:
+            axes, times, over = value
+            return prod(values[place].shape[axis] for place, axis in axes) * times // over
+        return getattr(torch, DTYPES[value]) if key == 3 else torch.device("meta")
+
+    name, overload = OPERATORS[number]
+    operator = getattr(getattr(torch.ops.aten, name), overload)
+    result = operator(*made(plain), **{key: made(value) for key, value in rest.get(0, {}).items()})
+    result = result[rest[2]] if 2 in rest else result
+    order = sorted(rest.get(1, []), key=lambda each: not each[2])  # learned ones first
+    layer = Layer("", (), own=[(tuple(shape), DTYPES[dtype]) for shape, dtype, _ in order]) if order else None
+    return tuple(result.shape), layer
 
 
 def weighted(kind: int, arguments: list[Any], shape: tuple[int, ...]) -> tuple[Layer, tuple[int, ...]]:
@@ -217,6 +275,13 @@ def read_masks(stream: bytes, selections: list[tuple[int, int]]) -> list[list[in
 
 def read_plain(body: bytes, at: int, layer: Layer, weight: Any, bias: Any) -> int:
     """Float weights, then biases; returns the place after them."""
+    for shape, dtype in layer.own:
+        form = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "uint8": "B", "bool": "?"}.get(dtype, "f")
+        numbers = struct.unpack_from(f"<{prod(shape)}{form}", body, at)
+        layer.floats += map(float, numbers)
+        at += struct.calcsize(f"<{prod(shape)}{form}")
+    if layer.own:
+        return at
     if weight is None:
         layer.floats, at = read_floats(body, at, prod(layer.shape))
     if bias is None:

@@ -169,10 +169,8 @@ def test_the_list_holds_nothing_that_draws_or_writes() -> None:
 def test_sizes_and_dtypes_survive_a_file() -> None:
     reshape = [Read(0), [SizeOf(((0, 0),)), 2, 2]]
     steps = [
-        Step("apart", call_of("aten.reshape.default", reshape, {}, {}, None, {}), (INPUT,)),
-        Step(
-            "cast", call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype("float32")}, {}, None, {}), ("apart",)
-        ),
+        Step("apart", call_of("aten.reshape.default", reshape), (INPUT,)),
+        Step("cast", call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype("float32")}), ("apart",)),
         Step("flat", nn.Flatten(), ("cast",)),
         Step("end", nn.Linear(4, 2), ("flat",)),
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tools.fuzz.sources import make_sources
 from torch import nn
 
 import bhc
@@ -13,8 +14,11 @@ from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
 from bhc.graph import INPUT, passages
 from bhc.layers import Embed, Place, Select, is_weighted
+from bhc.layers.aten import AtenCall
 
+from ...graph.test_taken import TAKEN
 from . import reference
+from .test_calls import network_of
 from .toys import zoo
 
 ZOO = zoo()
@@ -33,17 +37,22 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     selects = [step.module for step in steps if isinstance(step.module, Select | Place | Embed)]
     meant = [step.words if isinstance(step, Embed) else step.index for step in selects]
     assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [places.tolist() for places in meant]
-    layers = [step for step in steps if next(step.module.parameters(), None) is not None]
+    layers = [step for step in steps if _numbers(step.module)]
     for read, layer in zip(file.layers, layers, strict=True):
         if not is_weighted(layer.module):
             assert read.name == ""
-            floats = torch.cat([numbers.flatten() for numbers in layer.module.parameters()])
+            floats = torch.cat([numbers.flatten().float() for numbers in _numbers(layer.module)])
             assert torch.equal(torch.tensor(read.floats + read.bias_floats), floats)
             continue
         assert read.name == layer.name
         agree_on_layer(read, layer.module)
         if layer.name in network.weights:
             assert read.codes == network.weights[layer.name].codes.ravel().tolist()
+
+
+def _numbers(module: nn.Module) -> list[torch.Tensor]:
+    """Of a call also those that were never learned."""
+    return [*module.parameters(), *(module.buffers() if isinstance(module, AtenCall) else ())]
 
 
 def agree_on_layer(read: reference.Layer, module: Any) -> None:
@@ -67,6 +76,17 @@ def test_both_read_the_same(name: str) -> None:
     content = pack(ZOO[name])
     agree(content, ZOO[name])
     agree(content, parse_network(content, Path("it")).network)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_both_read_calls(name: str) -> None:
+    network, _ = network_of(name)
+    agree(pack(network), network)
+
+
+def test_both_read_files_that_begin_others() -> None:
+    for content in make_sources()[:-1]:  # the last is of version 1
+        agree(content, parse_network(content, Path("it")).network)
 
 
 @pytest.mark.filterwarnings("ignore:threshold")
