@@ -22,6 +22,7 @@ _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
 MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
+    "plugins": {"errors"},
     "tensors": {"errors", "files"},
     "data": {"errors", "files"},
     "layers": {"errors"},
@@ -30,16 +31,16 @@ MAY_IMPORT = {
     "graph": {"errors", "layers"},
     "posterior": {"errors", "layers", "graph"},
     "hypernet": _BEFORE_HYPERNET,
-    "training": _BEFORE_TRAINING,
+    "training": _BEFORE_TRAINING | {"plugins"},
     "formats": {"errors", "files", "tensors", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
     "compressor": _BEFORE_EMISSION | {"emission"},
     "results": _BEFORE_EMISSION | {"emission"},
     "api": _BEFORE_THE_SURFACE,
     ROOT: {"api"},
-    "studio": _BEFORE_THE_SURFACE | {ROOT},
-    "cli": _BEFORE_THE_SURFACE | {ROOT, "studio", "results"},
-    "__main__": {"cli"},
+    "studio": _BEFORE_THE_SURFACE | {ROOT, "plugins"},
+    "cli": _BEFORE_THE_SURFACE | {ROOT, "studio", "results", "plugins"},
+    "__main__": {"cli", "errors", "plugins"},
 }
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -17,7 +17,7 @@ from bhc.contexts import (
 )
 from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
-from bhc.formats import WeightForm
+from bhc.formats import Export, Format, WeightForm, open_deployed, register_format
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.layers import LayerKind, register_layer
 from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
@@ -31,8 +31,10 @@ __all__ = [
     "Compressor",
     "ConsecutivePairs",
     "Consolidate",
+    "Export",
     "FeatureSubsets",
     "Float32",
+    "Format",
     "Full",
     "Initial",
     "InputDomains",
@@ -55,7 +57,9 @@ __all__ = [
     "layers",
     "load",
     "models",
+    "open_deployed",
     "read",
+    "register_format",
     "register_layer",
     "training",
     "two_stage_budget",

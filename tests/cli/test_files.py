@@ -147,7 +147,7 @@ def test_exports_refuse_what_makes_no_sense(
     refused(
         monkeypatch, capsys, "do not hold weights as bit-packed", *onnx, tmp_path / "n.onnx", "--weights", "bit-packed"
     )
-    refused(monkeypatch, capsys, "--name is for C", *onnx, tmp_path / "n.onnx", "--name", "net")
+    refused(monkeypatch, capsys, "--name is for formats that are code", *onnx, tmp_path / "n.onnx", "--name", "net")
     refused(monkeypatch, capsys, "cannot be part of a C name", "export", small, "--to", "c", "--out", tmp_path / "n.h",
             "--name", "2 nets")  # fmt: skip
     refused(

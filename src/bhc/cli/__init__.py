@@ -18,6 +18,7 @@ from bhc.cli.pull import pull_command
 from bhc.cli.serve import serve_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError
+from bhc.plugins import import_plugins
 from bhc.training import settle
 
 app = typer.Typer(
@@ -71,8 +72,27 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _import(names: list[str]) -> list[str]:
+    try:
+        import_plugins(names)
+    except BhcError as error:
+        say_error(error)
+        raise typer.Exit(WRONG_USE) from error
+    return names
+
+
 @app.callback()
 def options(
+    imports: Annotated[
+        list[str],
+        typer.Option(
+            "--import",
+            callback=_import,
+            is_eager=True,
+            metavar="FILE_OR_MODULE",
+            help="Import it first: it registers layers, formats or contexts of your own. Also: $BHC_IMPORT.",
+        ),
+    ] = [],  # noqa: B006 - typer copies it
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,

@@ -30,6 +30,7 @@ from bhc.cli.options import (
 from bhc.compressor import load
 from bhc.emission import DomainWarning, Float32, Limits, ThresholdWarning, VarianceBits
 from bhc.errors import BhcError
+from bhc.formats import Packed, formats
 from bhc.training import default_progress
 
 
@@ -78,7 +79,7 @@ def compress_command(
         )
         return
     if out is not None:
-        if out.suffix in (".onnx", ".pt2", ".h", ".c"):
+        if out.suffix in {each.suffix for each in formats() if each.name != Packed.name}:
             raise BhcError(
                 f"compress writes .bhc files, given {out}", hint="write one, then: bhc export small.bhc --to ..."
             )

@@ -1,6 +1,5 @@
-"""``bhc export``: an emitted network in other forms."""
+"""``bhc export``: an emitted network in other formats."""
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,67 +9,42 @@ from bhc.cli.console import say, show
 from bhc.cli.options import Force, Json, refuse_existing
 from bhc.emission import read
 from bhc.errors import BhcError
-from bhc.formats import WeightForm, c_memory
-
-
-class Target(Enum):
-    """Where a network can go."""
-
-    ONNX = "onnx"
-    C = "c"
-    TORCH = "torch"
-
-
-SUFFIXES = {Target.ONNX: ".onnx", Target.C: ".h", Target.TORCH: ".pt2"}
-FORMS = {
-    Target.ONNX: (WeightForm.FLOATS, WeightForm.INTEGERS),
-    Target.C: (WeightForm.INTEGERS, WeightForm.BIT_PACKED, WeightForm.FLOATS),
-    Target.TORCH: (WeightForm.FLOATS,),
-}
+from bhc.formats import Export, WeightForm, format_named, formats, identifier
 
 
 def export_command(
     file: Annotated[Path, typer.Argument(help="Emitted network (.bhc).")],
-    to: Annotated[Target, typer.Option(help="ONNX model, C99 header, or torch ExportedProgram.")],
-    out: Annotated[Path, typer.Option(help="File to write: .onnx, .h or .pt2.")],
+    to: Annotated[
+        str, typer.Option(metavar=f"[{'|'.join(each.name for each in formats())}]", help="What to write it as.")
+    ],
+    out: Annotated[Path, typer.Option(help="File to write: it ends as the format's files do, such as .onnx or .h.")],
     weights: Annotated[
         WeightForm | None,
         typer.Option(help="How weights are held. ONNX: floats or integers; C: integers, bit-packed or floats."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="C: the prefix of <name>_predict. Default: the file's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Code: the prefix of <name>_predict. Default: the file's name.")
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Write a network as ONNX, C or torch."""
-    if weights is not None and weights not in FORMS[to]:
+    """Write a network as ONNX, C, torch, or another registered format."""
+    chosen = format_named(to)
+    if out.suffix != chosen.suffix:
         raise BhcError(
-            f"{to.value} files do not hold weights as {weights.value}",
-            hint=f"choose --weights {' or '.join(choice.value for choice in FORMS[to])}",
+            f"a file for {chosen.name} ends in {chosen.suffix}, given {out}", hint=f"--out {out.stem}{chosen.suffix}"
         )
-    if out.suffix != SUFFIXES[to]:
-        raise BhcError(
-            f"a file for {to.value} ends in {SUFFIXES[to]}, given {out}", hint=f"--out {out.stem}{SUFFIXES[to]}"
-        )
-    if name is not None and to is not Target.C:
-        raise BhcError("--name is for C headers", hint="leave it out")
+    if name is not None and not chosen.is_code:
+        raise BhcError("--name is for formats that are code, such as C", hint="leave it out")
     refuse_existing(out, force=force)
     small = read(file)
-    usual = FORMS[to][0] if small.network.weights else WeightForm.FLOATS
-    form = usual if weights is None else weights
-    match to:
-        case Target.ONNX:
-            small.to_onnx(out, weights=form, overwrite=force)
-        case Target.C:
-            small.to_c(out, weights=form, name=name, overwrite=force)
-        case Target.TORCH:
-            small.to_torch(out, overwrite=force)
-    facts = {"file": str(out), "to": to.value, "weights": form.value, "file_bytes": out.stat().st_size}
-    text = f"file          {facts['file_bytes']:,} bytes  ({to.value}, weights as {form.value})"
-    if to is Target.C:
-        memory = c_memory(small.network, weights=form)
-        facts |= {"flash_bytes": memory.flash, "activation_bytes": memory.ram}
-        text += (
-            f"\nflash         {memory.flash:,} bytes of constants\nRAM           {memory.ram:,} bytes of activations"
-        )
-    show(facts if json else text, as_json=json)
+    form = chosen.weights_for(small.network, weights)
+    name = name or identifier(out.stem)
+    small.export(out, chosen.name, weights=form, name=name, overwrite=force)
+    figures = chosen.figures(small.network, Export(form, name))
+    size = out.stat().st_size
+    facts = {"file": str(out), "to": chosen.name, "weights": form.value, "file_bytes": size}
+    lines = [f"{'file':14}{size:,} bytes  ({chosen.name}, weights as {form.value})"]
+    lines += [f"{each.title:14}{each.value:,} {each.unit}" for each in figures]
+    show(facts | {each.key: each.value for each in figures} if json else "\n".join(lines), as_json=json)
     say(f"wrote {out}")

@@ -1,7 +1,6 @@
 """``bhc pull``: a network from a service, as a device would fetch it."""
 
 import io
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,24 +33,12 @@ from bhc.cli.serve import read_token
 from bhc.emission import Limits, Report
 from bhc.errors import BhcError
 from bhc.files import write_bytes
-from bhc.formats import parse_network
-
-
-class Form(StrEnum):
-    """What a service hands out."""
-
-    BHC = "bhc"
-    ONNX = "onnx"
-    C = "c"
-    PT2 = "pt2"
-
-
-SUFFIXES = {".bhc": Form.BHC, ".onnx": Form.ONNX, ".h": Form.C, ".pt2": Form.PT2}
+from bhc.formats import Packed, format_of, formats, parse_network
 
 
 def pull_command(
     url: Annotated[str, typer.Argument(help="Address of the service, such as http://127.0.0.1:8765.")],
-    out: Annotated[Path, typer.Option(help="File for the network: .bhc, .onnx, .h or .pt2.")],
+    out: Annotated[Path, typer.Option(help="File for the network: it ends as a format's files do, such as .onnx.")],
     classes: Classes = None,
     domain: Domain = None,
     features: Features = None,
@@ -65,7 +52,9 @@ def pull_command(
     confidence: Confidence = None,
     flag_outside: FlagOutside = None,
     float32: Float32Only = False,
-    format: Annotated[Form | None, typer.Option(help="Default: what the file's name ends in.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="What to fetch, as the service calls it. Default: what the file's name ends in.")
+    ] = None,
     token_file: Annotated[Path | None, typer.Option(help="File with the token that the service asks for.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the service.")] = 60.0,
     force: Force = False,
@@ -75,21 +64,21 @@ def pull_command(
 
     What arrives is compared with its checksum and then written in one step.
     """
-    form = format or SUFFIXES.get(out.suffix)
-    if form is None:
-        raise BhcError(
-            f"{out} does not say which form is wanted", hint="end it in .bhc, .onnx, .h or .pt2, or --format"
-        )
+    known = format_of(out)
+    wanted = format or (None if known is None else known.name)
+    if wanted is None:
+        suffixes = ", ".join(each.suffix for each in formats())
+        raise BhcError(f"{out} does not say which format is wanted", hint=f"end it in {suffixes}, or --format")
     refuse_existing(out, force=force)
     client = Client(url, token=read_token(token_file), timeout=timeout)
     limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
     given = request_of(classes, domain, features, budget) | vars(limits)
-    given |= {"flag_outside": flag_outside, "float32": float32 or None, "format": form.value}
+    given |= {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}
     asked = {name: _plain(value) for name, value in given.items() if value is not None and name != "domain"}
     if given["domain"] is not None:
         asked["domain"] = client.domain(_npy(given["domain"]))
     content, facts = client.network(asked)
-    if form is Form.BHC:
+    if wanted == Packed.name:
         parse_network(content, out)
     write_bytes(out, content)
     show(facts if json else Report.from_dict(facts), as_json=json)

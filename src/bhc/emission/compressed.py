@@ -15,21 +15,23 @@ from bhc.emission.report import Report, from_card, from_version_1
 from bhc.errors import BhcError
 from bhc.files import write_bytes
 from bhc.formats import (
+    Export,
     NetworkFile,
+    Packed,
     Part,
     QuantisedNetwork,
     WeightForm,
-    c_text,
+    format_named,
+    format_of,
+    formats,
     identifier,
-    onnx_bytes,
     pack,
     packed_parts,
     parse_network,
     read_network,
-    torch_bytes,
 )
 from bhc.graph import INPUT, Inputs
-from bhc.layers import check_words, kind_of
+from bhc.layers import NoForm, check_words, kind_of
 
 
 @dataclass(frozen=True)
@@ -116,17 +118,47 @@ class Compressed:
         """What the bytes of the ``.bhc`` file are for."""
         return packed_parts(self.network)
 
+    def content(self, format: str, *, weights: WeightForm | None = None, name: str = "network") -> bytes:
+        """The content of a file in one of the registered formats, by its name.
+
+        ``weights`` are held as the format usually does, or as 32-bit floats where the network has no others.
+        """
+        chosen = format_named(format)
+        form = chosen.weights_for(self.network, weights)
+        if self.packed is not None and chosen.name == Packed.name:
+            return self.packed
+        try:
+            return chosen.write(self.network, Export(form, name, self.metadata()))
+        except NoForm as problem:
+            raise BhcError(f"this network cannot be written as {chosen.name}: {problem}") from problem
+
+    def export(
+        self,
+        path: str | Path,
+        format: str | None = None,
+        *,
+        weights: WeightForm | None = None,
+        name: str | None = None,
+        overwrite: bool = False,
+    ) -> "Compressed":
+        """Write a file in any format: the one that ``path`` ends in, or the one that is named.
+
+        ``name`` is that of the function, in formats that are code; by default the file's.
+        """
+        target = Path(path)
+        chosen = format_of(target) if format is None else format_named(format)
+        if chosen is None:
+            known = ", ".join(each.suffix for each in formats())
+            raise BhcError(f"{target} does not say which format is wanted", hint=f"end it in one of {known}")
+        content = self.content(chosen.name, weights=weights, name=name or identifier(target.stem))
+        _write(target, content, overwrite=overwrite)
+        return self
+
     def to_onnx(
         self, path: str | Path, *, weights: WeightForm = WeightForm.FLOATS, overwrite: bool = False
     ) -> "Compressed":
-        """Write an ONNX model: float32 inputs as stored, logits out, any batch size."""
-        _write(Path(path), self.onnx_content(weights=weights), overwrite=overwrite)
-        return self
-
-    def onnx_content(self, *, weights: WeightForm = WeightForm.FLOATS) -> bytes:
-        """The content of the ``.onnx`` file."""
-        self._check_form(weights)
-        return onnx_bytes(self.network, weights=weights, metadata=self.metadata())
+        """Write an ONNX model: inputs as stored, logits out, any batch size."""
+        return self.export(path, "onnx", weights=weights, overwrite=overwrite)
 
     def to_c(
         self,
@@ -140,36 +172,11 @@ class Compressed:
 
         ``weights`` are whole-byte integers by default, or floats where the network has no others.
         """
-        content = self.c_content(name or identifier(Path(path).stem), weights=weights)
-        _write(Path(path), content, overwrite=overwrite)
-        return self
-
-    def c_content(self, name: str, *, weights: WeightForm | None = None) -> bytes:
-        """The content of the C header."""
-        weights = weights or (WeightForm.INTEGERS if self.network.weights else WeightForm.FLOATS)
-        self._check_form(weights)
-        about = {"context": _one_line(self.report.context), "validation error": _error_text(self.report)}
-        return c_text(self.network, name, weights=weights, about=about).encode()
+        return self.export(path, "c", weights=weights, name=name, overwrite=overwrite)
 
     def to_torch(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
         """Write a torch ``ExportedProgram`` (``.pt2``), which loads without bhc."""
-        _write(Path(path), self.torch_content(), overwrite=overwrite)
-        return self
-
-    def torch_content(self) -> bytes:
-        """The content of the ``.pt2`` file."""
-        return torch_bytes(self.network, metadata=self.metadata())
-
-    def _check_form(self, weights: WeightForm) -> None:
-        if not isinstance(weights, WeightForm):
-            raise BhcError(
-                f"weights={weights!r} is not a form", hint="give bhc.WeightForm.FLOATS, INTEGERS or BIT_PACKED"
-            )
-        if weights is not WeightForm.FLOATS and not self.network.weights:
-            raise BhcError(
-                f"this network has 32-bit weights and cannot be written with {weights.value}",
-                hint="emit it with bit widths (without Float32() or --float32), or choose floats",
-            )
+        return self.export(path, "pt2", overwrite=overwrite)
 
     def metadata(self) -> dict[str, Any]:
         """What exported files carry beside the network."""
@@ -208,11 +215,3 @@ def _write(path: Path, content: bytes, *, overwrite: bool) -> None:
     if os.path.exists(path) and not overwrite:  # Path.exists raises for a name that is too long
         raise BhcError(f"{path} exists already", hint="give another name, or overwrite=True (--force)")
     write_bytes(path, content)
-
-
-def _one_line(context: dict[str, Any]) -> str:
-    return "; ".join(f"{name} {value}" for name, value in context.items()) or "none"
-
-
-def _error_text(report: Report) -> str:
-    return "unknown" if report.error is None else f"{report.error:.2f} %"

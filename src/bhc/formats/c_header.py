@@ -11,7 +11,7 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.formats.c_writer import CWriter, in_comment
 from bhc.formats.fold import fold_normalisation
-from bhc.formats.forms import WeightForm
+from bhc.formats.format import Export, Figure, Format, WeightForm
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.unroll import is_rising
 from bhc.graph import passages
@@ -69,6 +69,32 @@ def identifier(text: str) -> str:
     """The nearest C name."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", text) or "network"
     return f"net_{plain}" if plain[0].isdigit() else plain
+
+
+class CHeader(Format):
+    """For microcontrollers: one header, ``int <name>_predict(const float *input, float *scores)``."""
+
+    name, label, suffix, media_type, is_code = "c", "C", ".h", "text/x-c", True
+    weight_forms = (WeightForm.INTEGERS, WeightForm.BIT_PACKED, WeightForm.FLOATS)
+
+    def write(self, network: QuantisedNetwork, export: Export) -> bytes:
+        return c_text(network, export.name, weights=export.weights, about=_about(export.metadata)).encode()
+
+    def figures(self, network: QuantisedNetwork, export: Export) -> tuple[Figure, ...]:
+        memory = c_memory(network, weights=export.weights)
+        return (
+            Figure("flash_bytes", "flash", memory.flash, "bytes of constants"),
+            Figure("activation_bytes", "RAM", memory.ram, "bytes of activations"),
+        )
+
+
+def _about(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What the comment says of where the network came from."""
+    if not metadata:
+        return {}
+    context = "; ".join(f"{name} {value}" for name, value in metadata["context"].items()) or "none"
+    error = metadata["report"]["error"]
+    return {"context": context, "validation error": "unknown" if error is None else f"{error:.2f} %"}
 
 
 @dataclass(frozen=True)

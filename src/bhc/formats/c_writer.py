@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bhc.formats.forms import WeightForm
+from bhc.formats.format import WeightForm
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.layers import Select, Shape
 from bhc.layers.c_code import literal

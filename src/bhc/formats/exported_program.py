@@ -6,12 +6,17 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bhc.files import read_bytes
+from bhc.formats.deployed import LARGEST_FILE, Deployed, checked, not_ours, signature_in
+from bhc.formats.format import Export, Format
 from bhc.formats.quantised import QuantisedNetwork
+from bhc.graph import Inputs
 from bhc.layers import EXAMPLES
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
@@ -85,6 +90,29 @@ def torch_bytes(network: QuantisedNetwork, *, metadata: Mapping[str, Any] | None
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={CARD: json.dumps(dict(metadata or {}))})
     return file.getvalue()
+
+
+class Program(Format):
+    """For torch, without bhc."""
+
+    name, label, suffix, aliases = "pt2", ".pt2", ".pt2", ("torch",)
+
+    def write(self, network: QuantisedNetwork, export: Export) -> bytes:
+        return torch_bytes(network, metadata=export.metadata)
+
+    def open(self, path: Path) -> Deployed:
+        content = read_bytes(path, limit=LARGEST_FILE)
+        try:
+            program, metadata = load_program(content)
+            signature = signature_in(metadata)
+
+            def logits(x: Inputs) -> Tensor:
+                with torch.no_grad():
+                    return program(*signature.cast(x))
+
+            return checked(metadata, signature, "torch, exported program", len(content), logits, path)
+        except Exception as error:  # torch's loader raises whatever its parts raise
+            raise not_ours(path, error) from error
 
 
 def load_program(content: bytes) -> tuple[Callable[..., Tensor], dict[str, Any]]:

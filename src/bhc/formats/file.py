@@ -1,16 +1,21 @@
-"""Reading a ``.bhc`` file of any version."""
+"""The ``.bhc`` file: written in the newest version, read in all of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from bhc.errors import BhcError
 from bhc.files import read_bytes
-from bhc.formats.packed import MAGIC, VERSION, Part, unpack
+from bhc.formats.deployed import LARGEST_FILE, Deployed, appearance_in
+from bhc.formats.format import Export, Format
+from bhc.formats.packed import MAGIC, VERSION, Part, pack, unpack
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.version1 import read_version_1
+from bhc.graph import Inputs
 
-LARGEST_FILE = 1 << 28
 SHORTEST = 16
 
 
@@ -50,3 +55,31 @@ def parse_network(content: bytes, path: Path) -> NetworkFile:
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, MemoryError, BhcError) as error:
         raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
     return NetworkFile(network, VERSION, len(content), parts)
+
+
+class Packed(Format):
+    """The smallest: range-coded integers, specified in ``docs/format.md``."""
+
+    name, label, suffix = "bhc", ".bhc", ".bhc"
+
+    def write(self, network: QuantisedNetwork, export: Export) -> bytes:
+        return pack(network)
+
+    def open(self, path: Path) -> Deployed:
+        file = read_network(path)
+        network = file.network
+
+        def logits(x: Inputs) -> Tensor:
+            with torch.no_grad():
+                return network.graph(*network.signature.cast(x))
+
+        return Deployed(
+            network.labels,
+            network.signature,
+            "torch",
+            file.size,
+            logits,
+            temperature=network.temperature,
+            alarm=network.card.get("alarm"),
+            appearance=appearance_in(path, network.card.get("context"), len(network.labels)),
+        )

@@ -2,19 +2,23 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bhc.errors import BhcError
+from bhc.files import read_bytes
+from bhc.formats.deployed import LARGEST_FILE, Deployed, checked, not_ours, signature_in
 from bhc.formats.fold import fold_normalisation
-from bhc.formats.forms import WeightForm
+from bhc.formats.format import Export, Format, WeightForm
 from bhc.formats.onnx_by_torch import OUTPUT, by_torch
 from bhc.formats.quantised import Codes, QuantisedNetwork
+from bhc.formats.runtime import open_session
 from bhc.formats.unroll import COPIES, POOL, PooledConvolution, unrolled
-from bhc.graph import INPUT, Input, Step, passages
+from bhc.graph import INPUT, Input, Inputs, Step, passages
 from bhc.layers import NoForm, kind_of
 
 if TYPE_CHECKING:
@@ -44,6 +48,38 @@ def onnx_bytes(
         model = by_torch(network)
     onnx.helper.set_model_props(model, {f"bhc.{key}": json.dumps(value) for key, value in (metadata or {}).items()})
     return model.SerializeToString()
+
+
+class Onnx(Format):
+    """For every runtime that reads ONNX."""
+
+    name, label, suffix = "onnx", "ONNX", ".onnx"
+    weight_forms = (WeightForm.FLOATS, WeightForm.INTEGERS)
+
+    def write(self, network: QuantisedNetwork, export: Export) -> bytes:
+        return onnx_bytes(network, weights=export.weights, metadata=export.metadata)
+
+    def open(self, path: Path) -> Deployed:
+        content = read_bytes(path, limit=LARGEST_FILE)
+        try:
+            session = open_session(content)
+            sources = session.get_inputs()
+            metadata = session.get_modelmeta().custom_metadata_map
+            ours = {name.removeprefix("bhc."): text for name, text in metadata.items() if name.startswith("bhc.")}
+            known = {name: json.loads(text) for name, text in ours.items()}
+            if "inputs" not in known:
+                (source,) = sources
+                known["input_shape"] = source.shape[1:]
+            signature = signature_in(known)
+
+            def logits(x: Inputs) -> Tensor:
+                given = zip(sources, signature.cast(x), strict=True)
+                feed = {source.name: numbers.numpy() for source, numbers in given}
+                return torch.from_numpy(session.run(None, feed)[0])
+
+            return checked(known, signature, "onnxruntime", len(content), logits, path)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise not_ours(path, error) from error
 
 
 def _by_our_rules(network: QuantisedNetwork, *, integers: bool) -> "onnx.ModelProto":

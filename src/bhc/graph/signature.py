@@ -54,7 +54,12 @@ class Signature:
             for name, module in given
             if isinstance(module, Given)
         )
-        return cls(own or (Input(ONE, input_shape),))
+        return cls(own) if own else cls.one(input_shape)
+
+    @classmethod
+    def one(cls, shape: Shape) -> "Signature":
+        """One tensor of floats."""
+        return cls((Input(ONE, shape),))
 
     def __len__(self) -> int:
         return len(self.inputs)

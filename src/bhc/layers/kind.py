@@ -1,7 +1,7 @@
 """What there is to know of one kind of layer: every question that the rest of the library asks, in one place."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -138,6 +138,8 @@ class LayerKind(ABC):
         file.add(self.name, module)
 
     # Other formats'.
+
+    forms: ClassVar[Mapping[str, Callable[..., Any]]] = {}  # how formats of others write it, by the format's name
 
     def to_onnx(self, module: Any, name: str, writer: OnnxWriter) -> None:
         """Nodes that do the same."""

@@ -1,21 +1,30 @@
 """What a request may say. Its values are checked where the command line's are, so that the words are the same."""
 
-from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation
+from pydantic_core import PydanticCustomError
+
+from bhc.errors import BhcError
+from bhc.formats import format_named, formats
 
 T = TypeVar("T")
 Unchecked = Annotated[T | None, SkipValidation]
+REFUSED = "refused"  # the type of what is refused in words of our own
 
 
-class FileFormat(StrEnum):
-    """The forms a network is handed out in."""
+def _format(name: Any) -> str:
+    try:
+        return format_named(name).name
+    except BhcError as error:
+        raise PydanticCustomError(REFUSED, "{problem}", {"problem": error.problem, "hint": error.hint}) from None
 
-    BHC = "bhc"
-    ONNX = "onnx"
-    C = "c"
-    PT2 = "pt2"
+
+def _list_formats(schema: dict[str, Any]) -> None:
+    schema["enum"] = [each.name for each in formats()]
+
+
+FormatName = Annotated[str, BeforeValidator(_format), Field(json_schema_extra=_list_formats)]
 
 
 class Asked(BaseModel):
@@ -64,7 +73,7 @@ class Asked(BaseModel):
 class NetworkAsked(Asked):
     """A network as a file."""
 
-    format: FileFormat = Field(FileFormat.BHC, description="bhc, onnx, c (a header) or pt2 (torch).")
+    format: FormatName = Field("bhc", description="One of GET /v1/model's formats: bhc, onnx, c (a header), pt2 ...")
 
 
 class AnswerAsked(Asked):

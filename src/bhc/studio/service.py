@@ -3,7 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from bhc.compressor import Compressor
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, SampleMean
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
+from bhc.formats import Packed, format_named, formats
 from bhc.studio.answers import answer, as_input
-from bhc.studio.asked import FileFormat
 from bhc.studio.cache import Cache
 from bhc.studio.pictures import is_picture, png
 from bhc.studio.preview import Preview, thresholds_of
@@ -27,20 +27,6 @@ PICTURES = 9  # of each class
 PREVIEWS, SMALLS = 16, 64  # contexts and networks that a worker remembers for the page
 CONDITIONS = ("classes", "domain", "features", "budget")
 C_NAME = "network"  # the prefix of <name>_predict in headers
-
-MEDIA_TYPES = {
-    FileFormat.BHC: "application/octet-stream",
-    FileFormat.ONNX: "application/octet-stream",
-    FileFormat.C: "text/x-c",
-    FileFormat.PT2: "application/octet-stream",
-}
-SUFFIXES = {FileFormat.BHC: ".bhc", FileFormat.ONNX: ".onnx", FileFormat.C: ".h", FileFormat.PT2: ".pt2"}
-WRITERS: dict[FileFormat, Callable[[Compressed], bytes]] = {
-    FileFormat.BHC: Compressed.to_bytes,
-    FileFormat.ONNX: Compressed.onnx_content,
-    FileFormat.C: lambda small: small.c_content(C_NAME),
-    FileFormat.PT2: Compressed.torch_content,
-}
 
 
 @dataclass(frozen=True)
@@ -103,10 +89,11 @@ class Service:
     def network(self, given: Mapping[str, Any]) -> Parcel:
         """A network as a file."""
         said = dict(given)
-        form = FileFormat(said.pop("format", FileFormat.BHC))
+        form = format_named(said.pop("format", Packed.name))
         small = self.emitted(said)
         timeless = replace(small, report=replace(small.report, emit_ms=None))  # the same request, the same bytes
-        return Parcel(WRITERS[form](timeless), MEDIA_TYPES[form], f"network{SUFFIXES[form]}", small.report.to_dict())
+        content = timeless.content(form.name, name=C_NAME)
+        return Parcel(content, form.media_type, f"network{form.suffix}", small.report.to_dict())
 
     def report(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the network would be."""
@@ -188,7 +175,8 @@ class Service:
                 }
                 for layer in network.layers
             ],
-            "formats": [form.value for form in FileFormat],
+            "formats": [form.name for form in formats()],
+            "format_labels": {form.name: form.label for form in formats()},
         }
 
     def _conditions(self) -> dict[str, Any]:

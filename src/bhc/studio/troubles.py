@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from bhc.errors import BhcError
-from bhc.studio.asked import FileFormat
+from bhc.studio import asked
 from bhc.studio.gate import Refusal
 from bhc.studio.workers import Busy, TookTooLong, WorkerFault
 
@@ -74,9 +74,8 @@ def _in_words(error: RequestValidationError) -> tuple[str, str]:
     match first["type"]:
         case "json_invalid":
             return f"the body is not JSON: {first.get('ctx', {}).get('error', '')}".rstrip(": "), USUAL
-        case "enum" if place == ["format"]:
-            known = [form.value for form in FileFormat]
-            return f"there is no format {first.get('input')!r}"[:200], f"choose one of {', '.join(known)}"
+        case asked.REFUSED:
+            return first["ctx"]["problem"], first["ctx"]["hint"]
         case _ if not place:
             return "the body is not a JSON object", USUAL
         case "missing":

@@ -18,6 +18,7 @@ import torch
 
 from bhc.compressor import load
 from bhc.errors import BhcError
+from bhc.plugins import import_plugins
 from bhc.studio.service import Service, named
 
 
@@ -56,6 +57,7 @@ def work(connection: Connection, run: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)  # workers share the cores
     torch.set_flush_denormal(True)
+    import_plugins()
     with suppress(EOFError, ConnectionError):
         service = _loaded(connection, run)
         # What an emission leaves behind are few objects with much memory, of which the collector sees the number only:

@@ -26,6 +26,7 @@ from torch.multiprocessing.spawn import start_processes
 from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
+from bhc.plugins import import_plugins
 from bhc.training.device import computing, settle
 from bhc.training.loop import Options, train
 from bhc.training.progress import Progress, Silent
@@ -302,6 +303,7 @@ def _take_part(
     os.environ.update(environments[local])
     torch.set_num_threads(threads)
     settle()
+    import_plugins()
     warnings.showwarning = lambda warning, *place, **more: post.put(("warn", (warning,)))
     try:
         job = replace(parcel.job, options=replace(parcel.job.options, progress=_Told(post)))

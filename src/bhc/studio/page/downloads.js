@@ -5,16 +5,13 @@ import { showProblem } from "./problems.js";
 import { service } from "./service.js";
 import { body } from "./state.js";
 
-const NAMES = { bhc: ".bhc", onnx: "ONNX", c: "C", pt2: ".pt2" };
-
-/** A button for each form; `named` gives the stem of the file. */
+/** A button for each format of the service; `named` gives the stem of the file. */
 export function mountDownloads(model, asked, problem, named) {
-  const forms = Object.keys(NAMES).filter((form) => model.formats.includes(form));
-  byId("downloads").append(...forms.map((format) => {
-    const own = format === "bhc"; // the form that stands first
-    const look = own ? "button first" : "button";
-    const attributes = { class: look, type: "button", "aria-label": `Download ${NAMES[format]}` };
-    const button = h("button", attributes, own ? "Download .bhc" : NAMES[format]);
+  byId("downloads").append(...model.formats.map((format, place) => {
+    const label = model.format_labels[format];
+    const look = place ? "button" : "button first";
+    const attributes = { class: look, type: "button", "aria-label": `Download ${label}` };
+    const button = h("button", attributes, place ? label : `Download ${label}`);
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {

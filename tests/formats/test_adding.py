@@ -1,0 +1,122 @@
+"""``docs/adding-a-format.md`` is executed: its format is exported to, run, and offered by command line and service."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bhc
+from bhc.errors import BhcError
+from bhc.formats import Export, Format, formats, registry
+from tests.studio.serving import serving
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding-a-format.md"
+CODE, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """What is registered in a test is forgotten after it."""
+    before = dict(registry._FORMATS)
+    try:
+        yield
+    finally:
+        registry._FORMATS.clear()
+        registry._FORMATS.update(before)
+
+
+@pytest.fixture
+def page(
+    forgetful: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in (CODE, USE):
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert capsys.readouterr().out == "True\n"
+    return names
+
+
+def bhc_command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bhc", "--import", "npz_format.py", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_it_is_one_of_the_formats_and_refuses_what_it_has_no_rule_for(page: dict[str, Any], tmp_path: Path) -> None:
+    assert [each.name for each in formats()] == ["bhc", "onnx", "c", "pt2", "npz"]
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 2))
+    small = bhc.wrap(net, bhc.ClassSubsets(2), example_input=torch.zeros(1, 4)).compress(classes=[0, 1])
+    with pytest.raises(BhcError, match=r"cannot be written as npz: step .* is a GELU"):
+        small.export(tmp_path / "gelu.npz")
+
+
+def test_the_command_line_lists_it_and_writes_it(page: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "npz_format.py").write_text(CODE)
+    assert "[bhc|onnx|c|pt2|npz]" in bhc_command("export", "--help", folder=tmp_path).stdout
+    done = bhc_command("export", "small.bhc", "--to", "npz", "--out", "again.npz", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    x = torch.randn(3, 8)
+    assert torch.equal(bhc.open_deployed("again.npz").logits(x), bhc.open_deployed("small.npz").logits(x))
+
+
+def test_the_service_hands_it_out(quick_model: bhc.Compressor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "npz_format.py").write_text(CODE)
+    monkeypatch.setenv("BHC_IMPORT", str(tmp_path / "npz_format.py"))
+    quick_model.save(tmp_path / "run")
+    with serving(tmp_path / "run") as server:
+        model = server.get("/v1/model").json()
+        assert model["formats"][-1] == "npz"
+        assert model["format_labels"]["npz"] == "NumPy"
+        content = server.post("/v1/networks", {"classes": [3, 4], "format": "npz"}).content
+        assert content.startswith(b"PK")
+
+
+class Plain(Format):
+    name, label, suffix = "plain", "Plain", ".plain"
+
+    def write(self, network: Any, export: Export) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"name": "onnx"}, "onnx is taken by Onnx"),
+        ({"name": "torch"}, "torch is taken by Program"),
+        ({"suffix": ".h"}, ".h is taken by CHeader"),
+        ({"suffix": "plain"}, "end in 'plain'"),
+        ({"name": "two words"}, "called 'two words'"),
+        ({"label": None}, "lacks label"),
+        ({"write": Format.write}, "lacks write"),
+    ],
+)
+def test_a_format_with_something_missing_or_taken_is_refused(
+    forgetful: None, changed: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(BhcError, match=re.escape(problem)):
+        bhc.register_format(type("Changed", (Plain,), changed))
+
+
+def test_what_is_no_format_is_refused() -> None:
+    with pytest.raises(BhcError, match="is no format"):
+        bhc.register_format(int)  # type: ignore[arg-type]
+
+
+def test_a_format_registered_twice_is_refused(forgetful: None) -> None:
+    bhc.register_format(Plain)
+    with pytest.raises(BhcError, match="plain is taken"):
+        bhc.register_format(Plain)
+
+
+def test_a_file_of_a_format_that_is_not_registered_says_so(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    small = bhc.wrap(net, bhc.ClassSubsets(2), example_input=torch.zeros(1, 4)).compress(classes=[0, 1])
+    with pytest.raises(BhcError, match="does not say which format"):
+        small.export(tmp_path / "small.npz")
+    with pytest.raises(BhcError, match="there is no format 'npz'"):
+        small.export(tmp_path / "small.npz", "npz")
