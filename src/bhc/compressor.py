@@ -208,7 +208,7 @@ def wrap(
 
 def _warn_of_whole(network: ConditionalNetwork) -> None:
     """Say so where less than half of the weights can go."""
-    stay = sum(each.weights for each in network.whole)
+    stay = min(sum(each.weights for each in network.whole), network.num_weights)  # tied ones are told twice
     if 2 * stay > network.num_weights:
         shown = "; ".join(map(str, network.whole[:MOST_WHOLE]))
         more = f"; and {len(network.whole) - MOST_WHOLE} more" if len(network.whole) > MOST_WHOLE else ""

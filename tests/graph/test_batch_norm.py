@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bhc.graph import INPUT, Graph, Step, capture
+from bhc.graph import INPUT, Graph, Step, capture, passages
 from bhc.graph.folding import fold_affines
 from bhc.layers import Add, Affine
 
@@ -47,6 +47,10 @@ def trained(norm: Any, *, seed: int = 1) -> Any:
     return norm
 
 
+def folded_in(graph: Graph, batch: int, *shape: int) -> Graph:
+    return fold_affines(graph, {each.name: each.leaving for each in passages(graph, shape)})
+
+
 def modules_of(graph: Graph) -> list[type[nn.Module]]:
     return [type(step.module) for step in graph.steps]
 
@@ -61,7 +65,7 @@ def test_a_norm_after_a_layer_is_taken_into_it(layer: Any, norm: Any, shape: tup
     layer, x = layer.double(), numbers(3, *shape)
     before = layer.weight.detach().clone()
     graph = Graph.chain([("layer", layer), ("norm", used(norm(len(layer.weight), affine=affine))), ("relu", nn.ReLU())])
-    folded = fold_affines(graph)
+    folded = folded_in(graph, 3, *shape)
     assert modules_of(folded) == [type(layer), nn.ReLU]
     assert folded.is_chain
     assert_equal(folded(x), graph(x))
@@ -85,7 +89,7 @@ def test_two_norms_after_one_layer_are_both_taken_in() -> None:
     graph = Graph.chain(
         [("layer", nn.Linear(4, 6).double()), ("a", used(nn.BatchNorm1d(6))), ("b", used(nn.BatchNorm1d(6), seed=2))]
     )
-    folded, x = fold_affines(graph), numbers(3, 4)
+    folded, x = folded_in(graph, 3, 4), numbers(3, 4)
     assert modules_of(folded) == [nn.Linear]
     assert_equal(folded(x), graph(x))
 
@@ -98,7 +102,7 @@ def test_a_norm_of_a_value_that_others_read_stays_as_two_numbers_a_channel() -> 
             Step("sum", Add(), ("norm", "layer")),
         ]
     )
-    folded, x = fold_affines(graph), numbers(2, 3, 5, 5)
+    folded, x = folded_in(graph, 2, 3, 5, 5), numbers(2, 3, 5, 5)
     assert modules_of(folded) == [nn.Conv2d, Affine, Add]
     assert_equal(folded(x), graph(x))
 
@@ -112,7 +116,7 @@ def test_two_norms_of_one_value_stay_too() -> None:
             Step("sum", Add(), ("a", "b")),
         ]
     )
-    folded, x = fold_affines(graph), numbers(2, 3)
+    folded, x = folded_in(graph, 2, 3), numbers(2, 3)
     assert modules_of(folded) == [nn.Linear, Affine, Affine, Add]
     assert_equal(folded(x), graph(x))
 
@@ -126,7 +130,7 @@ def test_what_reads_a_folded_norm_twice_reads_the_layer_twice() -> None:
             Step("sum", Add(), ("relu", "norm")),
         ]
     )
-    folded, x = fold_affines(graph), numbers(2, 3)
+    folded, x = folded_in(graph, 2, 3), numbers(2, 3)
     assert [step.reads for step in folded.steps] == [(INPUT,), ("layer",), ("relu", "layer")]
     assert_equal(folded(x), graph(x))
 
@@ -135,7 +139,7 @@ def test_what_reads_a_folded_norm_twice_reads_the_layer_twice() -> None:
 def test_a_norm_after_no_layer_stays(before: nn.Module | None) -> None:
     steps = [] if before is None else [("layer", nn.Conv2d(3, 3, 1).double()), ("before", before)]
     graph = Graph.chain([*steps, ("norm", used(nn.BatchNorm2d(3)))])
-    folded, x = fold_affines(graph), numbers(2, 3, 4, 4)
+    folded, x = folded_in(graph, 2, 3, 4, 4), numbers(2, 3, 4, 4)
     assert modules_of(folded)[-1] is Affine
     assert_equal(folded(x), graph(x))
 
@@ -149,7 +153,7 @@ def test_a_norm_after_an_addition_stays_under_its_name() -> None:
             Step("relu", nn.ReLU(), ("norm",)),
         ]
     )
-    folded, x = fold_affines(graph), numbers(2, 3, 6)
+    folded, x = folded_in(graph, 2, 3, 6), numbers(2, 3, 6)
     assert [step.name for step in folded.steps] == ["layer", "sum", "norm", "relu"]
     assert isinstance(folded.norm, Affine)
     assert_equal(folded(x), graph(x))

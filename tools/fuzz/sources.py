@@ -163,8 +163,8 @@ _HEADS, _BOTH = [SizeOf(((0, 0),)), 2, 6, 2], ("rounded", "largest")
 def _several_inputs(rng: np.random.Generator) -> QuantisedNetwork:
     graph = Graph(
         [
-            Step("numbers", Given(0, (5,)), (INPUT,)),
-            Step("words", Given(1, (4,), "int64", (1,)), (INPUT,)),
+            Step("numbers", Given("numbers", 0, (5,)), (INPUT,)),
+            Step("words", Given("words", 1, (4,), "int64", (1,)), (INPUT,)),
             Step("fc1", nn.Linear(5, 3), ("numbers",)),
             Step("rows", Embed(7, 7, 3), ("words",)),
             Step("mean", GlobalMean(False), ("rows",)),

@@ -86,7 +86,15 @@ class Compressed:
         """
         given = self.network.signature.taken(x)
         self._check_words(given)
-        logits = self.network.graph.run(given)
+        try:
+            logits = self.network.graph.run(given)
+        except RuntimeError as error:
+            if not any(each.dynamic for each in self.network.signature):
+                raise
+            raise BhcError(
+                f"the network does not run on inputs of these sizes: {str(error).splitlines()[0][:200]}",
+                hint="inputs that belong together, such as words and their mask, must have the same length",
+            ) from error
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
         labels = numbering[logits.argmax(1)]

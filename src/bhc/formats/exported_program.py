@@ -21,6 +21,9 @@ from bhc.layers import EXAMPLES
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
 LONGEST_SIZE = 1000  # letters of a size that depends on others
+ARITHMETIC = ("Add", "Mul", "Integer", "FloorDiv", "Max", "Min", "TruncToInt", "ToFloat")
+MOST_AXES = 8  # sizes that are multiplied with each other: no larger power can be meant
+NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,60})?")
 SYMBOL = re.compile(r"[a-z]+[0-9]+")
 WORDS = re.compile(r"[\w.]*", re.ASCII)  # names: torch writes them into the code that it makes of a program
 OPERATOR = re.compile(r"torch\.ops\.aten\.\w+\.\w+|_operator\.(add|sub|mul|floordiv|mod|neg|eq|ne|ge|gt|le|lt|getitem)")
@@ -64,7 +67,13 @@ def _is_arithmetic(node: ast.expr) -> bool:
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))], keywords=keywords):
             flags = all(isinstance(key.value, ast.Constant) and key.value.value is True for key in keywords)
             return bool(SYMBOL.fullmatch(name)) and flags
-        case ast.Call(func=ast.Name(id="Add" | "Mul" | "Integer" | "FloorDiv" | "Max" | "Min"), args=args, keywords=[]):
+        case ast.Call(func=ast.Name(id="Pow"), args=[base, ast.Call(func=ast.Name(id="Integer"), args=[power])]):
+            return _is_arithmetic(base) and isinstance(power, ast.Constant) and power.value in range(MOST_AXES)
+        case ast.Call(
+            func=ast.Name(id="Float"), args=[ast.Constant(value=str(text))], keywords=[ast.keyword("precision")]
+        ):
+            return bool(NUMBER.fullmatch(text)) and _is_arithmetic(node.keywords[0].value)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in ARITHMETIC:
             return all(map(_is_arithmetic, args))
     return False
 

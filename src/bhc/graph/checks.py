@@ -36,6 +36,11 @@ def check_runs_alike(exported: "Exported", graph: Graph, make_precise: Callable[
         wanted = exported.answer(x)
     _check_calls_again(exported, x, wanted)
     sizes = [(x, wanted), *[(other, exported.answer(other)) for other in ([x.shortened()] if any(x.dynamic) else [])]]
+    if written := exported.written():
+        raise BhcError(
+            f"{type(exported.net).__name__} writes into {written[0]!r} when it is called",
+            hint="take the state out of the forward pass (of embeddings: max_norm)",
+        )
     doubtful = [each for each, expected in sizes if not _near(expected, graph(*each.tensors), SURE)]
     if doubtful:
         _check_in_double_precision(exported, make_precise(), doubtful)

@@ -29,10 +29,7 @@ class Examples:
 
     @classmethod
     def like(cls, example_input: Any, dynamic_axes: DynamicAxes = ()) -> "Examples":
-        """Two of them, whatever number was given: with one, torch takes the size of the batch for fixed.
-
-        Floats are drawn, as large as those given: of zeros, or of two equal examples, little could be learned.
-        """
+        """Two of them, whatever number was given: with one, torch takes the size of the batch for fixed."""
         by_name = isinstance(example_input, Mapping)
         named: dict[str, Any]
         if isinstance(example_input, Mapping):
@@ -48,14 +45,13 @@ class Examples:
         if len(lengths) != 1:
             told = ", ".join(f"{name}: {len(value)}" for name, value in named.items()) or "none"
             raise _refused(f"example_input has batches of several sizes: {told}")
-        draws = torch.Generator().manual_seed(0)
-        tensors = tuple(_two(value, draws) for value in named.values())
+        tensors = tuple(map(_two, named.values()))
         return cls(tensors, lengths.pop(), tuple(named), by_name, _axes(named, dynamic_axes))
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is one tensor, of which nothing but the batch may have another size."""
-        return len(self.tensors) == 1 and not self.by_name and not any(self.dynamic)
+        """Whether there is one tensor of some size, of which nothing but the batch may have another."""
+        return len(self.tensors) == 1 and not self.by_name and not any(self.dynamic) and self.tensors[0].dim() > 1
 
     @property
     def shapes(self) -> Any:
@@ -117,15 +113,21 @@ class Examples:
         made = (_drawn(tensor, words(place), draws) for place, tensor in enumerate(self.tensors))
         return replace(self, tensors=tuple(made))
 
+    def with_drawn_floats(self) -> "Examples":
+        """Floats are drawn, as large as those given: of zeros, or of equal examples, little could be learned."""
+        drawn = self.drawn(lambda place: None, seed=0).tensors
+        both = zip(self.tensors, drawn, strict=True)
+        return replace(self, tensors=tuple(new if old.is_floating_point() else old for old, new in both))
+
     def repeated(self) -> "Examples":
         """In reverse, and the first once more."""
         return self.changed(lambda tensor: torch.cat([tensor.flip(0), tensor[:1]]))
 
 
-def _two(example: Tensor, draws: torch.Generator) -> Tensor:
+def _two(example: Tensor) -> Tensor:
     example = example.detach().cpu()
     two = example[:EXAMPLES].clone() if len(example) >= EXAMPLES else torch.cat([example[:1]] * EXAMPLES)
-    return _drawn(two.float(), None, draws) if two.is_floating_point() else two
+    return two.float() if two.is_floating_point() else two
 
 
 def _drawn(example: Tensor, words: int | None, draws: torch.Generator) -> Tensor:
@@ -133,7 +135,8 @@ def _drawn(example: Tensor, words: int | None, draws: torch.Generator) -> Tensor
     if example.is_floating_point():
         peak = float(example.abs().max()) or 1.0
         return peak * torch.randn(shape, generator=draws)
-    return torch.randint(max(words or int(example.max()) + 1, 1), shape, generator=draws).to(example.dtype)
+    lowest, beyond = int(example.min()), words or int(example.max()) + 1
+    return torch.randint(lowest, max(beyond, lowest + 1), shape, generator=draws).to(example.dtype)
 
 
 def _axes(named: Mapping[str, Tensor], wanted: DynamicAxes) -> tuple[tuple[int, ...], ...]:

@@ -38,6 +38,7 @@ class Exported:
     given: tuple[str, ...]  # what the network takes, by the names in the program
     symbols: dict[Any, tuple[int, int]]  # sizes that may change, with the place of an input and its axis
     pick: int | None = None  # of several results
+    versions: dict[str, int] = field(default_factory=dict)  # of its tensors: each rises when it is written into
     modules: dict[fx.Node, WholeModule] = field(default_factory=dict)
     paths: dict[fx.Node, str] = field(default_factory=dict)  # calls that are all that a user's module does
 
@@ -51,6 +52,16 @@ class Exported:
             if first != name:
                 found[name] = first
         return found
+
+    def __post_init__(self) -> None:
+        self.versions = self._versions()
+
+    def _versions(self) -> dict[str, int]:
+        return {name: tensor._version for name, tensor in self.net.state_dict(keep_vars=True).items()}
+
+    def written(self) -> list[str]:
+        """Tensors of the network that its calls have changed since it was captured."""
+        return [name for name, version in self._versions().items() if version != self.versions[name]]
 
     def count(self) -> tuple[int, int]:
         """Weights and parameters of the network: biases, and gains and shifts of norms, are no weights."""

@@ -6,12 +6,13 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
@@ -31,8 +32,7 @@ def export(
 ) -> Exported:
     """Capture ``net`` as it is used; BhcError says what cannot be captured, and where."""
     own = _own_copy(net)
-    examples = Examples.like(example_input, dynamic_axes)
-    answer = _run(own, examples)
+    examples, answer = _first_answer(own, Examples.like(example_input, dynamic_axes))
     pick = _which(answer, output)
     examples.check_named(own)
     program = _export(own, examples)
@@ -51,7 +51,9 @@ def export(
             if isinstance(size, torch.SymInt):
                 symbols.setdefault(size.node.expr, (place, axis))
     outputs = next(node for node in graph.nodes if node.op == "output").args[0]
-    result = outputs[pick or 0]
+    kinds = [spec.kind for spec in signature.output_specs]  # where inputs are written into, these come out too
+    results = [node for node, kind in zip(outputs, kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
+    result = results[pick or 0]
     first = only(answer, pick)
     exported = Exported(
         own, graph, result, examples, first, constants, dict(signature.inputs_to_parameters), given, symbols, pick
@@ -108,12 +110,16 @@ def _say_what_is_changed(net: nn.Module, own: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _run(net: nn.Module, examples: Examples) -> Any:
+def _first_answer(net: nn.Module, given: Examples) -> tuple[Examples, Any]:
+    """Inputs that the network runs on, and what it says to them: drawn ones, or just those that were given."""
+    drawn = given.with_drawn_floats()
+    with suppress(Exception):
+        return drawn, drawn.given_to(net)
     try:
-        return examples.given_to(net)
+        return given, given.given_to(net)
     except Exception as error:
         raise BhcError(
-            f"the network does not run on the example input of shape {examples.shapes}: {error}{_where(error)}",
+            f"the network does not run on the example input of shape {given.shapes}: {error}{_where(error)}",
             hint="example_input is a batch as the network takes it, for example (1, 1, 28, 28); several inputs are a"
             " tuple, or a dict by their names",
         ) from error

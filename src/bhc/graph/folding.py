@@ -6,20 +6,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.layers import Affine, Embed, Shape, Subsample, bare_copy, is_product
-from bhc.layers.aten import AtenCall
+from bhc.layers import Affine, Embed, Shape, Subsample, bare_copy, is_product, weighted_kind
+from bhc.layers.aten import AtenCall, Dtype
 from bhc.layers.modules import fixed
 
 
 def tidy(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     """The same function with fewer steps; ``shapes`` are those of what they give."""
     graph = _with_subsamples(graph, shapes)
-    for simplify in (_without_casts_of_words, _without_turns, fold_affines, _without_unread):
-        graph = simplify(graph)
-    return graph
+    graph = _without_turns(_without_casts_of_words(graph))
+    return _without_unread(fold_affines(graph, shapes))
 
 
-def fold_affines(graph: Graph) -> Graph:
+def fold_affines(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     """``a (W x + b) + c = (a W) x + (a b + c)``: two numbers a channel go into the layer that alone is read.
 
     Where the value before is no layer's, or others read it too, they stay as a step of their own.
@@ -31,12 +30,17 @@ def fold_affines(graph: Graph) -> Graph:
         instead[step.name] = step.name
         before = steps.get(reads[0]) if reads else None
         alone = len(graph.readers[step.reads[0]]) == 1 if step.reads else False
-        if isinstance(step.module, Affine) and before is not None and is_product(before.module) and alone:
+        if isinstance(step.module, Affine) and before is not None and alone and _writes_channels(before, shapes):
             steps[before.name] = Step(before.name, _folded(before.module, step.module), before.reads)
             instead[step.name] = before.name
         else:
             steps[step.name] = Step(step.name, step.module, reads)
     return Graph(steps.values())
+
+
+def _writes_channels(step: Step, shapes: Mapping[str, Shape]) -> bool:
+    """Whether it is a product whose outputs lie where an affine step has its channels: not those of tokens."""
+    return is_product(step.module) and weighted_kind(step.module).out_axis % len(shapes[step.name]) == 1
 
 
 def _folded(module: Any, affine: Affine) -> nn.Module:
@@ -55,13 +59,18 @@ def _without_casts_of_words(graph: Graph) -> Graph:
 
     def source(name: str) -> str:
         module = steps[name].module if name in steps else None
-        is_cast = isinstance(module, AtenCall) and module.op in ("_to_copy", "to")
+        is_cast = isinstance(module, AtenCall) and module.op in ("_to_copy", "to") and _holds_words(module)
         return source(steps[name].reads[0]) if is_cast else name
 
     return Graph(
         Step(step.name, step.module, (source(step.reads[0]),)) if isinstance(step.module, Embed) else step
         for step in graph.steps
     )
+
+
+def _holds_words(cast: AtenCall) -> bool:
+    """Whether every number of a word goes through a cast unchanged."""
+    return cast.argument("dtype") in (None, *map(Dtype, ("int64", "int32", "float32", "float64")))
 
 
 def _without_unread(graph: Graph) -> Graph:
@@ -115,7 +124,8 @@ def _stride(module: nn.Module) -> tuple[int, int]:
     if not isinstance(module, AtenCall) or module.op != "slice":
         return 0, 0
     step, start, end = (module.argument(name) for name in ("step", "start", "end"))
-    if step in (None, 1) or start not in (None, 0) or (end is not None and end < 1 << 30):
+    to_the_end = end is None or (isinstance(end, int) and end >= 1 << 30)
+    if step in (None, 1) or start not in (None, 0) or not to_the_end:
         return 0, 0
     return step, module.argument("dim")
 

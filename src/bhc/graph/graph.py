@@ -111,7 +111,8 @@ class Graph(nn.Module):
         if self.is_chain:
             return nn.Sequential(OrderedDict((step.name, step.module) for step in self.steps)).train(self.training)
         graph = fx.Graph()
-        inputs = {name: graph.placeholder(name or "x") for name in self.given or (INPUT,)}
+        inputs = {name: graph.placeholder(str(self.get_submodule(name).called)) for name in self.given}
+        inputs = inputs or {INPUT: graph.placeholder("x")}
         nodes = dict(inputs)
         for step in self.steps:
             reads = (inputs[step.name],) if step.name in inputs else tuple(nodes[name] for name in step.reads)

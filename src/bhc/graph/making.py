@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from bhc.errors import BhcError
 from bhc.graph.exported import Exported
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.sizes import Sizes, concrete
@@ -46,8 +47,9 @@ class StepMaker:
             self._note(INPUT, node.meta["val"])
             return Value(INPUT)
         tensor, dynamic = examples.tensors[place], examples.dynamic[place]
-        module = Given(place, tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."), dynamic)
-        name = self._name(examples.names[place] if examples.by_name else node.name)
+        called = examples.names[place] if examples.by_name else node.name
+        module = Given(called, place, tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."), dynamic)
+        name = self._name(called)
         self.made.append(Step(name, module, (INPUT,)))
         self._note(name, node.meta["val"])
         return Value(name)
@@ -148,6 +150,11 @@ class StepMaker:
                     if value not in reads:
                         reads.append(value)
                 return self.sizes.of(argument, reads, self.symbolic, self.inputs)
+            case torch.SymFloat() | torch.SymBool():
+                raise BhcError(
+                    f"a number that depends on sizes of the input: {argument}",
+                    hint="sizes may be multiplied, not divided: fix the size, or take a mean in place of a sum over it",
+                )
             case torch.dtype():
                 return Dtype(str(argument).removeprefix("torch."))
             case torch.device():

@@ -143,7 +143,10 @@ class Reader:
         axis = (arguments.get("dim") or 0) % len(self.maker.shapes[value.name])
         if str(source.target).split(".")[1] == "unbind":
             return self.maker.move(node, "aten.select.int", value, [axis, place], node.meta["val"])
-        pieces = [concrete(piece.shape[axis]) for piece in source.meta["val"]]
+        sizes = [piece.shape[axis] for piece in source.meta["val"]]
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            return self.maker.call(node, str(source.target), arguments, node.meta["val"], pick=place)
+        pieces = [concrete(size) for size in sizes]
         start = sum(pieces[:place])
         return self.maker.move(node, "aten.slice.Tensor", value, [axis, start, start + pieces[place]], node.meta["val"])
 

@@ -48,10 +48,9 @@ class Signature:
     @classmethod
     def of(cls, graph: Graph, input_shape: Shape) -> "Signature":
         """``input_shape`` counts where the graph has no steps that say more."""
-        given = [(name, graph.get_submodule(name)) for name in graph.given]
         own = tuple(
-            Input(name, module.shape, getattr(torch, module.dtype), module.dynamic)
-            for name, module in given
+            Input(module.called, module.shape, getattr(torch, module.dtype), module.dynamic)
+            for module in map(graph.get_submodule, graph.given)
             if isinstance(module, Given)
         )
         return cls(own) if own else cls.one(input_shape)
@@ -108,12 +107,12 @@ class Signature:
     def from_list(cls, inputs: Any) -> "Signature":
         """What ``to_list`` made plain; ValueError, KeyError or TypeError for anything else."""
         described = [
-            {"shape": tuple(each["shape"]), "dtype": each["dtype"], "dynamic": tuple(each["dynamic"]), "place": place}
+            {"called": each["name"], "place": place, "dtype": each["dtype"]}
+            | {key: tuple(each[key]) for key in ("shape", "dynamic")}
             for place, each in enumerate(inputs)
         ]
         modules: list[Any] = list(map(kind_named("given").build, described))
-        own = zip(inputs, modules, strict=True)
-        return cls(tuple(Input(str(each["name"]), m.shape, getattr(torch, m.dtype), m.dynamic) for each, m in own))
+        return cls(tuple(Input(m.called, m.shape, getattr(torch, m.dtype), m.dynamic) for m in modules))
 
     def taken(self, x: Any) -> Inputs:
         """A batch as the graph takes it: a tensor, or several as a tuple or a dict; BhcError where it does not fit."""
@@ -131,7 +130,8 @@ class Signature:
                 raise self._refused(f"{'inputs' if len(self) == 1 else each.name} of {what}")
         if len({len(given) for given in x}) > 1:
             raise self._refused(f"batches of {', '.join(str(len(given)) for given in x)} examples")
-        return x[0] if len(x) == 1 else tuple(x)
+        x = tuple(given.float() if given.is_floating_point() else given for given in x)
+        return x[0] if len(x) == 1 else x
 
     def _refused(self, what: str) -> BhcError:
         return BhcError(what, hint=f"this network takes {self}")

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from bhc.graph.graph import INPUT, Graph
 from bhc.graph.layers import Layer
 from bhc.graph.units import Units
-from bhc.layers import Opaque, is_weighted, kind_of
+from bhc.layers import Given, Opaque, is_weighted, kind_of
 from bhc.layers.aten import AtenCall
 
 MOST_WHOLE = 3  # steps that stay whole, where they are told
@@ -51,11 +53,16 @@ def _why(graph: Graph, layer: Layer, units: Units) -> str:
     """Who keeps what the layer reads and writes."""
     steps = {step.name: step for step in graph.steps}
     keepers = [units.kept_by.get(int(unit), INPUT) for unit in (*layer.writes.tolist(), *layer.reads.tolist())]
-    named = list(dict.fromkeys(name for name in keepers if name in steps))
+    named = [name for name in dict.fromkeys(keepers) if name in steps and not _is_an_end(steps[name].module)]
     if not named:
         return "it was asked to stay, or reads the input and gives the result"
     said = [f"{name!r} ({_called(steps[name].module)})" for name in named[:2]]
     return f"{' and '.join(said)} {'mixes' if len(said) == 1 else 'mix'} all of its channels"
+
+
+def _is_an_end(module: nn.Module) -> bool:
+    """Whether it keeps units since they are an input's, or words, and not since it mixes them."""
+    return isinstance(module, Given) or is_weighted(module)
 
 
 def _of_its_own(module: object) -> str:

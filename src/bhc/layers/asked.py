@@ -90,8 +90,8 @@ class FileReader(Protocol):
     def shape(self) -> Shape:
         """Of the value that arrives."""
 
-    def add(self, kind: str, module: nn.Module, *, name: str | None = None) -> None:
-        """A step; its parameters, if it has any, are read as floats. Without a name it gets its kind's and a number."""
+    def add(self, kind: str, module: nn.Module) -> None:
+        """A step; its parameters, if it has any, are read as floats."""
 
     def weighted(self, kind: str, name: str, arguments: Mapping[str, Any], weight: Any, bias: Any) -> nn.Module:
         """A layer with weights, its numbers stored as said."""

@@ -45,6 +45,7 @@ class AtenKind(LayerKind):
     def describe(self, module: AtenCall) -> dict[str, Any]:
         own: dict[str, tuple[Tensor, bool]] = {name: (numbers, True) for name, numbers in module.named_parameters()}
         own |= {name: (numbers, False) for name, numbers in module.named_buffers()}
+        own = dict(sorted(own.items(), key=lambda each: int(each[0].removeprefix("own"))))  # files have no names
         return {
             "target": module.target,
             "arguments": to_plain(module.arguments),

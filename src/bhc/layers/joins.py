@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bhc.layers.arguments import Argument, Size
 from bhc.layers.asked import Captured, FileReader, OnnxWriter, UnitSearch
-from bhc.layers.kind import Example, LayerKind, spread
+from bhc.layers.kind import Example, LayerKind, meeting, spread
 from bhc.layers.modules import own_copy, picked
 from bhc.layers.shapes import Kept, Shape, bounded, does_not_take, expect
 
@@ -122,10 +122,11 @@ class MultiplyKind(Joint):
         return (*left[:2], *[max(one, other) for one, other in zip(left[2:], right[2:], strict=True)])
 
     def follow(self, module: Multiply, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        left, right = (units.expand(leaving) for units in arriving)
-        search.tie(left)
-        search.join(left, right)
-        return left
+        first, *others = meeting(arriving, leaving, search) or [search.whole(leaving)]
+        for other in others:
+            search.tie(first)
+            search.join(first, other)
+        return first
 
     def examples(self) -> Sequence[Example]:
         return [(Multiply(), ((2, 3, 4, 5), (2, 3, 1, 1))), (Multiply(), ((2, 3), (2, 3)))]

@@ -260,6 +260,24 @@ def spread(units: Tensor, shape: Shape, axis: int) -> Tensor:
     return units.reshape(sizes).expand(shape)
 
 
+def meeting(arriving: Sequence[Tensor], leaving: Shape, search: UnitSearch) -> list[Tensor]:
+    """Units of values that are broadcast to a shape, those of each number that meet others number by number.
+
+    A value with one number where another has many units, as a gate over places, is needed by all of them: it stays.
+    """
+    spread_out = [units.expand(leaving) for units in arriving]
+    met = []
+    for place, (own, units) in enumerate(zip(arriving, spread_out, strict=True)):
+        sizes = (*[1] * (len(leaving) - own.dim()), *own.shape)
+        single = [axis for axis, size in enumerate(sizes) if size == 1 and leaving[axis] > 1]
+        others = [other for at, other in enumerate(spread_out) if at != place]
+        if any(search.varies(other, axis) for axis in single for other in others):
+            search.keep(units)
+        else:
+            met.append(units)
+    return met
+
+
 def places_of(shape: Shape, axis: int) -> int:
     """How many numbers there are for each place of an axis."""
     return int(np.prod([size for place, size in enumerate(shape) if place != axis % len(shape)]))

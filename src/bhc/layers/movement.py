@@ -61,17 +61,16 @@ def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Seque
 
 
 def _padded(module: Movement, search: UnitSearch, leaving: Shape, units: Tensor) -> Tensor:
-    """Zeros that nobody writes along the axis of the units; the same units along all others."""
-    varying = [axis for axis in range(units.dim()) if search.varies(units, axis)]
+    """Zeros of its own along the axis of the units; the same units along all others."""
     before = _pads(module, units.dim())
     for axis in range(units.dim()):
         low, high = before[axis]
         if not (low or high):
             continue
-        if axis in varying:
+        if search.varies(units, axis):
             line = search.along(units, axis)
-            line = torch.cat([search.new(max(low, 0)), line[max(-low, 0) : len(line) - max(-high, 0)]])
-            line = torch.cat([line, search.new(max(high, 0))])
+            inside = line[max(-low, 0) : len(line) - max(-high, 0)]
+            line = torch.cat([search.constants((max(low, 0),)), inside, search.constants((max(high, 0),))])
             sizes = [1] * units.dim()
             sizes[axis] = len(line)
             units = line.reshape(sizes)
@@ -124,7 +123,7 @@ class Cut(Move):
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         kept = arriving[0]
-        if _moves_its_own(module) or module.argument("dim") % kept.dimensions != kept.axis:
+        if _moves_its_own(module) or module.argument("dim") % kept.dimensions != kept.axis or kept.mask.all():
             return super().narrowed(module, arriving, leaving)
         start, end, _ = slice(module.argument("start"), module.argument("end")).indices(len(kept.mask))
         start, end = (int(kept.mask[:place].sum()) for place in (start, end))

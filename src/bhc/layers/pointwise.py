@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bhc.layers.asked import UnitSearch
 from bhc.layers.aten import AtenCall, Own, Read, operator
 from bhc.layers.calls import AtenKind, with_own_narrowed
-from bhc.layers.kind import Example
+from bhc.layers.kind import Example, meeting
 from bhc.layers.modules import own_copy
 from bhc.layers.shapes import Kept, Shape
 
@@ -35,13 +35,7 @@ class PointwiseKind(AtenKind):
     name, module = Pointwise.family, Pointwise
 
     def follow(self, module: Pointwise, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        spread = [units.expand(leaving) for units in arriving if _fits(units.shape, leaving)]
-        met = []
-        for units in spread:
-            if _is_for_all(units, [other for other in spread if other is not units], search):
-                search.keep(units)  # one number for many units, as of a gate over places, is needed by all of them
-            else:
-                met.append(units)
+        met = meeting([units for units in arriving if _fits(units.shape, leaving)], leaving, search)
         if not met:
             return search.whole(leaving)
         first, *others = met
@@ -61,12 +55,6 @@ class PointwiseKind(AtenKind):
         scaled = Pointwise("aten.mul.Tensor", [Read(0), Own("own0")], own={"own0": gain})
         both = Pointwise("aten.maximum.default", [Read(0), Read(1)])
         return [(scaled, ((2, 3, 4),)), (both, ((2, 3, 4), (2, 3, 4)))]
-
-
-def _is_for_all(units: Tensor, others: Sequence[Tensor], search: UnitSearch) -> bool:
-    """Whether a value has one number where another has many units."""
-    wide = [axis for axis, size in enumerate(units.shape) if size > 1 and units.stride(axis) == 0]
-    return any(search.varies(other, axis) for axis in wide for other in others)
 
 
 def _fits(shape: Sequence[int], leaving: Shape) -> bool:

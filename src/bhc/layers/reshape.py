@@ -132,7 +132,7 @@ class FlattenPlacesKind(LayerKind):
 
 
 class PadChannelsKind(LayerKind):
-    """``PadChannels``: zeros that nobody writes stay where they meet a unit that somebody does."""
+    """``PadChannels``: zeros go with the units that they meet; others stay: they may become something."""
 
     name, module, number = "pad-channels", PadChannels, 22
     calls = ("aten.pad.default", "aten.constant_pad_nd.default")
@@ -152,8 +152,8 @@ class PadChannelsKind(LayerKind):
         return (shape[0], module.before + shape[1] + module.after, *shape[2:])
 
     def follow(self, module: PadChannels, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        before, inside = search.new(module.before), search.along(arriving[0], 1)
-        return spread(torch.cat([before, inside, search.new(module.after)]), leaving, 1)
+        before, after = (search.constants((count,)) for count in (module.before, module.after))
+        return spread(torch.cat([before, search.along(arriving[0], 1), after]), leaving, 1)
 
     def narrowed(self, module: PadChannels, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         before, after = leaving.mask[: module.before], leaving.mask[module.before + len(arriving[0].mask) :]

@@ -45,6 +45,7 @@ from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Step, output_shape
 from bhc.layers import EXAMPLES, Embed, Given, Place, Select, Shape, is_weighted, kind_named, kind_tagged, resized
+from bhc.layers.aten import AtenCall
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -153,8 +154,8 @@ class _Assembly:
             raise ValueError(f"a step reads what is {brief(back)} steps before it")
         return len(self.names) - back
 
-    def add(self, kind: str, module: nn.Module, *, name: str | None = None) -> None:
-        name = self._free_name(kind) if name is None else name
+    def add(self, kind: str, module: nn.Module) -> None:
+        name = self._free_name(kind)
         if next(module.parameters(), None) is not None or any(buffer.is_meta for buffer in module.buffers()):
             self.layers.append(_Pending(name, module, None, None, None))
         self._append(name, module)
@@ -206,9 +207,9 @@ class _Assembly:
     def _check_input(self, name: str, module: nn.Module) -> None:
         """Of several inputs each is read by a step of its own, and these come first."""
         if isinstance(module, Given):
-            given = [step for step in self.steps.values() if isinstance(step.module, Given)]
-            if not module.place == len(given) == len(self.steps):
-                raise ValueError(f"{name[:60]!r} is input {module.place}, and the steps before it are others")
+            given = [step.module.called for step in self.steps.values() if isinstance(step.module, Given)]
+            if not module.place == len(given) == len(self.steps) or module.called in given:
+                raise ValueError(f"{module.called!r} is input {module.place}, and the steps before it are others")
         elif not self.input_shape or any(isinstance(step.module, Given) for step in self.steps.values()):
             raise ValueError(f"{name[:60]!r} reads the input, of which there are several")
 
@@ -264,8 +265,9 @@ class _Assembly:
         """Float weights go into the module at once; biases do, or come back as codes."""
         module = layer.module
         if not is_weighted(module):
+            finite = not isinstance(module, AtenCall)
             for name, numbers in list(module.named_parameters()):
-                module._parameters[name] = _floats(reader, tuple(numbers.shape))
+                module._parameters[name] = _floats(reader, tuple(numbers.shape), finite=finite)
             for name, buffer in list(module.named_buffers()):
                 module._buffers[name] = _buffer(reader, buffer)
             return None
@@ -296,9 +298,10 @@ def _read_selection(decoder: Decoder, arriving: int, kept: int) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(mask))
 
 
-def _floats(reader: _Reader, shape: tuple[int, ...]) -> nn.Parameter:
+def _floats(reader: _Reader, shape: tuple[int, ...], *, finite: bool = True) -> nn.Parameter:
+    """Numbers of a call need not be finite: masks of attention have minus infinity in them."""
     values = np.frombuffer(reader.take(4 * prod(shape)), dtype="<f4").astype(np.float32)
-    if not np.isfinite(values).all():
+    if finite and not np.isfinite(values).all():
         raise ValueError("a weight or bias is not a finite number")
     return nn.Parameter(torch.from_numpy(values.reshape(shape)), requires_grad=False)
 
@@ -306,7 +309,7 @@ def _floats(reader: _Reader, shape: tuple[int, ...]) -> nn.Parameter:
 def _buffer(reader: _Reader, like: torch.Tensor) -> torch.Tensor:
     """Numbers that were never learned, of any dtype."""
     if like.is_floating_point():
-        return _floats(reader, tuple(like.shape)).data.to(like.dtype)
+        return _floats(reader, tuple(like.shape), finite=False).data.to(like.dtype)
     kind = torch.empty(0, dtype=like.dtype).numpy().dtype
     content = reader.take(kind.itemsize * prod(like.shape))
     if kind == np.bool_ and set(content) - {0, 1}:
