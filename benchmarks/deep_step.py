@@ -90,17 +90,17 @@ def plain_step(name: str, *, capture: bool = True) -> Callable[[], object]:
     net.to("cuda").requires_grad_(True)
     images = data.images[:IMAGES].cuda().contiguous(memory_format=torch.channels_last)  # as ours are laid out
     labels = data.labels[:IMAGES].cuda()
-    step = PlainStep(net, images, labels, precision=torch.bfloat16, lr=1e-5, fused=True, capturable=True)
+    step = PlainStep(net, images, labels, autocast=torch.bfloat16, lr=1e-5, fused=True, capturable=True)
     return captured(step) if capture else step
 
 
 def conditional_step(name: str, stage: Stage, spec: GeneratorSpec) -> Callable[[], object]:
     data = photographs()
     space = bhc.ClassSubsets(10, bhc.ConsecutivePairs())
-    model = bhc.wrap(network(name), space, example_input=data.images[:1], generator=spec)
+    model = bhc.wrap(network(name), space, example_input=data.images[:1], weight_generator=spec)
     stage.prepare_(model.network.to("cuda"))
     draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)
-    step = make_step(stage, model.network, draw, precision=torch.bfloat16)
+    step = make_step(stage, model.network, draw, autocast=torch.bfloat16)
     step.leave_out(GONE)
     return step
 

@@ -34,7 +34,7 @@ TOGETHER = 1000  # contexts
 def pruned_network(name: str, generator: bhc.ScalesOnly) -> ConditionalNetwork:
     """A network as training leaves it: most rates far over the threshold."""
     net = bhc.models.build(name, image_shape=(1, 28, 28), num_classes=10)
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=torch.zeros(1, 1, 28, 28), generator=generator)
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=torch.zeros(1, 1, 28, 28), weight_generator=generator)
     prune_(model.network)
     return model.network
 

@@ -67,7 +67,9 @@ def plain_step(name: str) -> Callable[[], object]:
 
 def step_of(name: str, stage: Stage, spec: GeneratorSpec, *, capture: bool) -> Callable[[], object]:
     data = digits()
-    model = bhc.wrap(bhc.models.BUILDERS[name](), bhc.ClassSubsets(10), example_input=data.images[:1], generator=spec)
+    model = bhc.wrap(
+        bhc.models.BUILDERS[name](), bhc.ClassSubsets(10), example_input=data.images[:1], weight_generator=spec
+    )
     stage.prepare_(model.network.to("cuda"))
     draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)
     return make_step(stage, model.network, draw, capture=capture)

@@ -95,7 +95,7 @@ def subjects(largest: float) -> dict[str, Subject]:
 
 
 def wrapped(net: nn.Module, kind: str) -> bhc.Compressor:
-    return bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=data().images[:1], generator=GENERATORS[kind])
+    return bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=data().images[:1], weight_generator=GENERATORS[kind])
 
 
 def step_of(subject: Subject, kind: str, device: torch.device, *, contexts: int = CONTEXTS) -> Callable[[], object]:

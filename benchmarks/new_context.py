@@ -102,11 +102,11 @@ def compared(
     context = model.space.resolve(asked)
     ways_to_ours: dict[str, Callable[[], object]] = {
         "module": lambda: emit(model.network, context, model.model.default_threshold),
-        "report": lambda: model.compress(**asked, precision=bhc.Float32()).module,
+        "report": lambda: model.compress(**asked, quantisation=bhc.Float32()).module,
         "file": lambda: model.compress(**asked).to_bytes(),
     }
     times = take_turns(ways_to_ours, rounds=arguments.rounds)
-    small, packed = model.compress(**asked, precision=bhc.Float32()), model.compress(**asked)
+    small, packed = model.compress(**asked, quantisation=bhc.Float32()), model.compress(**asked)
     validation, test = data.validation.restricted_to(classes), data.test.restricted_to(classes)
     ours = {
         **{f"{kind}_ms": spent for kind, spent in times.items()},

@@ -72,7 +72,9 @@ def main() -> None:
             "plain-fused": PlainStep(build(), x, labels, fused=True),
         }
         for kind, spec in GENERATORS.items():
-            model = bhc.wrap(build(), bhc.ClassSubsets(10), example_input=x[:1], generator=spec, std_limits=limits)
+            model = bhc.wrap(
+                build(), bhc.ClassSubsets(10), example_input=x[:1], weight_generator=spec, std_limits=limits
+            )
             rivals[kind] = LearningStep(model.network, x, labels)
         times = take_turns({k: v for k, v in rivals.items() if k != "full"}, rounds=rounds)
         # A full step takes as long as ten others: fewer rounds, with the plain steps beside it again.

@@ -21,6 +21,7 @@ _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
 
 MAY_IMPORT = {
     "errors": set(),
+    "deprecated": set(),
     "files": {"errors"},
     "plugins": {"errors"},
     "tensors": {"errors", "files"},
@@ -34,7 +35,7 @@ MAY_IMPORT = {
     "training": _BEFORE_TRAINING | {"plugins"},
     "formats": {"errors", "files", "tensors", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
-    "compressor": _BEFORE_EMISSION | {"emission"},
+    "compressor": _BEFORE_EMISSION | {"emission", "deprecated"},
     "results": _BEFORE_EMISSION | {"emission"},
     "api": _BEFORE_THE_SURFACE,
     ROOT: {"api"},

@@ -119,7 +119,7 @@ class Bench:
             self._pretrained(dataset, calibration or 0),
             space,
             example_input=self.dataset.train.images[:1],
-            generator=generator or self.config.generator,
+            weight_generator=generator or self.config.generator,
             family=family or self.config.family,
             std_limits=models.std_limits(self.config.model),
             seed=self.seed,

@@ -67,7 +67,7 @@ def _choose(bench: Bench, model: bhc.Compressor, contexts: Iterable[Tensor]) -> 
 
 def _embedding_share(model: bhc.Compressor, mask: Tensor, threshold: float) -> float:
     """Numbers of the embedding that stay over those of the full one."""
-    small = model.compress(features=mask, threshold=threshold, precision=bhc.Float32())
+    small = model.compress(features=mask, threshold=threshold, quantisation=bhc.Float32())
     return small.network.layers[0].num_weights / model.network.layers[0].num_weights
 
 

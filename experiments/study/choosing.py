@@ -9,7 +9,7 @@ import torch
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission.plan import Cutter, Plan
-from bhc.emission.precision import FINER_SCALES, scales_for
+from bhc.emission.quantisation import FINER_SCALES, scales_for
 from bhc.emission.slim import assemble
 from bhc.emission.trial import Workshop
 from bhc.emission.weights import Slimmer
@@ -139,7 +139,7 @@ def rounded_errors(
 
 def emit(member: Member, sample: Sample, threshold: float, precision: bhc.VarianceBits | bhc.Float32) -> bhc.Compressed:
     """The network for a sample's context."""
-    return member.model.compress(threshold=threshold, precision=precision, **request(member.model.space, sample))
+    return member.model.compress(threshold=threshold, quantisation=precision, **request(member.model.space, sample))
 
 
 def _family(asked: Sequence[Asked]) -> Family:

@@ -95,7 +95,7 @@ class Bench:
             net,
             space,
             example_input=self.dataset.train.images[:1],
-            generator=study.generator,
+            weight_generator=study.generator,
             family=study.method.family,
             std_limits=limits,
             seed=seed,
@@ -116,7 +116,7 @@ class Bench:
             progress=self.progress,
             device=self.device,
             augment=bhc.data.augmentation_for(self.dataset.train.images) if study.augment else None,
-            precision=torch.bfloat16 if study.bf16 else None,
+            autocast=torch.bfloat16 if study.bf16 else None,
         )
 
 

@@ -12,7 +12,8 @@ from torch import Generator, Tensor, nn
 from bhc.contexts import ContextSpace, SampleMean
 from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
-from bhc.emission import CHUNK, Compressed, Limits, Precision, Request, Watch, emit, emit_many
+from bhc.deprecated import renamed, renamed_in
+from bhc.emission import CHUNK, Compressed, Limits, Quantisation, Request, VarianceBits, Watch, emit, emit_many
 from bhc.errors import BhcError
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
@@ -54,6 +55,7 @@ class Compressor:
         """How texts become numbers; None for a network that does not read words."""
         return self.model.vocabulary
 
+    @renamed(precision="quantisation")
     def compress(
         self,
         *,
@@ -64,7 +66,7 @@ class Compressor:
         max_ram_bytes: int | None = None,
         max_latency_ms: float | None = None,
         confidence: float | None = None,
-        precision: Precision | None = None,
+        quantisation: Quantisation | None = None,
         flag_outside: float | None = None,
         **conditions: Any,
     ) -> Compressed:
@@ -81,21 +83,21 @@ class Compressor:
         With ``confidence``, such as 0.95, ``max_error`` is about new data of the context and not about a sample:
         the smallest network is emitted that the run's calibration images prove to keep it, at that confidence.
 
-        ``precision`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.
+        ``quantisation`` is ``VarianceBits()`` by default, bit widths from the posterior; ``Float32()`` only prunes.
 
         ``flag_outside=0.05`` lets the network flag inputs outside its context, such as images of other classes, at
         the cost of flagging at most 5 % of the context's own in the validation sample, or in that of the domain.
         """
         limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
-        asked = self._request(conditions, limits, precision=precision, flag_outside=flag_outside)
-        return emit(self.model, asked.context, limits=limits, precision=precision, watch=asked.watch)
+        asked = self._request(conditions, limits, quantisation=quantisation, flag_outside=flag_outside)
+        return emit(self.model, asked)
 
     def request(self, given: Mapping[str, Any]) -> Request:
         """What ``compress(**given)`` is asked, checked and not yet done."""
-        conditions = dict(given)
-        precision, flag_outside = conditions.pop("precision", None), conditions.pop("flag_outside", None)
+        conditions = renamed_in(dict(given), "compress", {"precision": "quantisation"})
+        quantisation, flag_outside = conditions.pop("quantisation", None), conditions.pop("flag_outside", None)
         limits = {field.name: conditions.pop(field.name, None) for field in fields(Limits)}
-        return self._request(conditions, Limits(**limits), precision=precision, flag_outside=flag_outside)
+        return self._request(conditions, Limits(**limits), quantisation=quantisation, flag_outside=flag_outside)
 
     def compress_many(
         self, contexts: Iterable[Mapping[str, Any]], *, chunk: int = CHUNK, **common: Any
@@ -103,9 +105,9 @@ class Compressor:
         """Networks for many contexts, one after the other, as ``compress`` gives them.
 
         Each context is what ``compress`` takes, such as ``{"classes": [3, 4], "max_bytes": 600}``; ``common`` are
-        limits, a precision or a rate of false alarms for all that do not say otherwise. The hypernetwork is called once
-        for ``chunk`` contexts, and no more than that are held at once. The first context without a network ends it with
-        an error that names it; ``try_many`` goes on.
+        limits, a quantisation, or a rate of false alarms for all that do not say otherwise. The hypernetwork is called
+        once for ``chunk`` contexts, and no more than that are held at once. The first context without a network ends it
+        with an error that names it; ``try_many`` goes on.
         """
         for number, outcome in enumerate(self.try_many(contexts, chunk=chunk, **common), 1):
             if isinstance(outcome, BhcError):
@@ -131,7 +133,7 @@ class Compressor:
         conditions: Mapping[str, Any],
         limits: Limits,
         *,
-        precision: Precision | None,
+        quantisation: Quantisation | None,
         flag_outside: float | None,
     ) -> Request:
         context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
@@ -144,7 +146,7 @@ class Compressor:
                 )
             inputs = None if sample is None else torch.as_tensor(sample).float()
             watch = Watch.of(self.model, context, flag_outside, sample=inputs)
-        return Request(context, limits, precision, watch)
+        return Request(context, limits, quantisation or VarianceBits(), watch)
 
     def _as_numbers(self, conditions: Mapping[str, Any]) -> Mapping[str, Any]:
         """With features that are words as their numbers."""
@@ -162,13 +164,14 @@ class Compressor:
         save_run(folder, self.model)
 
 
+@renamed(generator="weight_generator")
 def wrap(
     net: nn.Module,
     space: ContextSpace,
     *,
     example_input: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     dynamic_axes: DynamicAxes = (),
-    generator: GeneratorSpec | None = None,
+    weight_generator: GeneratorSpec | None = None,
     initial: Initial | None = None,
     family: str = "io-gnj",
     std_limits: tuple[float | None, ...] | None = None,
@@ -187,7 +190,7 @@ def wrap(
     a dict by the names of its forward pass. The size of the batch is free; those along ``dynamic_axes`` too, for
     example ``(1,)`` for texts of any length.
 
-    ``generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
+    ``weight_generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
     starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer,
     ``prior_stds`` are those of their prior: by default 1, and in networks of more than four layers the size of each
     layer's weights.
@@ -196,7 +199,7 @@ def wrap(
     ``pretrained=False`` says that ``net`` knows nothing yet and must not teach.
     """
     kept = tuple(name.replace(".", "_") for name in keep)
-    design = Design(generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept, prior_stds)
+    design = Design(weight_generator or ScalesOnly(), initial or Initial.exact(), family, std_limits, kept, prior_stds)
     rng = Generator().manual_seed(seed)
     graph = capture(net, example_input, output=output, dynamic_axes=dynamic_axes)
     first = example_input[0] if isinstance(example_input, Sequence) else example_input
@@ -217,6 +220,7 @@ def _warn_of_whole(network: ConditionalNetwork) -> None:
         )
 
 
+@renamed(precision="autocast")
 def fit(
     model: Compressor,
     train_set: Split | tuple[Tensor, Tensor],
@@ -236,7 +240,7 @@ def fit(
     deterministic: bool = False,
     capture: bool = True,
     augment: Augmentation | None = None,
-    precision: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
     processes: Processes | None = None,
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
@@ -254,7 +258,7 @@ def fit(
     ``vocabulary`` is kept with the run of a network that reads words: texts are read by it, and asked for in its words.
 
     ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
-    ``precision=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
+    ``autocast=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
 
     ``processes=Processes(devices=2)`` starts that many on this machine, which train together: each draws contexts and
     examples of its own, and gradients are means over all. In a process that torchrun has started ``fit`` takes part
@@ -271,7 +275,7 @@ def fit(
         capture=capture and not deterministic,
         progress=progress or default_progress(),
         augment=augment,
-        precision=precision,
+        autocast=autocast,
     )
     job = Job(
         _as_split(train_set, model.network),

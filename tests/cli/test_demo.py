@@ -61,7 +61,7 @@ def test_held_out_subsets_leave_the_pairs_and_the_triple_in() -> None:
 
 def test_figures_are_those_of_the_definition(quick_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
     smalls = [quick_model.compress(classes=c).save(tmp_path / f"{c[0]}.bhc") for c in ([0, 1], [2, 3, 4])]
-    pruned = [quick_model.compress(classes=c, precision=bhc.Float32()) for c in ([0, 1], [2, 3, 4])]
+    pruned = [quick_model.compress(classes=c, quantisation=bhc.Float32()) for c in ([0, 1], [2, 3, 4])]
     outcomes = [
         judge(*pair, quick_model.network, digits.test.restricted_to(pair[0].classes))
         for pair in zip(smalls, pruned, strict=True)

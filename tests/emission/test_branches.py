@@ -49,7 +49,9 @@ def wrapped(name: str, generator: GeneratorSpec, family: str) -> tuple[bhc.Compr
 def wrapped_as(net: nn.Module, x: Tensor, generator: GeneratorSpec, family: str) -> bhc.Compressor:
     """A model whose dropout rates are spread."""
     initial = None if family == "ghs" else bhc.Initial()
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, generator=generator, family=family, initial=initial)
+    model = bhc.wrap(
+        net, bhc.ClassSubsets(10), example_input=x, weight_generator=generator, family=family, initial=initial
+    )
     spread_(model.network, family)
     model.network.eval()
     return model

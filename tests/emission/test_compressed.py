@@ -62,7 +62,7 @@ def test_a_saved_file_is_the_bytes_that_the_report_counts(small: bhc.Compressed,
 
 
 def test_parts_add_up_to_the_size_of_the_file(quick_model: bhc.Compressor, small: bhc.Compressed) -> None:
-    for network in (small, quick_model.compress(classes=[1, 2, 3], precision=bhc.Float32())):
+    for network in (small, quick_model.compress(classes=[1, 2, 3], quantisation=bhc.Float32())):
         parts = network.parts()
         assert sum(part.bytes for part in parts) == pytest.approx(len(network.to_bytes()))
         assert all(part.bytes >= 0 for part in parts)

@@ -110,7 +110,7 @@ def test_a_context_that_makes_no_sense_is_refused(
 
 def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretrained: torch.nn.Module) -> None:
     model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
-    small = model.compress(classes=list(range(10)), precision=bhc.Float32())
+    small = model.compress(classes=list(range(10)), quantisation=bhc.Float32())
     torch.testing.assert_close(small.module(digits.test.images), pretrained(digits.test.images), rtol=1e-5, atol=1e-5)
     assert small.report.error is None
     assert small.report.pruning_ratio == 1
@@ -120,7 +120,7 @@ def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretra
 
 def test_the_weights_are_rounded_unless_told_otherwise(quick_model: bhc.Compressor, digits: DataSet) -> None:
     rounded = quick_model.compress(classes=[3, 4])
-    plain = quick_model.compress(classes=[3, 4], precision=bhc.Float32())
+    plain = quick_model.compress(classes=[3, 4], quantisation=bhc.Float32())
     assert plain.report.architecture == rounded.report.architecture
     assert max(rounded.report.bits) <= 8 < min(plain.report.bits)
     assert rounded.report.file_bytes is not None
@@ -137,7 +137,7 @@ def test_a_scale_of_steps_that_makes_no_sense_is_refused(scale: float) -> None:
 
 
 def test_a_given_scale_of_steps_is_kept(quick_model: bhc.Compressor) -> None:
-    assert quick_model.compress(classes=[3, 4], precision=bhc.VarianceBits(0.3)).report.scale == 0.3
+    assert quick_model.compress(classes=[3, 4], quantisation=bhc.VarianceBits(0.3)).report.scale == 0.3
 
 
 def test_without_labelled_data_the_step_is_a_usual_one(digits: DataSet, pretrained: torch.nn.Module) -> None:
@@ -174,7 +174,7 @@ def test_the_text_of_a_report_says_what_matters(quick_model: bhc.Compressor) -> 
 def test_a_layer_without_a_rule_of_ours_is_emitted_all_the_same(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5), torch.nn.PReLU(5), torch.nn.Linear(5, 10))
     model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=torch.zeros(1, 1, 8, 8))
-    small, x = model.compress(classes=[3, 4], threshold=1e6, precision=bhc.Float32()), torch.randn(3, 1, 8, 8)
+    small, x = model.compress(classes=[3, 4], threshold=1e6, quantisation=bhc.Float32()), torch.randn(3, 1, 8, 8)
     torch.testing.assert_close(small.module(x), net(x)[:, [3, 4]], rtol=1e-4, atol=1e-5)
     small.save(tmp_path / "small.bhc")
     torch.testing.assert_close(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))

@@ -166,7 +166,7 @@ def test_the_compiled_network_sees_nothing_of_missing_features(name: str, tmp_pa
 def test_the_emitted_network_is_the_masked_one(name: str) -> None:
     model, x, _, there = build(name)
     for threshold in (-3.0, 0.0, 5.0):
-        small = model.compress(features=there, threshold=threshold, precision=bhc.Float32())
+        small = model.compress(features=there, threshold=threshold, quantisation=bhc.Float32())
         masked = model.network.masked(x, batch_of(model, there), threshold=torch.full((1, 1), threshold))
         torch.testing.assert_close(small.module(x), masked, rtol=1e-4, atol=1e-4)
 
@@ -179,7 +179,7 @@ def test_with_all_features_there_an_untrained_model_is_the_network_itself(name: 
         torch.manual_seed(0)
         net, x = make().eval(), torch.randn(6, *shape)
     model = bhc.wrap(net, bhc.FeatureSubsets(features), example_input=x[:1])
-    small = model.compress(features=torch.ones(features, dtype=torch.bool), precision=bhc.Float32())
+    small = model.compress(features=torch.ones(features, dtype=torch.bool), quantisation=bhc.Float32())
     torch.testing.assert_close(small.module(x), net(x), rtol=1e-4, atol=1e-4)
 
 

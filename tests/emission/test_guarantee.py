@@ -84,7 +84,7 @@ def test_a_given_threshold_is_the_only_one_tested(model: bhc.Compressor) -> None
 
 @pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(0.3)], ids=str)
 def test_a_given_precision_is_kept(model: bhc.Compressor, precision: bhc.Float32 | bhc.VarianceBits) -> None:
-    report = model.compress(classes=PAIR, max_error=20, confidence=0.9, precision=precision).report
+    report = model.compress(classes=PAIR, max_error=20, confidence=0.9, quantisation=precision).report
     assert report.scale == getattr(precision, "scale", None)
     assert report.guarantee is not None
 

@@ -15,7 +15,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import Cutter, Limits, ThresholdWarning
-from bhc.emission.precision import SCALES
+from bhc.emission.quantisation import SCALES
 from bhc.emission.search import STEPS_COMPARED
 from bhc.emission.trial import Trial, Workshop
 from bhc.errors import BhcError
@@ -113,7 +113,7 @@ def test_limits_are_kept_with_a_precision_that_is_given(
     quick_model: bhc.Compressor, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
 ) -> None:
     limits = {"max_bytes": 30_000, "max_flops": 50_000, "max_ram_bytes": 60_000, "max_error": 50.0}
-    small = quick_model.compress(classes=PAIR, precision=precision, **limits)
+    small = quick_model.compress(classes=PAIR, quantisation=precision, **limits)
     assert_kept(quick_model, small, limits, tmp_path)
     assert small.report.scale == getattr(precision, "scale", None)
 

@@ -36,9 +36,9 @@ def test_many_networks_are_those_that_compress_gives_one_by_one(quick_model: bhc
 
 
 def test_limits_are_each_context_s_own_or_those_of_all(quick_model: bhc.Compressor) -> None:
-    asked: list[dict[str, Any]] = [{"classes": [3, 4]}, {"classes": [3, 4], "threshold": 0.0, "precision": None}]
-    common, own = quick_model.compress_many(asked, threshold=-1.5, precision=bhc.Float32())
-    assert_same(common, quick_model.compress(classes=[3, 4], threshold=-1.5, precision=bhc.Float32()))
+    asked: list[dict[str, Any]] = [{"classes": [3, 4]}, {"classes": [3, 4], "threshold": 0.0, "quantisation": None}]
+    common, own = quick_model.compress_many(asked, threshold=-1.5, quantisation=bhc.Float32())
+    assert_same(common, quick_model.compress(classes=[3, 4], threshold=-1.5, quantisation=bhc.Float32()))
     assert_same(own, quick_model.compress(classes=[3, 4], threshold=0.0))
     watched = next(quick_model.compress_many([{"classes": [3, 4], "flag_outside": 0.2}]))
     assert watched.report.flag_outside == quick_model.compress(classes=[3, 4], flag_outside=0.2).report.flag_outside

@@ -10,8 +10,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import Cutter
-from bhc.emission.precision import FINER_SCALES, SCALES, scales_for
-from bhc.emission.quantise import quantise, step_of
+from bhc.emission.quantisation import FINER_SCALES, SCALES, quantise, scales_for, step_of
 from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.formats.quantised import round_step
@@ -116,7 +115,7 @@ def test_the_bits_of_the_report_are_those_of_the_codes(quick_model: bhc.Compress
 def test_the_saved_network_gives_the_same_logits_bit_for_bit(
     quick_model: bhc.Compressor, digits: DataSet, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
 ) -> None:
-    small = quick_model.compress(classes=[2, 7], precision=precision).save(tmp_path / "small.bhc")
+    small = quick_model.compress(classes=[2, 7], quantisation=precision).save(tmp_path / "small.bhc")
     again = bhc.read(tmp_path / "small.bhc")
     assert torch.equal(again.module(digits.test.images), small.module(digits.test.images))
     assert torch.equal(again.predict(digits.test.images).probabilities, small.predict(digits.test.images).probabilities)
@@ -148,12 +147,12 @@ def test_finer_steps_are_taken_where_the_usual_ones_do_harm(
 ) -> None:
     """Weights that pass for a thousand times as uncertain as they are."""
     usual, floats = (
-        quick_model.compress(classes=[2, 7], precision=each).report for each in (bhc.VarianceBits(), bhc.Float32())
+        quick_model.compress(classes=[2, 7], quantisation=each).report for each in (bhc.VarianceBits(), bhc.Float32())
     )
-    monkeypatch.setattr("bhc.emission.quantise.step_of", lambda layer, scale: step_of(layer, 1000 * scale))
+    monkeypatch.setattr("bhc.emission.quantisation.step_of", lambda layer, scale: step_of(layer, 1000 * scale))
     model = bhc.Compressor(replace(quick_model.model, calibration=digits.test))
     report = model.compress(classes=[2, 7], **limits).report
     assert usual.scale in SCALES
     assert report.scale in FINER_SCALES
     assert report.error <= floats.error + 0.1
-    assert quick_model.compress(classes=[2, 7], precision=bhc.VarianceBits(SCALES[0])).report.error > report.error
+    assert quick_model.compress(classes=[2, 7], quantisation=bhc.VarianceBits(SCALES[0])).report.error > report.error

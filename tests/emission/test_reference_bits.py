@@ -8,7 +8,7 @@ import torch
 import bhc
 from bhc.contexts import Context
 from bhc.emission import Cutter
-from bhc.emission.reference_bits import exponent_bits, reference_bits, significant_bits
+from bhc.emission.quantisation import exponent_bits, reference_bits, significant_bits
 from bhc.emission.weights import SlimLayer, Slimmer
 
 

@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 import torch
 
-from bhc.emission.roc import auroc
+from bhc.emission.alarm import auroc
 
 
 @pytest.mark.parametrize(

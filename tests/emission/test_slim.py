@@ -24,7 +24,7 @@ def perturbed_network(name: str, generator: GeneratorSpec, *, family: str = "io-
     shape = SHAPES[name]
     net = bhc.models.build(name, image_shape=shape, num_classes=10)
     example = torch.zeros(1, *shape)
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=example, generator=generator, family=family)
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=example, weight_generator=generator, family=family)
     rng = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for key, parameter in model.network.hypernet.named_parameters():
@@ -144,7 +144,7 @@ def test_the_zeros_of_single_weights_survive_rounding_and_packing(
 ) -> None:
     network = perturbed_network(name, bhc.ScalesOnly(), family="sparse-vd")
     context = Context(classes=(3, 4))
-    small = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, precision=precision)
+    small = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, quantisation=precision)
     small.save(tmp_path / "small.bhc")
     again = bhc.read(tmp_path / "small.bhc")
     for layer in make_plan(network, context, 0.0).layers:
@@ -274,7 +274,7 @@ def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> 
 def test_without_rounding_the_module_is_the_slim_network() -> None:
     network = perturbed_network("lenet-5-caffe", bhc.ScalesOnly())
     x = torch.randint(0, 256, (8, 1, 16, 16)).to(torch.uint8)
-    emitted = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, precision=bhc.Float32())
+    emitted = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, quantisation=bhc.Float32())
     assert torch.equal(emitted.module(x), slim_model(network, make_plan(network, Context(classes=(3, 4)), 0.0))(x))
     assert_equal(emitted.module(x), masked_logits(network, Context(classes=(3, 4)), 0.0, x))
 

@@ -11,7 +11,7 @@ import torch
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
-from bhc.emission.roc import auroc
+from bhc.emission.alarm import auroc
 from bhc.emission.watch import Watch
 from bhc.errors import BhcError
 from bhc.formats import open_deployed

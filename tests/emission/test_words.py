@@ -31,7 +31,7 @@ def wrapped(space: ContextSpace, generator: GeneratorSpec | None = None, family:
         full_scale=WORDS - 1,
         generator=torch.Generator().manual_seed(0),
     )
-    return bhc.wrap(net, space, example_input=texts(1), generator=generator, family=family)
+    return bhc.wrap(net, space, example_input=texts(1), weight_generator=generator, family=family)
 
 
 def perturbed(network: ConditionalNetwork, family: str) -> ConditionalNetwork:

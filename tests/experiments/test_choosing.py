@@ -15,7 +15,7 @@ from study.training import Member
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
-from bhc.emission.precision import FINER_SCALES, SCALES
+from bhc.emission.quantisation import FINER_SCALES, SCALES
 from bhc.hypernet import LowRank
 from bhc.training import Panel, Point, Probe, TrainedModel, largest_within, trade_off
 from tests.experiments.toys import (
@@ -144,7 +144,7 @@ def wrong_answers(member: Member, threshold: float, scale: float) -> float:
     for case in member.cases:
         examples = case.validation.examples
         small = member.model.compress(
-            threshold=threshold, precision=bhc.VarianceBits(scale), **case.validation.conditions
+            threshold=threshold, quantisation=bhc.VarianceBits(scale), **case.validation.conditions
         )
         answers += (small.predict(examples.images).labels != examples.labels).tolist()
     return 100 * sum(answers) / len(answers)

@@ -19,7 +19,7 @@ from study.training import Member
 import bhc
 from bhc.contexts import BinaryBudget
 from bhc.data import DataSet
-from bhc.emission.precision import SCALES
+from bhc.emission.quantisation import SCALES
 from tests.experiments.toys import (
     ALONE,
     few,
@@ -141,12 +141,12 @@ def test_a_row_is_the_network_that_was_chosen(
         assert (row["threshold"], row["scale"]) == (choice["threshold"], choice["scale"])
         options = {"classes": pair, "threshold": row["threshold"]}
         path = tmp_path / f"{first}.bhc"
-        pairs_member.model.compress(**options, precision=bhc.VarianceBits(row["scale"])).save(path)
+        pairs_member.model.compress(**options, quantisation=bhc.VarianceBits(row["scale"])).save(path)
         own = digits.test.restricted_to(pair)
         wrong = int((bhc.read(path).predict(own.images).labels != own.labels).sum())
         assert row["file_error"] == row["bits_error"] == pytest.approx(100 * wrong / len(own))
         assert (row["file_bytes"], row["test_images"]) == (path.stat().st_size, len(own))
-        report = pairs_member.model.compress(**options, precision=bhc.Float32()).report
+        report = pairs_member.model.compress(**options, quantisation=bhc.Float32()).report
         assert (row["architecture"], row["weights_after"]) == (list(report.architecture), report.weights_after)
         assert row["pruning_ratio"] == pytest.approx(50200 / report.weights_after)
         ten = report.weights_after + 8 * report.architecture[-1]
@@ -262,7 +262,7 @@ def test_two_budgets_are_chosen_and_drawn_apart(digits: DataSet, pretrained: tor
         learn_high={"kl_weight": 2.0},
         choose={"error": [10.0, 30.0], "bits_error": [20.0, 40.0]},
     )
-    model = fitted(pretrained, digits, BinaryBudget(), study.recipe, generator=study.generator)
+    model = fitted(pretrained, digits, BinaryBudget(), study.recipe, weight_generator=study.generator)
     result = measured(study, 0, [member_of(model, study.method.cases(digits))])
     names = ["c_w = 0", "c_w = 1"]
     assert [curves["name"] for curves in result["trade_offs"]] == names

@@ -98,7 +98,7 @@ def test_it_is_what_it_was_uncut_cut_and_in_a_file(name: str) -> None:
     network = QuantisedNetwork(slim, shape[1:], tuple(range(4)), card={"context": {}})
     assert near(parse_network(pack(network), Path("it.bhc")).network.graph(x), given)
     model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=x)
-    small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, precision=bhc.Float32())
+    small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
     assert near(small.module(x), net(x)), "nothing is cut, and it computes something else"
 
 
@@ -129,7 +129,7 @@ def test_columns_that_are_categories_among_numbers() -> None:
 def test_an_input_that_is_one_number() -> None:
     net = Net(lambda n, t: n.e(torch.relu(n.a(t[:, None]))), a=first(1, 8), e=first(8, 4)).eval()
     model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=seeded(2))
-    small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, precision=bhc.Float32())
+    small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
     read = parse_network(small.to_bytes(), Path("it.bhc")).network
     assert near(read.graph(seeded(5)), net(seeded(5)))
 
@@ -154,7 +154,7 @@ def test_a_causal_mask_of_texts_of_any_length() -> None:
     mask = torch.full((9, 9), -1e4).triu(1)
     net = Net(run, a=first(), b=first(), c=first(), mask=mask, e=first(8, 4)).eval()
     model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=seeded(1, 5, 6), dynamic_axes=(1,))
-    small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, precision=bhc.Float32())
+    small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
     for length in (2, 5, 9):
         assert near(small.module(seeded(2, length, 6)), net(seeded(2, length, 6)))
 

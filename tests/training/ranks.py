@@ -47,7 +47,7 @@ def tiny_model(case: str = "scales-only", *, seed: int = 0) -> bhc.Compressor:
         net = nn.Sequential(Normalise(0.0, 5.0), nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
     space = bhc.BinaryBudget() if any(isinstance(stage, FreezeOffsets) for stage in recipe) else bhc.ClassSubsets(10)
     example = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
-    return bhc.wrap(net, space, example_input=example, generator=generator)
+    return bhc.wrap(net, space, example_input=example, weight_generator=generator)
 
 
 def job_of(case: str, digits: DataSet, run: Path | None = None) -> Job:

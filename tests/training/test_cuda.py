@@ -33,7 +33,9 @@ def test_training_on_a_gpu_learns_what_a_cpu_learns(
     recipe = (bhc.Learn(steps=300, kl_weight=0.1, contexts=8, examples=8), bhc.Consolidate(steps=100))
     errors = []
     for device in ("cpu", "cuda"):
-        model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1], generator=generator)
+        model = bhc.wrap(
+            pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1], weight_generator=generator
+        )
         bhc.fit(model, digits.train, digits.validation, recipe=recipe, device=device, progress=Silent())
         assert model.network.device.type == "cpu"
         errors.append(model.model.training["curves"]["after"][-1]["error"])
@@ -109,7 +111,7 @@ def test_side_by_side_is_one_after_the_other_to_the_bits(
     for lanes in (1, 8):
         monkeypatch.setattr(step, "LANES", lanes)
         with computing(torch.device("cuda"), repeatable=True):
-            take, _, end = take_steps(digits, pretrained, stage, capture=True, generator=bhc.LowRank(rank=2))
+            take, _, end = take_steps(digits, pretrained, stage, capture=True, weight_generator=bhc.LowRank(rank=2))
         assert isinstance(take, CapturedStep)
         assert take._graph is not None
         ends.append(end)
@@ -231,7 +233,7 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
 ) -> None:
     images = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     net = bhc.models.build("resnet-20", image_shape=(3, 32, 32), num_classes=10)
-    network = bhc.wrap(net, bhc.ClassSubsets(10), example_input=images[:1], generator=generator).network
+    network = bhc.wrap(net, bhc.ClassSubsets(10), example_input=images[:1], weight_generator=generator).network
     batch = network.space.sample(4, 10, generator=torch.Generator().manual_seed(0))
     threshold = torch.zeros(4, 1)
     with torch.no_grad():  # a graph that is kept belongs to the stream it was made on, and spoils a capture
@@ -251,5 +253,5 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
         stage.prepare_(network)
         split = bhc.data.Split(images, torch.arange(40) % 10)
         draw = Draw.of(split, 10, device=torch.device("cuda"), seed=0)
-        take = make_step(stage, network, draw, precision=precision)
+        take = make_step(stage, network, draw, autocast=precision)
         assert all(torch.isfinite(term) for _ in range(6) for term in take().values())

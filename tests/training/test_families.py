@@ -128,7 +128,7 @@ def test_single_weights_may_go_from_every_channel_of_an_image() -> None:
     with torch.no_grad():
         # All weights of one colour are noise: they go, the colour itself still arrives.
         model.network.hypernet.weight_heads[0].shared_logvar.offset[:, 1] = 9.0  # type: ignore[union-attr,operator]
-    small = model.compress(threshold=3.0, precision=bhc.Float32())
+    small = model.compress(threshold=3.0, quantisation=bhc.Float32())
     first = small.network.layers[0].module.weight
     assert first.shape[1] == 3
     assert (first[:, 1] == 0).all()

@@ -236,9 +236,9 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
 def test_every_kind_of_context_and_generator_is_narrowed(
     digits: DataSet, pretrained: nn.Module, space: ContextSpace, generator: bhc.LowRank
 ) -> None:
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1], generator=generator)
+    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1], weight_generator=generator)
     recipe = (replace(LEARN, steps=20), replace(NARROW, steps=20), bhc.Consolidate(steps=5, ratios=(4.0, 6.0)))
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), precision=torch.bfloat16)
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), autocast=torch.bfloat16)
     curve = model.model.training["curves"]["after"]
     assert curve[0]["ratio_harmonic"] == pytest.approx(6, rel=0.1)
     assert curve[-1]["ratio_harmonic"] == pytest.approx(4, rel=0.1)

@@ -26,11 +26,13 @@ def small_net() -> torch.nn.Module:
 def gradients(
     digits: DataSet, precision: torch.dtype | None, generator: bhc.hypernet.GeneratorSpec, stage: bhc.Learn
 ) -> torch.Tensor:
-    model = bhc.wrap(small_net(), bhc.ClassSubsets(10), example_input=digits.train.images[:1], generator=generator)
+    model = bhc.wrap(
+        small_net(), bhc.ClassSubsets(10), example_input=digits.train.images[:1], weight_generator=generator
+    )
     network = model.network
     stage.prepare_(network)
     draw = Draw.of(digits.train, 10, device=CPU, seed=0)
-    TrainingStep(stage, network, draw, precision=precision)()
+    TrainingStep(stage, network, draw, autocast=precision)()
     return torch.cat([p.grad.flatten() for p in network.hypernet.parameters() if p.grad is not None])
 
 
@@ -50,9 +52,9 @@ def test_gradients_in_bfloat16_are_those_of_floats_within_its_precision(
 def test_parameters_stay_floats_and_what_is_emitted_does_not_depend_on_the_precision_in_use(digits: DataSet) -> None:
     model = bhc.wrap(small_net(), bhc.ClassSubsets(10), example_input=digits.train.images[:1])
     recipe = (bhc.Learn(steps=10, contexts=4, examples=8), bhc.Consolidate(steps=5, contexts=4, examples=8))
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, precision=torch.bfloat16, progress=Silent())
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, autocast=torch.bfloat16, progress=Silent())
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.float32}
-    assert model.network.bayesian.precision is None
+    assert model.network.bayesian.autocast is None
     assert model.compress(classes=[1, 2]).module(digits.test.images[:2]).dtype == torch.float32
 
 

@@ -121,7 +121,7 @@ def test_contexts_of_every_kind_are_read_back(
 
 
 def test_contexts_are_read_back_where_products_are_in_bfloat16(digits: DataSet, tmp_path: Path) -> None:
-    model = fit(digits, replace(LEARN, steps=300), precision=torch.bfloat16, run=tmp_path / "run")
+    model = fit(digits, replace(LEARN, steps=300), autocast=torch.bfloat16, run=tmp_path / "run")
     assert model.model.training["skipped_steps"] == 0
     told = read_back(tmp_path / "run")
     assert told[-1] < 0.5 * told[0]

@@ -74,7 +74,7 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
             pretrained,
             bhc.BinaryBudget(),
             example_input=digits.train.images[:1],
-            generator=generator,
+            weight_generator=generator,
             std_limits=(0.2, None, None),
         )
         return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())

@@ -89,17 +89,17 @@ class Roads:
 
     def compress_many(self, asked: Asked) -> bhc.Compressed:
         """With another beside it, so that the hypernetwork is called for both at once."""
-        other = {name: asked[name] for name in ("classes", "budget") if name in asked} | {"precision": bhc.Float32()}
+        other = {name: asked[name] for name in ("classes", "budget") if name in asked} | {"quantisation": bhc.Float32()}
         outcome, _ = self.model.try_many([asked, other])
         if isinstance(outcome, bhc.BhcError):
             raise outcome
         return outcome
 
     def serve(self, asked: Asked) -> bhc.Compressed:
-        precision = asked.get("precision")
+        precision = asked.get("quantisation")
         if isinstance(precision, bhc.VarianceBits):
             return self.compress(asked)  # nothing that JSON could say
-        rest = {name: value for name, value in asked.items() if name != "precision"}
+        rest = {name: value for name, value in asked.items() if name != "quantisation"}
         return self.service.emitted(rest | ({} if precision is None else {"float32": True}))
 
 
@@ -230,7 +230,7 @@ def _context(model: bhc.Compressor, rng: random.Random) -> Asked:
     if "budget" in model.space.conditions:
         asked["budget"] = rng.choice([0.0, 1.0, rng.random()])
     if rng.random() < 0.15:
-        asked["precision"] = rng.choice([bhc.Float32(), bhc.VarianceBits(2.0 ** rng.randint(-7, 4))])
+        asked["quantisation"] = rng.choice([bhc.Float32(), bhc.VarianceBits(2.0 ** rng.randint(-7, 4))])
     return asked
 
 

@@ -71,7 +71,13 @@ def draw(seed: int) -> bhc.Compressor:
             parameter.copy_(torch.randn(parameter.shape, generator=rng) * (2 / fan_in) ** 0.5)
     initial = bhc.Initial()
     model = bhc.wrap(
-        net, space, example_input=torch.zeros(1, *SHAPE), generator=generator, family=family, initial=initial, seed=seed
+        net,
+        space,
+        example_input=torch.zeros(1, *SHAPE),
+        weight_generator=generator,
+        family=family,
+        initial=initial,
+        seed=seed,
     )
     _spread_(model.network, rng)
     model.network.eval()

@@ -92,7 +92,7 @@ def compress_command(
         small = model.compress(
             **request_of(classes, domain, features, budget),
             **vars(limits),
-            precision=Float32() if float32 else VarianceBits(),
+            quantisation=Float32() if float32 else VarianceBits(),
             flag_outside=flag_outside,
         )
     if out is not None:
@@ -126,11 +126,11 @@ def _compress_each(
     outputs = Outputs(out, run, common | {"float32": float32 or None})
     if not force:
         outputs.check_free(lines)
-    precision = {"precision": Float32() if float32 else VarianceBits()}
+    quantisation = {"quantisation": Float32() if float32 else VarianceBits()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ThresholdWarning)
         warnings.simplefilter("ignore", DomainWarning)
-        tally = compress_lines(model, lines, outputs, common | precision, default_progress())
+        tally = compress_lines(model, lines, outputs, common | quantisation, default_progress())
     counts = [f"{tally.written:,} written", *([f"{tally.there:,} there before"] if tally.there else [])]
     say(f"{out}: {', '.join(counts)}, listed in {LIST}")
     if json:

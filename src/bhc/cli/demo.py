@@ -118,7 +118,7 @@ def _emit(model: Compressor, subset: Subset, ratio: int, dataset: DataSet, out: 
     # Every layer is linear and uses a weight once, so so many times fewer FLOPs are as many times fewer weights.
     flops = model.network.counts.flops // ratio
     small = model.compress(classes=subset, max_flops=flops)
-    pruned = model.compress(classes=subset, threshold=small.report.threshold, precision=Float32())
+    pruned = model.compress(classes=subset, threshold=small.report.threshold, quantisation=Float32())
     path = out / "networks" / f"{_name(subset, ratio)}.bhc"
     small.save(path, overwrite=True)
     small.to_onnx(path.with_suffix(".onnx"), overwrite=True)

@@ -187,7 +187,7 @@ def train_command(
         net,
         space,
         example_input=dataset.train.images[:1],
-        generator=spec,
+        weight_generator=spec,
         initial=Initial() if paper_init else Initial.exact(),
         family=family,
         std_limits=None if FAMILIES[family].cuts_weights else models.std_limits(model),
@@ -224,7 +224,7 @@ def train_command(
         device=device,
         deterministic=deterministic,
         augment=datasets.augmentation_for(dataset.train.images) if augment else None,
-        precision=torch.bfloat16 if bf16 else None,
+        autocast=torch.bfloat16 if bf16 else None,
         processes=processes,
     )
     if not first:

@@ -1,16 +1,14 @@
 """What comes out: a threshold or limits, a plan, a slim network, its bits, its files and its report."""
 
-from bhc.emission.alarm import Alarm, outside_score
+from bhc.emission.alarm import Alarm, auroc, outside_score
 from bhc.emission.calibration import expected_calibration_error
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
-from bhc.emission.emit import DomainWarning, ThresholdWarning, emit
+from bhc.emission.emit import CHUNK, DomainWarning, Request, ThresholdWarning, emit, emit_many
 from bhc.emission.guarantee import Guarantee
 from bhc.emission.limits import Limits
-from bhc.emission.many import CHUNK, Request, emit_many
 from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
-from bhc.emission.precision import Float32, Precision, VarianceBits
+from bhc.emission.quantisation import Float32, Quantisation, VarianceBits
 from bhc.emission.report import Report
-from bhc.emission.roc import auroc
 from bhc.emission.slim import slim_model
 from bhc.emission.watch import Watch
 
@@ -25,8 +23,8 @@ __all__ = [
     "LayerPlan",
     "Limits",
     "Plan",
-    "Precision",
     "Prediction",
+    "Quantisation",
     "Report",
     "Request",
     "ThresholdWarning",

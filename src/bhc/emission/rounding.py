@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from bhc.emission.judge import Judge
-from bhc.emission.precision import FINER_SCALES, Float32, Precision, scales_for
+from bhc.emission.quantisation import FINER_SCALES, Float32, Quantisation, scales_for
 from bhc.emission.trial import Stock, Trial
 from bhc.posterior import Family
 
@@ -17,11 +17,11 @@ Scale = float | None  # None: floats
 class Rounding:
     """The scales of steps that may be tried, and what is known of their harm."""
 
-    def __init__(self, precision: Precision, family: Family, judge: Judge | None) -> None:
+    def __init__(self, quantisation: Quantisation, family: Family, judge: Judge | None) -> None:
         self.judge = judge
         self.scales: tuple[Scale, ...] = (None,)
-        if not isinstance(precision, Float32):
-            self.scales = scales_for(family) if precision.scale is None else (precision.scale,)
+        if not isinstance(quantisation, Float32):
+            self.scales = scales_for(family) if quantisation.scale is None else (quantisation.scale,)
 
     def usual(self, stock: Stock) -> list[Trial]:
         """A cut with every usual step, the finest first."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from bhc.emission.guarantee import Calibration, Guarantee
 from bhc.emission.limits import Limits
-from bhc.emission.precision import Precision
+from bhc.emission.quantisation import Quantisation
 from bhc.emission.rounding import Rounding, Scale
 from bhc.emission.trial import Stock, Trial, Workshop
 from bhc.errors import BhcError
@@ -33,9 +33,9 @@ UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only 
 class Search:
     """One context, one set of limits."""
 
-    def __init__(self, workshop: Workshop, limits: Limits, precision: Precision) -> None:
-        self.workshop, self.limits, self.precision = workshop, limits, precision
-        self.rounding = Rounding(precision, workshop.cutter.network.hypernet.family, workshop.judge)
+    def __init__(self, workshop: Workshop, limits: Limits, quantisation: Quantisation) -> None:
+        self.workshop, self.limits, self.quantisation = workshop, limits, quantisation
+        self.rounding = Rounding(quantisation, workshop.cutter.network.hypernet.family, workshop.judge)
         if limits.max_error is not None and limits.confidence is None and workshop.judge is None:
             raise BhcError(
                 "max_error needs labelled validation data for this context, and the run has none",
@@ -44,7 +44,7 @@ class Search:
 
     def under(self, limits: Limits) -> "Search":
         """The same for other limits."""
-        return Search(self.workshop, limits, self.precision)
+        return Search(self.workshop, limits, self.quantisation)
 
     def proposals(self) -> Iterator[Trial]:
         """Networks to hand out, the preferred first; who asks for another has refused the one before."""

@@ -10,8 +10,7 @@ from bhc.emission.alarm import NAME, Alarm
 from bhc.emission.guarantee import Guarantee
 from bhc.emission.judge import Judge, Verdict
 from bhc.emission.plan import Cutter, Plan
-from bhc.emission.quantise import quantise
-from bhc.emission.reference_bits import reference_bits
+from bhc.emission.quantisation import quantise, reference_bits
 from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
 from bhc.emission.slim import assemble
 from bhc.emission.watch import Watch

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from bhc.contexts import Context
 from bhc.data import Split
-from bhc.emission.alarm import QUARTERS, USUAL, Alarm, as_fraction, check_rate, outside_score
+from bhc.emission.alarm import QUARTERS, USUAL, Alarm, as_fraction, auroc, check_rate, outside_score
 from bhc.emission.guarantee import stratified
 from bhc.emission.judge import Judge, logits_of
-from bhc.emission.roc import auroc
 from bhc.errors import BhcError
 from bhc.graph import Graph
 from bhc.training import TrainedModel

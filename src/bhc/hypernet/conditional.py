@@ -251,13 +251,13 @@ class ConditionalNetwork(nn.Module):
         return self.decoder.nll(self.decoder.masks(posteriors, noise=noise), self.space.encode(batch))
 
     @contextmanager
-    def computing_in(self, precision: torch.dtype | None) -> Iterator[None]:
-        """Within this, products of activations and weights are done in ``precision``."""
-        before, self.bayesian.precision = self.bayesian.precision, precision
+    def computing_in(self, autocast: torch.dtype | None) -> Iterator[None]:
+        """Within this, products of activations and weights are done in ``autocast``."""
+        before, self.bayesian.autocast = self.bayesian.autocast, autocast
         try:
             yield
         finally:
-            self.bayesian.precision = before
+            self.bayesian.autocast = before
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data from which ``from_dict`` builds the same shapes."""

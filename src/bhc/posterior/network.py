@@ -16,11 +16,11 @@ from bhc.posterior.passes import masked_pass, noisy_pass
 class BayesianGraph:
     """Runs a graph with each weighted layer replaced by a pass over what is believed of it.
 
-    Batches are K contexts x B examples, contexts outermost, flattened to (K * B, ...). With a ``precision`` products
-    are done in it (autocast), everything else as it is.
+    Batches are K contexts x B examples, contexts outermost, flattened to (K * B, ...). With ``autocast`` products
+    are done in that dtype, everything else as it is.
     """
 
-    precision: torch.dtype | None = None
+    autocast: torch.dtype | None = None
 
     def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
         self.graph = graph
@@ -64,15 +64,15 @@ class BayesianGraph:
         return self._on_device(x, self.graph.run)
 
     def _on_device(self, x: Inputs, run: Callable[[Inputs], Tensor]) -> Tensor:
-        """In the wanted precision and in the device's favourite layout: channels last for images on a GPU.
+        """In the wanted dtype and in the device's favourite layout: channels last for images on a GPU.
 
         What follows keeps it; only weights of each context's own (``Full``) go through channels first.
         """
         x = _as_liked(x) if isinstance(x, Tensor) else tuple(map(_as_liked, x))
-        if self.precision is None:
+        if self.autocast is None:
             return run(x)
         device = x.device if isinstance(x, Tensor) else x[0].device
-        with torch.autocast(device.type, dtype=self.precision):
+        with torch.autocast(device.type, dtype=self.autocast):
             return run(x).float()
 
 

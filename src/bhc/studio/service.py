@@ -60,13 +60,13 @@ class Service:
     def request(self, given: Mapping[str, Any]) -> Request:
         """A request as JSON has it, checked."""
         said = dict(given)
-        if "precision" in said:  # an object in Python, nothing that JSON could say
-            self.model.space.resolve({"precision": said["precision"]})
+        if "quantisation" in said:  # an object in Python, nothing that JSON could say
+            self.model.space.resolve({"quantisation": said["quantisation"]})
         float32 = bool(said.pop("float32", False))
         if isinstance(said.get("domain"), str) and self._domains is not None:
             said["domain"] = from_token(said["domain"], self._domains.domain_shape)
         try:
-            return self.model.request(said | ({"precision": Float32()} if float32 else {}))
+            return self.model.request(said | ({"quantisation": Float32()} if float32 else {}))
         except OverflowError as error:  # JSON has integers of any size
             raise BhcError(f"a number is too large: {error}") from None
 
@@ -77,14 +77,7 @@ class Service:
     def _emit(self, asked: Request, cutter: Cutter | None = None) -> Compressed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # reports carry the same words
-            return emit(
-                self.model.model,
-                asked.context,
-                limits=asked.limits,
-                precision=asked.precision,
-                watch=asked.watch,
-                cutter=cutter,
-            )
+            return emit(self.model.model, asked, cutter=cutter)
 
     def network(self, given: Mapping[str, Any]) -> Parcel:
         """A network as a file."""

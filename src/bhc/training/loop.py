@@ -70,7 +70,7 @@ class Options:
     log_every: int = 50
     capture: bool = True  # on a GPU: the step as one CUDA graph
     augment: Augmentation | None = None  # what is done to images before they are learned from
-    precision: torch.dtype | None = None  # of the products; None: that of the weights
+    autocast: torch.dtype | None = None  # of the products; None: that of the weights
     progress: Progress = field(default_factory=Silent)
     team: Team = ALONE  # the processes that train together, this one among them
 
@@ -211,7 +211,7 @@ class _Trainer:
             self.draw,
             first=self.position.stage_step,
             capture=self.options.capture,
-            precision=self.options.precision,
+            autocast=self.options.autocast,
             team=self.team,
         )
         if restored is not None:
@@ -393,5 +393,5 @@ class _Trainer:
             "data": int(train_set.images.long().sum()),
             "device": self.network.device.type,  # its generators' states fit no other
             "augment": None if self.options.augment is None else str(self.options.augment),
-            "precision": None if self.options.precision is None else str(self.options.precision),
+            "precision": None if self.options.autocast is None else str(self.options.autocast),
         }

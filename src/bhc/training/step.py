@@ -89,12 +89,12 @@ class TrainingStep:
         draw: Draw,
         *,
         first: int = 0,
-        precision: torch.dtype | None = None,
+        autocast: torch.dtype | None = None,
         team: Team = ALONE,
     ) -> None:
-        with network.computing_in(precision):
+        with network.computing_in(autocast):
             draw = stage.equipped(network, draw)
-        self.stage, self.network, self.draw, self.precision = stage, network, draw, precision
+        self.stage, self.network, self.draw, self.autocast = stage, network, draw, autocast
         self._first = first
         device = network.device
         groups = stage.parameter_groups(network)
@@ -130,7 +130,7 @@ class TrainingStep:
 
     def _run(self) -> Terms:
         warmth = self._schedule.advance()
-        with self.network.computing_in(self.precision):
+        with self.network.computing_in(self.autocast):
             loss, terms = self._loss(warmth, self._gone)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -232,10 +232,10 @@ def make_step(
     *,
     first: int = 0,
     capture: bool = True,
-    precision: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
     team: Team = ALONE,
 ) -> TrainingStep:
     """The steps of a stage from number ``first`` on: captured where that is wanted, on a GPU, by one process."""
     captured = capture and network.device.type == "cuda" and team.size == 1
     kind = CapturedStep if captured else TrainingStep
-    return kind(stage, network, draw, first=first, precision=precision, team=team)
+    return kind(stage, network, draw, first=first, autocast=autocast, team=team)

@@ -92,12 +92,12 @@ def test_both_read_files_that_begin_others() -> None:
 @pytest.mark.filterwarnings("ignore:threshold")
 @pytest.mark.parametrize(("threshold", "scale"), [(-3.0, 1.0), (-1.0, 0.25), (0.0, 4.0)])
 def test_both_read_an_emitted_network(quick_model: bhc.Compressor, threshold: float, scale: float) -> None:
-    small = quick_model.compress(classes=[3, 4], threshold=threshold, precision=bhc.VarianceBits(scale=scale))
+    small = quick_model.compress(classes=[3, 4], threshold=threshold, quantisation=bhc.VarianceBits(scale=scale))
     agree(small.to_bytes(), small.network)
 
 
 def test_both_read_an_emitted_network_of_floats(quick_model: bhc.Compressor) -> None:
-    small = quick_model.compress(classes=[0, 7, 9], threshold=0.0, precision=bhc.Float32())
+    small = quick_model.compress(classes=[0, 7, 9], threshold=0.0, quantisation=bhc.Float32())
     agree(small.to_bytes(), small.network)
 
 

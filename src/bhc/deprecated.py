@@ -1,0 +1,31 @@
+"""Old names of arguments: they work, and warn, for one version."""
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that also takes arguments by their old names: ``@renamed(old="new")``."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(*args, **renamed_in(kwargs, function.__name__, names, stacklevel=3))
+
+        return call
+
+    return decorate
+
+
+def renamed_in(given: dict[str, Any], who: str, names: dict[str, str], *, stacklevel: int = 2) -> dict[str, Any]:
+    """Arguments with new names in the place of old ones."""
+    for old, new in names.items():
+        if old in given:
+            warnings.warn(f"{who}({old}=) is {new}= now", DeprecationWarning, stacklevel=stacklevel)
+            given = {new if name == old else name: value for name, value in given.items()}
+    return given
