@@ -18,8 +18,7 @@ from timing import Results, options, take_turns, write
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, make_plan
-from bhc.emission.generated import Generated
-from bhc.emission.plan import cut_all
+from bhc.emission.plan import Generated, cut_all
 from bhc.emission.slim import assemble
 from bhc.emission.weights import Slimmer
 from bhc.graph import Graph

@@ -22,7 +22,7 @@ from bhc.emission.plan import Cutter
 from bhc.emission.slim import assemble
 from bhc.emission.weights import Slimmer
 from bhc.layers import Select, is_weighted
-from bhc.models.initial import initialise_
+from bhc.models.parts import initialise_
 from bhc.training.evaluation import threshold_for
 from bhc.training.recipes import ratios_around
 from bhc.training.stages import Draw
@@ -299,7 +299,7 @@ def _restricted(original: nn.Sequential, task: Task) -> nn.Sequential:
         if module is first and isinstance(first, nn.Linear):
             ordered["select"] = Select(torch.arange(first.in_features))
         ordered[name] = module
-    return bhc.models.named.named(**ordered).to(task.device).requires_grad_(True)
+    return bhc.models.parts.named(**ordered).to(task.device).requires_grad_(True)
 
 
 def _torch_pruning() -> Any:

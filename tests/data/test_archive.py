@@ -5,9 +5,7 @@ import tarfile
 import pytest
 
 from bhc.data.archive import Archive, ArchiveSource, read_members
-from bhc.data.folder import FolderSource
-from bhc.data.source import Unavailable
-from bhc.data.web import WebSource
+from bhc.data.source import FolderSource, Unavailable, WebSource
 from bhc.errors import BhcError
 
 from .tiny_cifar import BINARY, BINARY_ARCHIVE, FILES, ROWS, inside, tar

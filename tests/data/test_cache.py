@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bhc.data.cache import Cache, Kept, cache_dir
 from bhc.data.layout import TRAIN_IMAGES
+from bhc.data.loading import Cache, Kept, cache_dir
 from bhc.data.source import Unavailable
 from bhc.errors import BhcError
 

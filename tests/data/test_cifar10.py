@@ -11,7 +11,7 @@ from bhc.data.archive import ArchiveSource
 from bhc.data.catalogue import RECIPES
 from bhc.data.layout import TEST_ROWS, TRAIN_ROWS, RowsLayout
 from bhc.data.loading import load_recipe
-from bhc.data.web import WebSource
+from bhc.data.source import WebSource
 from bhc.errors import BhcError
 
 from .tiny import Failing

@@ -2,9 +2,8 @@ import sys
 
 import pytest
 
-from bhc.data.folder import FolderSource, PackageSource
 from bhc.data.layout import TEST_LABELS, TRAIN_IMAGES
-from bhc.data.source import Unavailable
+from bhc.data.source import FolderSource, PackageSource, Unavailable
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, fill, truncate

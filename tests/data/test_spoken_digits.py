@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bhc.data.catalogue import RECIPES
-from bhc.data.folder import FolderSource
 from bhc.data.loading import load_recipe
 from bhc.data.packed import PackedFile, Plain
 from bhc.data.signals import SPOKEN_DIGITS, SpokenDigitsLayout
+from bhc.data.source import FolderSource
 from bhc.data.spoken_digits import (
     RecordingsArchive,
     RecordingsArrays,

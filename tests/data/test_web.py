@@ -7,8 +7,7 @@ import urllib.request
 import pytest
 
 from bhc.data.layout import TRAIN_IMAGES
-from bhc.data.source import Unavailable
-from bhc.data.web import WebSource
+from bhc.data.source import Unavailable, WebSource
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, fill, truncate

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bhc.data.catalogue import Recipe
-from bhc.data.idx import format_idx
-from bhc.data.layout import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, IdxLayout
+from bhc.data.layout import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, IdxLayout, format_idx
 from bhc.data.packed import PackedFile
 from bhc.data.source import Source, Unavailable
 from bhc.data.wheel import WheelTable

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bhc.data.catalogue import RECIPES
-from bhc.data.layout import TEST_ROWS, TRAIN_ROWS, RowsLayout
+from bhc.data.layout import PIXELS, TEST_ROWS, TRAIN_ROWS, RowsLayout, format_rows
 from bhc.data.packed import PackedFile, Plain
-from bhc.data.rows import PIXELS, format_rows
 
 NAMES = (*TRAIN_ROWS, TEST_ROWS)
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"

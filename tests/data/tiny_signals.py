@@ -12,8 +12,7 @@ import pytest
 
 from bhc.data import catalogue, loading
 from bhc.data.packed import PackedFile, Plain
-from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS
-from bhc.data.signals import SPOKEN_DIGITS, QuestionsLayout
+from bhc.data.signals import SPOKEN_DIGITS, TEST_QUESTIONS, TRAIN_QUESTIONS, QuestionsLayout
 from bhc.data.spoken_digits import format_recordings
 
 SPEAKERS = ("ann", "bob")

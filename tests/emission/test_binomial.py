@@ -3,7 +3,7 @@ from math import comb
 
 import pytest
 
-from bhc.emission.binomial import at_most, images_needed, proves, upper_bound
+from bhc.emission.guarantee import at_most, images_needed, proves, upper_bound
 
 
 def exactly(wrong: int, images: int, rate: float) -> float:

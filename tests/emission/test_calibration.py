@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bhc.emission.calibration import best_temperature, expected_calibration_error
+from bhc.emission.judge import best_temperature, expected_calibration_error
 
 
 def two(*confidences: float) -> torch.Tensor:

@@ -15,8 +15,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
 from bhc.emission import Cutter, Guarantee, Limits
-from bhc.emission.binomial import upper_bound
-from bhc.emission.guarantee import Calibration, stratified
+from bhc.emission.guarantee import Calibration, stratified, upper_bound
 from bhc.emission.judge import Verdict
 from bhc.emission.report import from_card, to_card
 from bhc.emission.search import Search

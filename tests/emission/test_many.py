@@ -10,8 +10,7 @@ import bhc
 from bhc.contexts import Context, all_subsets
 from bhc.data import DataSet
 from bhc.emission import Cutter, weights
-from bhc.emission.generated import Generated
-from bhc.emission.plan import cut_all
+from bhc.emission.plan import Generated, cut_all
 from bhc.emission.weights import Slimmer
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork

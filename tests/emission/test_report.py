@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import bhc
-from bhc.emission.calibration import expected_calibration_error
+from bhc.emission.judge import expected_calibration_error
 from bhc.emission.report import from_card, to_card
 
 NAMES = ("zero", "one", "two", "drei", "vier", "fünf", "six", "seven", "eight", "nine")

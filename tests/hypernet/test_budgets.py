@@ -7,7 +7,7 @@ import torch
 
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, ContextBatch, Joint
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
-from bhc.hypernet.budgets import RUNGS, climb
+from bhc.hypernet.conditional import RUNGS, climb
 from bhc.posterior import LayerDropout
 from bhc.training.evaluation import count_weights
 

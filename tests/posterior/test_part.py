@@ -6,8 +6,7 @@ from torch import nn
 
 from bhc.posterior import LayerMask, masked_pass
 from bhc.posterior.operators import Convolution, Linear
-from bhc.posterior.part import LayerPart
-from bhc.posterior.passes import _whole_pass
+from bhc.posterior.passes import LayerPart, _whole_pass
 
 from .toys import WEIGHTS, normals, random_posterior
 

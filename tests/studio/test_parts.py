@@ -10,11 +10,9 @@ import torch
 import bhc
 from bhc.contexts import SampleMean
 from bhc.studio.cache import Cache
+from bhc.studio.inputs import from_token, is_picture, png, sample_of, to_token
 from bhc.studio.metrics import Metrics, cpu_seconds, resident_bytes
-from bhc.studio.pictures import is_picture, png
-from bhc.studio.samples import sample_of
 from bhc.studio.service import Service
-from bhc.studio.tokens import from_token, to_token
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -4,9 +4,8 @@ from bhc.data.augment import Augmentation, CropAndFlip, DropWords, Shift, ShiftA
 from bhc.data.catalogue import NAMES
 from bhc.data.dataset import DataSet, Split
 from bhc.data.loading import load
-from bhc.data.sound import read_recordings, recordings_in
+from bhc.data.sound import read_recordings, recordings_in, with_voices
 from bhc.data.vocabulary import PADDING, UNKNOWN, Vocabulary
-from bhc.data.voices import with_voices
 
 __all__ = [
     "NAMES",

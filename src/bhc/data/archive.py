@@ -7,9 +7,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bhc.data.form import OWN_FORM, Form
 from bhc.data.packed import PackedFile
-from bhc.data.source import Place
+from bhc.data.source import OWN_FORM, Form, Place
 from bhc.errors import BhcError
 
 _SLACK = 1 << 20  # bytes of headers, padding and small other files, in the archive and around it

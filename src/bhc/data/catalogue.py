@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bhc.data.archive import Archive, ArchiveSource
-from bhc.data.folder import FolderSource, PackageSource
 from bhc.data.layout import (
     DIGITS_TABLE,
     TEST_IMAGES,
@@ -21,11 +20,16 @@ from bhc.data.layout import (
 )
 from bhc.data.packed import PackedFile, Plain
 from bhc.data.pickled import PickledRows
-from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions
-from bhc.data.signals import SPOKEN_DIGITS, QuestionsLayout, SpokenDigitsLayout
-from bhc.data.source import Source
+from bhc.data.signals import (
+    SPOKEN_DIGITS,
+    TEST_QUESTIONS,
+    TRAIN_QUESTIONS,
+    FineQuestions,
+    QuestionsLayout,
+    SpokenDigitsLayout,
+)
+from bhc.data.source import FolderSource, PackageSource, Source, WebSource
 from bhc.data.spoken_digits import RecordingsArchive, RecordingsArrays, RecordingsFolder
-from bhc.data.web import WebSource
 from bhc.data.wheel import WheelSource, WheelTable
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bhc.data.layout import PIXELS, format_rows
 from bhc.data.packed import PackedFile
-from bhc.data.rows import PIXELS, format_rows
 from bhc.errors import BhcError
 
 _RECONSTRUCT, _ARRAY, _TYPE = "_reconstruct", "ndarray", "dtype"

@@ -1,4 +1,4 @@
-"""How sounds and texts become splits."""
+"""How sounds and texts become splits; the TREC questions, a class and a question a line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,60 @@ import torch
 
 from bhc.data.dataset import Split
 from bhc.data.layout import Splits
-from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, parse_questions
+from bhc.data.packed import PackedFile
 from bhc.data.sound import fit_length
 from bhc.data.spoken_digits import Title, parse_recordings
 from bhc.data.vocabulary import Vocabulary
 from bhc.errors import BhcError
+
+TRAIN_QUESTIONS, TEST_QUESTIONS = "TREC.train.all", "TREC.test.all"
+COARSE = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")  # by their numbers
+ENCODING = "latin-1"
+_LONGER = 2  # times as long with names for classes
+
+
+def parse_questions(content: bytes, *, where: str) -> tuple[list[int], list[str]]:
+    """Labels and questions of ``label text`` lines."""
+    labels, texts = [], []
+    for number, line in enumerate(content.decode(ENCODING).splitlines(), start=1):
+        label, _, text = line.partition(" ")
+        if not (label.isascii() and label.isdigit()) or int(label) >= len(COARSE) or not text.strip():
+            raise BhcError(
+                f"line {number} of {where} is {line[:60]!r}; expected is a class from 0 to {len(COARSE) - 1},"
+                " a space and a question"
+            )
+        labels.append(int(label))
+        texts.append(text)
+    if not texts:
+        raise BhcError(f"{where} has no questions")
+    return labels, texts
+
+
+@dataclass(frozen=True)
+class FineQuestions:
+    """The form with fine classes, ``LOC:city What county is Modesto in ?``, under the names that are given to it."""
+
+    train: str
+    test: str
+
+    def stored_name(self, file: PackedFile) -> str:
+        return {TRAIN_QUESTIONS: self.train, TEST_QUESTIONS: self.test}[file.name]
+
+    def limit(self, file: PackedFile) -> int:
+        return _LONGER * file.size
+
+    def content(self, stored: bytes, file: PackedFile, *, where: str) -> bytes:
+        lines = []
+        for number, line in enumerate(stored.decode(ENCODING).split("\n")[:-1], start=1):
+            coarse, _, rest = line.partition(":")
+            _, _, text = rest.partition(" ")
+            if coarse not in COARSE:
+                raise BhcError(f"line {number} of {where} is {line[:60]!r}; expected is CLASS:detail and a question")
+            lines.append(f"{COARSE.index(coarse)} {text}\n")
+        content = "".join(lines).encode(ENCODING)
+        file.check(content, where=where)
+        return content
+
 
 SPOKEN_DIGITS = "fsdd.recordings"
 

@@ -1,10 +1,10 @@
 """What comes out: a threshold or limits, a plan, a slim network, its bits, its files and its report."""
 
 from bhc.emission.alarm import Alarm, auroc, outside_score
-from bhc.emission.calibration import expected_calibration_error
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
 from bhc.emission.emit import CHUNK, DomainWarning, Request, ThresholdWarning, emit, emit_many
 from bhc.emission.guarantee import Guarantee
+from bhc.emission.judge import expected_calibration_error
 from bhc.emission.limits import Limits
 from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
 from bhc.emission.quantisation import Float32, Quantisation, VarianceBits

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.emission.generated import Generated
-from bhc.emission.plan import LayerPlan, Plan
+from bhc.emission.plan import Generated, LayerPlan, Plan
 from bhc.emission.weights import SlimLayer, Slimmer
 from bhc.graph import Graph, Step
 from bhc.hypernet import ConditionalNetwork

@@ -8,8 +8,7 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from bhc.emission.generated import Generated
-from bhc.emission.plan import LayerPlan, Plan
+from bhc.emission.plan import Generated, LayerPlan, Plan
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.posterior import marginal_variance
 

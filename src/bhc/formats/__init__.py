@@ -4,13 +4,13 @@ from bhc.formats.c_header import CMemory, c_memory, c_memory_if_any, c_obstacle,
 from bhc.formats.deployed import Deployed
 from bhc.formats.exported_program import torch_bytes
 from bhc.formats.file import NetworkFile, Packed, parse_network, read_network
+from bhc.formats.folding import unrolled
 from bhc.formats.format import Export, Figure, Format, WeightForm
 from bhc.formats.onnx_model import onnx_bytes
 from bhc.formats.packed import Part, pack, packed_parts, packed_size
 from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, with_numbers
 from bhc.formats.registry import format_named, format_of, formats, open_deployed, register_format
 from bhc.formats.runtime import median_ms, onnx_latency_ms, open_session
-from bhc.formats.unroll import unrolled
 from bhc.graph import Signature
 
 __all__ = [

@@ -10,10 +10,9 @@ from torch import nn
 
 from bhc.errors import BhcError
 from bhc.formats.c_writer import CWriter, in_comment
-from bhc.formats.fold import fold_normalisation
+from bhc.formats.folding import fold_normalisation, is_rising
 from bhc.formats.format import Export, Figure, Format, WeightForm
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.formats.unroll import is_rising
 from bhc.graph import passages
 from bhc.layers import Select, c_convolution, kind_of, pair, side_by_side
 

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.files import read_bytes
 from bhc.formats.deployed import LARGEST_FILE, Deployed, checked, not_ours, signature_in
-from bhc.formats.fold import fold_normalisation
+from bhc.formats.folding import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
 from bhc.formats.format import Export, Format, WeightForm
 from bhc.formats.onnx_by_torch import OUTPUT, by_torch
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.runtime import open_session
-from bhc.formats.unroll import COPIES, POOL, PooledConvolution, unrolled
 from bhc.graph import INPUT, Input, Inputs, Step, passages
 from bhc.layers import NoForm, kind_of
 

@@ -1,5 +1,7 @@
-"""The one value that every format writes: a graph of plain steps whose weights are whole numbers times a step."""
+"""A network as it is stored: integer codes behind its numbers, names that torch can take."""
 
+import keyword
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -9,11 +11,39 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
-from bhc.formats.names import with_plain_names
-from bhc.graph import Counts, Graph, Signature, count
+from bhc.graph import INPUT, Counts, Graph, Signature, Step, count
 from bhc.layers import Shape, bare_copy, is_weighted, weighted_kind
+
+PLAIN = re.compile(r"\w+", re.ASCII)
+_CHAIN, _BRANCHING = nn.Sequential(), fx.GraphModule(nn.Module(), fx.Graph())
+
+
+def with_plain_names(graph: Graph) -> Graph:
+    """The same steps, those that have an impossible name under another one."""
+    container = _CHAIN if graph.is_chain else _BRANCHING
+    names = {INPUT: INPUT}
+    taken = {step.name for step in graph.steps}
+    for step in graph.steps:
+        names[step.name] = name = step.name if _fits(step.name, container) else _other_name(step.name, taken)
+        taken.add(name)
+    return Graph(
+        Step(names[step.name], step.module, tuple(names[source] for source in step.reads)) for step in graph.steps
+    ).train(graph.training)
+
+
+def _fits(name: str, container: nn.Module) -> bool:
+    is_word = PLAIN.fullmatch(name) and not keyword.iskeyword(name) and name != "self"
+    return bool(is_word) and not hasattr(container, name)
+
+
+def _other_name(name: str, taken: set[str]) -> str:
+    other = "step_" + re.sub(r"\W+", "_", name, flags=re.ASCII)
+    while other in taken:
+        other += "_"
+    return other
+
 
 FLOAT_BITS = 32
 LARGEST_CODE = (1 << 15) - 1

@@ -1,16 +1,12 @@
 """Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
 from bhc.graph.capture import capture
-from bhc.graph.counts import Counts, count
-from bhc.graph.describe import describe, rebuild
 from bhc.graph.examples import DynamicAxes
-from bhc.graph.graph import INPUT, Graph, Inputs, Step
-from bhc.graph.inputs import find_features
-from bhc.graph.layers import Layer, check_outputs, find_layers
-from bhc.graph.shapes import Passage, output_shape, passages
+from bhc.graph.graph import INPUT, Graph, Inputs, Step, describe, rebuild
+from bhc.graph.layers import MOST_WHOLE, Layer, Whole, check_outputs, find_features, find_layers, find_whole
+from bhc.graph.shapes import Counts, Passage, count, output_shape, passages
 from bhc.graph.signature import ONE, Input, Signature
 from bhc.graph.units import Units, find_units
-from bhc.graph.whole import MOST_WHOLE, Whole, find_whole
 
 __all__ = [
     "INPUT",

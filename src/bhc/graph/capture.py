@@ -7,10 +7,10 @@ from torch import nn
 
 from bhc.graph.checks import check_batches, check_runs_alike
 from bhc.graph.examples import DynamicAxes
+from bhc.graph.exported import in_double_precision
 from bhc.graph.exporting import export
 from bhc.graph.folding import tidy
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.precision import in_double_precision
 from bhc.graph.reading import Reader
 from bhc.layers import call_of
 from bhc.layers.aten import AtenCall, Dtype, Read

@@ -1,4 +1,4 @@
-"""A captured program, with everything that it needs, and which of its calls are a module of a registered kind."""
+"""A captured program, with everything that it needs, in single precision or in double."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,37 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from bhc.graph.examples import Examples
-from bhc.graph.precision import as_it_is, wider
-from bhc.layers import has_kind, is_norm, kind_of
+from bhc.graph.graph import Graph
+from bhc.layers import bare_copy, has_kind, is_norm, kind_of
+from bhc.layers.aten import AtenCall, Dtype
+
+
+def wider(part: Any) -> Any:
+    """A tensor or a dtype in double precision, if it was in single; anything else as it is."""
+    if isinstance(part, Tensor):
+        return part.double() if part.dtype == torch.float32 else part
+    if isinstance(part, list):
+        return [wider(each) for each in part]
+    if part is torch.float32:
+        return torch.float64
+    return Dtype("float64") if part == Dtype("float32") else part
+
+
+def as_it_is(part: Any) -> Any:
+    return part
+
+
+def in_double_precision(graph: Graph) -> Graph:
+    """The same graph, whose numbers are doubles, computing so also where a step names its dtype."""
+    replaced: dict[str, nn.Module] = {}
+    for step in graph.steps:
+        if isinstance(step.module, AtenCall):
+            arguments = [wider(argument) for argument in step.module.arguments]
+            named = {name: wider(argument) for name, argument in step.module.named.items()}
+            if arguments != step.module.arguments or named != step.module.named:
+                replaced[step.name] = twin = bare_copy(step.module)
+                twin.arguments, twin.named = arguments, named
+    return graph.with_steps(replaced)
 
 
 @dataclass(frozen=True)

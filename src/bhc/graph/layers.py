@@ -1,17 +1,18 @@
-"""The layers that hold weights, and which units they read and write."""
+"""The layers that hold weights, which units they read and write, and what of them cannot get smaller."""
 
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import Graph
+from bhc.graph.graph import INPUT, Graph
 from bhc.graph.shapes import passages
 from bhc.graph.units import Units
-from bhc.layers import Shape, Weighted, is_weighted, weighted_kind
+from bhc.layers import Given, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
+from bhc.layers.aten import AtenCall
 
 Count = TypeVar("Count", int, Tensor)
 
@@ -108,3 +109,124 @@ def check_outputs(graph: Graph, input_shape: Shape, units: Units) -> None:
             f"the network gives values of shape {last.leaving[1:]}, and not one number a class",
             hint="it must end in a layer, most often a linear one, with one output of its own for each class",
         )
+
+
+def find_features(
+    graph: Graph, layers: tuple[Layer, ...], input_shape: Shape, features: Shape
+) -> dict[str, Tensor]:  # (channels that arrive,) by layer: the feature that each carries
+    """The layers that read features of a shape: every value of the input, or its channels; of texts, words."""
+    if len(graph.given) > 1:
+        raise BhcError(
+            f"the network takes {len(graph.given)} inputs: {', '.join(graph.given)}",
+            hint="contexts of features and words need a network that takes one",
+        )
+    by_name = {layer.name: layer for layer in layers}
+    given, places = {INPUT}, {}
+    for step in graph.steps:
+        if not given & set(step.reads):
+            continue
+        if step.name in by_name:
+            places[step.name] = _arriving(by_name[step.name], input_shape, features)
+        elif kind_of(step.module).keeps_inputs_apart:
+            given.add(step.name)
+        else:
+            raise BhcError(
+                f"layer {step.name!r} ({type(step.module).__name__}) reads the input before any layer with weights, so"
+                " no feature can be left out there",
+                hint="wrap a network that begins with a linear layer, a convolution or an embedding",
+            )
+    return places
+
+
+def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
+    words = layer.kind.words(layer.module)
+    if words is not None:
+        count, rows = words
+        if features != (count,):
+            raise BhcError(
+                f"features of shape {features}, and layer {layer.name!r} reads words of {count:,}",
+                hint=f"give VocabularySubsets({count})",
+            )
+        return rows.cpu()
+    if features not in (input_shape, input_shape[:1]):
+        raise BhcError(
+            f"features of shape {features}, and the network takes inputs of shape {input_shape}",
+            hint=f"give {input_shape}, every value, or {input_shape[:1]}, the channels",
+        )
+    if layer.has_kernel:
+        if layer.groups > 1 or (features != input_shape[:1] and prod(input_shape[1:]) > 1):
+            raise BhcError(
+                f"layer {layer.name!r} is a convolution: it reads whole channels"
+                + (", in groups" if layer.groups > 1 else ""),
+                hint=f"give FeatureSubsets({input_shape[:1]}), or wrap a network that begins with a linear layer",
+            )
+        return torch.arange(input_shape[0])
+    numbers = torch.arange(prod(features)).reshape(features)
+    return numbers.reshape(*features, *[1] * (len(input_shape) - len(features))).expand(input_shape).flatten()
+
+
+MOST_WHOLE = 3  # steps that stay whole, where they are told
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A step whose weights all stay."""
+
+    name: str
+    weights: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.weights:,} weights): {self.reason}"
+
+
+def find_whole(graph: Graph, layers: tuple[Layer, ...], units: Units) -> tuple[Whole, ...]:
+    """Steps with weights of which nothing can go, the largest first."""
+    found = [
+        Whole(layer.name, layer.num_weights, _why(graph, layer, units)) for layer in layers if _stays(layer, units)
+    ]
+    seen: set[int] = set()  # numbers that two steps share are told once
+    for step in graph.steps:
+        if is_weighted(step.module):
+            continue
+        counted = kind_of(step.module).weights_of(step.module)
+        own = [
+            numbers for name, numbers in step.module.named_parameters() if name in counted and id(numbers) not in seen
+        ]
+        seen.update(map(id, own))
+        weights = sum(numbers.numel() for numbers in own)
+        if weights and units.always[units.carried[step.name]].all():
+            found.append(Whole(step.name, weights, _of_its_own(step.module)))
+    return tuple(sorted(found, key=lambda whole: -whole.weights))
+
+
+def _stays(layer: Layer, units: Units) -> bool:
+    return bool(units.always[layer.reads].all() and units.always[layer.writes].all())
+
+
+def _why(graph: Graph, layer: Layer, units: Units) -> str:
+    """Who keeps what the layer reads and writes."""
+    steps = {step.name: step for step in graph.steps}
+    keepers = [units.kept_by.get(int(unit), INPUT) for unit in (*layer.writes.tolist(), *layer.reads.tolist())]
+    named = [name for name in dict.fromkeys(keepers) if name in steps and not _is_an_end(steps[name].module)]
+    if not named:
+        return "it was asked to stay, or reads the input and gives the result"
+    said = [f"{name!r} ({_called(steps[name].module)})" for name in named[:2]]
+    return f"{' and '.join(said)} {'mixes' if len(said) == 1 else 'mix'} all of its channels"
+
+
+def _is_an_end(module: nn.Module) -> bool:
+    """Whether it keeps units since they are an input's, or words, and not since it mixes them."""
+    return isinstance(module, Given) or is_weighted(module)
+
+
+def _of_its_own(module: object) -> str:
+    if isinstance(module, AtenCall) and module.why:
+        return module.why
+    if isinstance(module, Opaque):
+        return f"there is no rule for cutting {_called(module)}"
+    return "it goes with values that stay whole"
+
+
+def _called(module: object) -> str:
+    return module.op if isinstance(module, AtenCall) else type(module).__name__

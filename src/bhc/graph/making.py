@@ -10,8 +10,7 @@ from torch import Tensor, fx, nn
 from bhc.errors import BhcError
 from bhc.graph.exported import Exported
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.sizes import Sizes, concrete
-from bhc.graph.values import Call, Constant, Known, Value, argument_names, defaults_of, flat, schema_of
+from bhc.graph.values import Call, Constant, Known, Sizes, Value, argument_names, concrete, defaults_of, flat, schema_of
 from bhc.layers import Given, Shape, Weighted, call_of, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read
 

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, fx
 
 from bhc.errors import BhcError
-from bhc.graph.exported import Exported
+from bhc.graph.exported import Exported, wider
 from bhc.graph.graph import Step
 from bhc.graph.making import StepMaker
-from bhc.graph.precision import wider
-from bhc.graph.sizes import concrete
-from bhc.graph.values import Constant, Known, Several, Value, flat, numbers_of
+from bhc.graph.values import Constant, Known, Several, Value, concrete, flat, numbers_of
 from bhc.layers import Affine, Embed
 
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")

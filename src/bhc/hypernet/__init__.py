@@ -5,8 +5,7 @@ from bhc.hypernet.decoder import ContextDecoder
 from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, LowRank, ScalesOnly, generator_from_dict
 from bhc.hypernet.hypernetwork import HyperNetwork
-from bhc.hypernet.initial import Initial
-from bhc.hypernet.priors import FEW_LAYERS, usual_prior_stds
+from bhc.hypernet.initial import FEW_LAYERS, Initial, usual_prior_stds
 from bhc.hypernet.vectors import LayerVectors
 
 __all__ = [

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.hypernet.initial import Initial, kaiming_uniform
-from bhc.hypernet.maps import Constant, Map, at
+from bhc.hypernet.vectors import Constant, Map, at
 from bhc.posterior import WeightMean, clip_variance, log_dropout
 
 

@@ -7,15 +7,12 @@ from torch import Generator, nn
 
 from bhc.errors import BhcError
 from bhc.layers import LogMel, Normalise
-from bhc.models import cifar_vgg
+from bhc.models import cifar
 from bhc.models.checkpoints import load_public_resnet_
-from bhc.models.cifar_resnet import resnet, resnet_20, resnet_32, resnet_44, resnet_56
-from bhc.models.cifar_vgg import vgg
-from bhc.models.initial import initialise_
+from bhc.models.cifar import resnet, resnet_20, resnet_32, resnet_44, resnet_56, vgg
 from bhc.models.lenet import lenet_5_caffe, lenet_300_100
-from bhc.models.shortcut import SubsampleAndPad
-from bhc.models.speech import speech_cnn
-from bhc.models.text import text_cnn
+from bhc.models.parts import SubsampleAndPad, initialise_
+from bhc.models.sequences import speech_cnn, text_cnn
 
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "lenet-300-100": lenet_300_100,
@@ -36,7 +33,7 @@ WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 STD_LIMITS: dict[str, Mapping[str, float]] = {
     "lenet-300-100": {"fc1": 0.2},
     "lenet-5-caffe": {"conv1": 0.5},
-    "vgg": cifar_vgg.STD_LIMITS,
+    "vgg": cifar.STD_LIMITS,
     # Of rows that are seldom picked the prior alone would decide, and it is wider than the rows.
     "text-cnn": {"embedding": 0.1, "conv": 0.1},
 }

@@ -6,7 +6,7 @@ from torch import nn
 
 from bhc.errors import BhcError
 from bhc.layers import Normalise
-from bhc.models.named import named
+from bhc.models.parts import named
 
 # The standard deviation of MNIST's pixels as a part of full scale.
 PIXEL_STD = 0.3081

@@ -10,9 +10,18 @@ from bhc.posterior.families import (
     SparseVariationalDropout,
     check_family,
 )
-from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales, kl_weights
 from bhc.posterior.masks import Fates, LayerMask, MaskFinder
-from bhc.posterior.moments import clip_variance, log_dropout, marginal_variance, masked_mean, relaxed_mask
+from bhc.posterior.moments import (
+    clip_variance,
+    kl_gamma,
+    kl_inverse_gamma,
+    kl_scales,
+    kl_weights,
+    log_dropout,
+    marginal_variance,
+    masked_mean,
+    relaxed_mask,
+)
 from bhc.posterior.network import BayesianGraph
 from bhc.posterior.noise import FreshNoise, Noise, PooledNoise
 from bhc.posterior.operators import operator_of

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from bhc.posterior.kl import kl_weights
+from bhc.posterior.moments import kl_weights
 from bhc.posterior.products import SharedWeights
 from bhc.posterior.scales import Scales
 

@@ -11,8 +11,7 @@ from torch import Generator, Tensor
 from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.posterior.beliefs import LayerPosterior
-from bhc.posterior.kl import kl_gamma, kl_inverse_gamma, kl_scales
-from bhc.posterior.moments import log_dropout
+from bhc.posterior.moments import kl_gamma, kl_inverse_gamma, kl_scales, log_dropout
 from bhc.posterior.products import ScaleDivergence
 from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
 

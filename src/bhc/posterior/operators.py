@@ -10,16 +10,106 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bhc.graph import Layer
 from bhc.posterior.beliefs import WeightMean
-from bhc.posterior.convolved import ConvolvedMoments
 from bhc.posterior.lookup import Lookup
 from bhc.posterior.noise import Noise
 from bhc.posterior.products import MeanAndVariance
 from bhc.posterior.scales import Scales
-from bhc.posterior.units import only, times, times_noisy
+
+
+def drawn(scales: Scales, h: Tensor, *, noise: Noise) -> Tensor:  # (K, B, n)
+    """Scales (K, n) drawn anew for each example of ``h`` (K * B, ...)."""
+    mean = scales.mean
+    return scales.draw(noise.normal((len(mean), len(h) // len(mean), mean.shape[1]), like=mean))
+
+
+def times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
+    """``h z``, scales (K, n) drawn anew for each example and spread over what they cover."""
+    mean = scales.mean
+    apart = _by_unit(h, mean)
+    shape = (*apart.shape[:2], mean.shape[1])
+    return scales.times(apart, noise.normal(shape, like=mean)).reshape(h.shape)
+
+
+def only(h: Tensor, keep: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) of a unit that its context keeps, (K, n); zero, whatever it was, for others."""
+    return _by_unit(h, keep).masked_fill(~keep[:, None, :, None], 0.0).reshape(h.shape)
+
+
+def times(h: Tensor, values: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) times its unit's number in its context, (K or 1, n)."""
+    return (_by_unit(h, values) * values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
+
+
+def times_plus(h: Tensor, factors: Tensor, values: Tensor) -> Tensor:
+    """Each activation (K * B, n, ...) times one and plus another number of its unit in its context, (K, n) both."""
+    factor, value = (numbers.to(h.dtype)[:, None, :, None] for numbers in (factors, values))
+    return torch.addcmul(value, _by_unit(h, factors), factor).reshape(h.shape)
+
+
+def _by_unit(h: Tensor, values: Tensor) -> Tensor:
+    """A view (K, B, n, places): what one of the ``values`` (K, n) belongs to lies along B and the places.
+
+    One number for a whole map stays so, (K, B, channels, places): with channels last in memory no other is a view.
+    """
+    contexts, count = values.shape
+    units = h.shape[1] if count == 1 else count
+    return h.reshape(contexts, h.shape[0] // contexts, units, -1)
+
+
+class ConvolvedMoments(Function):
+    """``h * W`` and ``h^2 * V`` for kernels shared by the whole batch; ``h^2`` is made again on the way back.
+
+    Activations are most of what training a convolutional network keeps; recorded, this would keep them twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, variance: Tensor, geometry: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(h, weight, variance)
+        ctx.geometry = geometry
+        return _convolve(h, weight, geometry), _convolve(h * h, variance, geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, of_mean: Tensor, of_variance: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        h, weight, variance = ctx.saved_tensors
+        needs_h, needs_weight, needs_variance, _ = ctx.needs_input_grad
+        of_h, of_weight = _convolve_back(of_mean, h, weight, ctx.geometry, (needs_h, needs_weight))
+        of_square, of_spread = _convolve_back(of_variance, h * h, variance, ctx.geometry, (needs_h, needs_variance))
+        if of_h is not None and of_square is not None:
+            of_h = of_h.addcmul_(h, of_square, value=2)
+        return of_h, of_weight, of_spread, None
+
+
+def _convolve(h: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
+    flat = (0,) * (h.dim() - 2)
+    return torch.convolution(h, weight, None, transposed=False, output_padding=flat, **geometry)
+
+
+def _convolve_back(
+    gradient: Tensor, h: Tensor, weight: Tensor, geometry: dict[str, Any], needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of the input and of the kernel, where they are needed."""
+    of_h, of_weight, _ = torch.ops.aten.convolution_backward(
+        gradient,
+        h,
+        weight,
+        None,
+        transposed=False,
+        output_padding=(0,) * (h.dim() - 2),
+        output_mask=(*needs, False),
+        **geometry,
+    )
+    return of_h, of_weight
 
 
 class Operator(Protocol):

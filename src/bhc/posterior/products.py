@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bhc.posterior.kl import K1, K2, K3, LOG_DROPOUT_LIMIT, kl_scales
-from bhc.posterior.moments import TINY, log_dropout
+from bhc.posterior.moments import K1, K2, K3, LOG_DROPOUT_LIMIT, TINY, kl_scales, log_dropout
 
 
 class SharedWeights(Function):

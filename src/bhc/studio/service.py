@@ -15,12 +15,9 @@ from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, In
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.formats import Packed, format_named, formats
-from bhc.studio.answers import answer, as_input
 from bhc.studio.cache import Cache
-from bhc.studio.pictures import is_picture, png
+from bhc.studio.inputs import answer, as_input, from_token, is_picture, png, sample_of, to_token
 from bhc.studio.preview import Preview, thresholds_of
-from bhc.studio.samples import sample_of
-from bhc.studio.tokens import from_token, to_token
 
 LARGEST_EXAMPLE = 256
 PICTURES = 9  # of each class

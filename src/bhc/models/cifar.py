@@ -1,20 +1,19 @@
-"""Residual networks for CIFAR. Pixels go in as they are stored, 0 to ``full_scale``.
+"""The residual networks and the VGG of the compression literature. Pixels go in as they are stored.
 
 The layers have the names they have in public checkpoints, and pixels are normalised as those networks
 learned them, by ImageNet's statistics; ``bhc.models.checkpoints`` reads such files.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.models.named import named
-from bhc.models.photographs import IMAGENET
-from bhc.models.shortcut import SubsampleAndPad
+from bhc.models.parts import CIFAR10, IMAGENET, SubsampleAndPad, named
 
 WIDTHS = (16, 32, 64)  # maps of the three stages
-SMALLEST = 8  # pixels a side: two stages halve them, and a 3 x 3 filter should still see a neighbour
+SMALLEST_SIDE = 8  # pixels a side: two stages halve them, and a 3 x 3 filter should still see a neighbour
 
 
 class Block(nn.Module):
@@ -51,9 +50,10 @@ def resnet(
             hint="it has 6 n + 2 of them: 20, 32, 44, 56, ...",
         )
     channels, height, width = image_shape
-    if min(height, width) < SMALLEST:
+    if min(height, width) < SMALLEST_SIDE:
         raise BhcError(
-            f"resnet-{depth} needs images of at least {SMALLEST} x {SMALLEST} pixels, these have {height} x {width}",
+            f"resnet-{depth} needs images of at least {SMALLEST_SIDE} x {SMALLEST_SIDE} pixels,"
+            f" these have {height} x {width}",
             hint="use lenet-300-100 for smaller images",
         )
     first, second, third = WIDTHS
@@ -89,3 +89,55 @@ def _shortcut(channels: int, maps: int, *, stride: int) -> nn.Module:
         return nn.Identity()
     added = maps - channels
     return SubsampleAndPad(stride=stride, before=added // 2, after=added - added // 2)
+
+
+# Maps and convolutions of each stage; a pool that halves the image ends it.
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+HIDDEN = 512
+SMALLEST = 2 ** len(STAGES)
+
+# The paper clips the standard deviation of the layers with few maps.
+_STD_BY_MAPS = {64: 0.1, 128: 0.1, 256: 0.2}
+STD_LIMITS = {
+    f"conv{stage}_{place}": _STD_BY_MAPS[maps]
+    for stage, (maps, convolutions) in enumerate(STAGES, start=1)
+    for place in range(1, convolutions + 1)
+    if maps in _STD_BY_MAPS
+}
+
+
+def vgg(
+    *, image_shape: tuple[int, int, int] = (3, 32, 32), num_classes: int = 10, full_scale: float = 255.0
+) -> nn.Sequential:
+    """Thirteen 3 x 3 convolutions and three linear layers, 512-512-512-10 on CIFAR-10: 15,239,872 weights.
+
+    Each convolution has batch norm. There is no dropout: it would draw from torch's global state.
+    """
+    channels, height, width = image_shape
+    if min(height, width) < SMALLEST:
+        raise BhcError(
+            f"vgg needs images of at least {SMALLEST} x {SMALLEST} pixels, these have {height} x {width}",
+            hint="use lenet-300-100 or resnet-20 for smaller images",
+        )
+    pixels = (height // SMALLEST) * (width // SMALLEST)
+    return named(
+        normalise=CIFAR10.normalise(channels=channels, full_scale=full_scale),
+        **dict(_convolutions(channels)),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(STAGES[-1][0] * pixels, HIDDEN),
+        relu_fc1=nn.ReLU(),
+        fc2=nn.Linear(HIDDEN, HIDDEN),
+        relu_fc2=nn.ReLU(),
+        fc3=nn.Linear(HIDDEN, num_classes),
+    )
+
+
+def _convolutions(channels: int) -> Iterator[tuple[str, nn.Module]]:
+    for stage, (maps, convolutions) in enumerate(STAGES, start=1):
+        for place in range(1, convolutions + 1):
+            # Without a bias: the batch norm right behind it has one.
+            yield f"conv{stage}_{place}", nn.Conv2d(channels, maps, 3, padding=1, bias=False)
+            yield f"norm{stage}_{place}", nn.BatchNorm2d(maps)
+            yield f"relu{stage}_{place}", nn.ReLU()
+            channels = maps
+        yield f"pool{stage}", nn.MaxPool2d(2)

@@ -1,0 +1,153 @@
+"""What a request brings along: samples, domains as tokens, one input; and examples as pictures.
+
+A token is its own state: every process, today or after a restart, reads the same domain from it.
+"""
+
+import base64
+import binascii
+import io
+import struct
+import zlib
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bhc.compressor import Compressor
+from bhc.contexts import SampleMean
+from bhc.emission import Compressed
+from bhc.errors import BhcError
+
+HINT = "write it with numpy.save(path, array), images of shape (n, channels, height, width)"
+KINDS = "buif"  # truths, integers, floats
+
+
+def sample_of(content: bytes, most: int) -> Tensor:
+    """The array of a file of at most ``most`` samples; never pickled objects, never more than the file holds."""
+    file = io.BytesIO(content)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, kind = read(file)
+    except (ValueError, TypeError, EOFError, SyntaxError, MemoryError, RecursionError) as error:
+        raise BhcError(f"the body is not an array that can be read: {error}", hint=HINT) from None
+    if kind.kind not in KINDS:
+        raise BhcError(f"the body is an array of {kind}, and not of numbers", hint=HINT)
+    values = content[file.tell() :]
+    if len(values) != prod(shape) * kind.itemsize:
+        raise BhcError(f"the body is not an array that can be read: {shape} of {kind} is not what it holds", hint=HINT)
+    if shape and shape[0] > most:
+        raise BhcError(
+            f"a sample of {shape[0]:,} inputs, where at most {most:,} are taken", hint="some hundreds say enough"
+        )
+    array = np.frombuffer(values, kind).reshape(shape, order="F" if by_column else "C")
+    return torch.from_numpy(np.ascontiguousarray(array.astype(np.float32 if kind.kind == "f" else np.int64)))
+
+
+PREFIX = "domain-1-"
+HEAD = struct.Struct("<II")  # samples, checksum of what follows
+TOKEN_HINT = "make one with POST /v1/domains, and hand it on as it is"
+
+
+def to_token(domain: SampleMean) -> str:
+    """The word for a domain."""
+    values = domain.mean.numpy().astype("<f4").tobytes()
+    content = HEAD.pack(domain.size, zlib.crc32(values)) + values
+    return PREFIX + base64.urlsafe_b64encode(content).decode()
+
+
+def from_token(token: str, shape: tuple[int, ...]) -> SampleMean:
+    """The domain behind a word; ``shape`` is that of the model's inputs."""
+    if not token.startswith(PREFIX):
+        raise BhcError(f"{token[:40]!r} is not the token of a domain", hint=TOKEN_HINT)
+    try:
+        content = base64.b64decode(token[len(PREFIX) :].encode("ascii"), altchars=b"-_", validate=True)
+        size, checksum = HEAD.unpack_from(content)
+    except (binascii.Error, UnicodeEncodeError, struct.error, ValueError) as error:
+        raise BhcError(f"the token of the domain is damaged: {error}", hint=TOKEN_HINT) from None
+    values = content[HEAD.size :]
+    if zlib.crc32(values) != checksum:
+        raise BhcError("the token of the domain is damaged: its checksum is another", hint=TOKEN_HINT)
+    mean = np.frombuffer(values, "<f4") if len(values) % 4 == 0 else np.zeros(0)
+    if mean.size != int(np.prod(shape)) or not np.isfinite(mean).all():
+        raise BhcError("the token is that of a domain of another model", hint=TOKEN_HINT)
+    return SampleMean(torch.from_numpy(mean.astype(np.float32).reshape(shape)), size)
+
+
+GREY, COLOUR = 0, 2
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def is_picture(shape: tuple[int, ...]) -> bool:
+    """Whether inputs of a shape can be looked at: one channel or three, rows and columns."""
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+def png(image: Tensor) -> bytes:  # (1 or 3, H, W) uint8
+    """The PNG file of an image."""
+    channels, height, width = image.shape
+    rows = image.permute(1, 2, 0).reshape(height, width * channels).numpy()
+    lines = b"".join(b"\0" + row.tobytes() for row in rows)  # each begins with the filter: none
+    head = struct.pack(">IIBBBBB", width, height, 8, GREY if channels == 1 else COLOUR, 0, 0, 0)
+    chunks = (b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
+    return SIGNATURE + b"".join(_chunk(*chunk) for chunk in chunks)
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def as_input(image: Any, shape: tuple[int, ...]) -> Tensor:  # (1, *shape)
+    """Raw values, nested or flat, as a batch of one."""
+    hint = f"give {' x '.join(map(str, shape))} numbers as they are stored, pixels from 0 to 255"
+    try:
+        values = torch.as_tensor(image, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise BhcError(f"the image is not an array of numbers: {error}", hint=hint) from None
+    if tuple(values.shape) not in (shape, (prod(shape),)):
+        raise BhcError(f"an image of shape {tuple(values.shape)}", hint=hint)
+    if not torch.isfinite(values).all():
+        raise BhcError("the image contains NaN or infinity", hint=hint)
+    return values.reshape(1, *shape)
+
+
+def answer(model: Compressor, small: Compressed, x: Tensor) -> dict[str, Any]:
+    """What both say to ``x``, (1, ...), and what each costs."""
+    report = small.report
+    told = small.predict(x)
+    names = model.model.class_names or tuple(map(str, range(model.network.num_classes)))
+    tailored = {
+        **_told(told.labels, told.probabilities, small.classes, names),
+        "weights": report.weights_after,
+        "bytes": report.file_bytes,
+        "flops": report.flops_after,
+        "outside": None if told.outside is None else bool(told.outside[0]),
+        "outside_score": float(told.outside_score[0]),
+    }
+    return {"tailored": tailored, "full": _full(model, small, x, names)}
+
+
+@torch.no_grad()
+def _full(model: Compressor, small: Compressed, x: Tensor, names: tuple[str, ...]) -> dict[str, Any] | None:
+    network = model.network
+    if not network.pretrained:
+        return None
+    probabilities = torch.softmax(network.base_model(x), dim=1)
+    return {
+        **_told(probabilities.argmax(1), probabilities, tuple(range(network.num_classes)), names),
+        "weights": network.num_weights,
+        "bytes": small.report.parameter_bytes_before,
+        "flops": small.report.flops_before,
+    }
+
+
+def _told(labels: Tensor, probabilities: Tensor, classes: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Any]:
+    label = int(labels[0])
+    return {
+        "label": label,
+        "name": names[label],
+        "classes": list(classes),
+        "probabilities": [round(value, 6) for value in probabilities[0].tolist()],
+    }
