@@ -64,6 +64,10 @@ class Device:
         return hash(Device)
 
 
+PRODUCTS = (  # of values and weights of one dtype
+    "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "scaled_dot_product_attention",
+)  # fmt: skip
 NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")  # in the names of operators
 
 
@@ -117,7 +121,7 @@ class AtenCall(nn.Module):
         self.target, self.arguments, self.named = target, list(arguments), dict(named or {})
         self.pick = pick
         self.dtypes = dict(dtypes or {})  # of the values that it reads and that are not floats
-        self.shapes: dict[Any, Shape] = {}  # of its results, by those of what it reads and of its own tensors
+        self.traces: dict[Any, Tensor] = {}  # results without data, by sizes and dtypes of what it reads
         self.why = ""  # why weights that could be cut elsewhere stay whole here
         for name, numbers in (own or {}).items():
             if isinstance(numbers, nn.Parameter):
@@ -266,17 +270,15 @@ def from_plain(plain: Any, *, depth: int = 0) -> Any:
     raise ValueError(f"{brief(plain)} as an argument")
 
 
-def traced_shape(module: AtenCall, *arriving: Shape) -> Shape:
-    """The shape of the result, found without data, and kept with the module."""
+def traced(module: AtenCall, arriving: Sequence[Shape], dtypes: Sequence[torch.dtype] | None = None) -> Tensor:
+    """What a call gives, found without data and kept with the module; ``dtypes`` are those that it is made for."""
+    known = tuple(dtypes or (getattr(torch, module.dtypes.get(place, "float32")) for place in range(len(arriving))))
     own = tuple(tuple(numbers.shape) for numbers in (*module.parameters(), *module.buffers()))
-    known = module.shapes.get((arriving, own))
-    if known is None:
-        values = [
-            torch.empty(shape, device="meta", dtype=getattr(torch, module.dtypes.get(place, "float32")))
-            for place, shape in enumerate(arriving)
-        ]
-        known = module.shapes[arriving, own] = tuple((shadow(module) if own else module)(*values).shape)
-    return known
+    key = (tuple(arriving), known, own)
+    if key not in module.traces:
+        values = [torch.empty(size, device="meta", dtype=dtype) for size, dtype in zip(arriving, known, strict=True)]
+        module.traces[key] = (shadow(module) if own else module)(*values)
+    return module.traces[key]
 
 
 def shadow(module: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.layers.arguments import brief, unknown
 from bhc.layers.asked import FileReader, FileWriter
-from bhc.layers.aten import DTYPES, AtenCall, Opaque, Read, call_of, from_plain, is_norm, to_plain, traced_shape
+from bhc.layers.aten import DTYPES, AtenCall, Opaque, Read, call_of, from_plain, is_norm, to_plain, traced
 from bhc.layers.kind import Example, LayerKind, Whole
 from bhc.layers.modules import own_copy
 from bhc.layers.operators import NUMBERS, OPERATORS
@@ -30,7 +30,7 @@ class AtenKind(LayerKind):
 
     def output_shape(self, module: AtenCall, *arriving: Shape) -> Shape:
         try:
-            shape = traced_shape(module, *arriving)
+            shape = tuple(traced(module, arriving).shape)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"{module.target} does not take {arriving}: {str(error).splitlines()[0][:120]}") from error
         expect(int(np.prod(shape, dtype=object)) <= LARGEST_LAYER, f"{module.target} gives {shape}")

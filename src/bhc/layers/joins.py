@@ -79,6 +79,7 @@ class AddKind(Joint):
     """``Add``: what is added lives and dies together."""
 
     name, module, number, onnx = "add", Add, 16, "Add"
+    any_dtype = True
     calls = ("aten.add.Tensor",)
 
     def captured(self, call: Captured) -> nn.Module | None:
@@ -101,6 +102,7 @@ class MultiplyKind(Joint):
     """``Multiply``: a factor that is left out would be zero, so all writers of a unit are needed."""
 
     name, module, number, onnx = "multiply", Multiply, 17, "Mul"
+    any_dtype = True
     calls = ("aten.mul.Tensor",)
 
     def captured(self, call: Captured) -> nn.Module | None:
@@ -136,6 +138,7 @@ class ConcatKind(Joint):
     """``Concat``: each value keeps its units."""
 
     name, module, number, onnx, onnx_attributes, count = "concat", Concat, 18, "Concat", {"axis": 1}, None
+    any_dtype = True
     calls = ("aten.cat.default",)
 
     def captured(self, call: Captured) -> nn.Module | None:

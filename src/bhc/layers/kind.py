@@ -40,6 +40,7 @@ class LayerKind(ABC):
         tuple[str, ...]
     ] = ()  # of torch's operators, those that may be it; none: its module is captured whole
     joins: ClassVar[bool] = False  # whether it reads more values than one
+    any_dtype: ClassVar[bool] = False  # whether it takes whole numbers and truths too, and gives such
     keeps_name: ClassVar[bool] = False  # whether a packed file holds the step's name: layers with weights
     rises: ClassVar[bool] = False  # whether it never swaps the order of two numbers
     keeps_inputs_apart: ClassVar[bool] = (

@@ -186,6 +186,7 @@ class SubsampleKind(ByChannel):
     """``Subsample``."""
 
     name, module, number = "subsample", Subsample, 24
+    any_dtype = True
     arguments: ClassVar[Mapping[str, Argument]] = {"stride": Size()}
 
     def output_shape(self, module: Subsample, *arriving: Shape) -> Shape:

@@ -76,6 +76,7 @@ class Flatten(LayerKind):
     """``nn.Flatten``: a channel's places side by side, each with the channel's unit."""
 
     name, module, number, keeps_inputs_apart = "flatten", nn.Flatten, 12, True
+    any_dtype = True
     calls = ("aten.reshape.default",)
 
     def captured(self, call: Captured) -> nn.Module | None:
@@ -106,6 +107,7 @@ class FlattenPlacesKind(LayerKind):
     """``FlattenPlaces``."""
 
     name, module, number = "flatten-places", FlattenPlaces, 35
+    any_dtype = True
     calls = ("aten.reshape.default",)
 
     def captured(self, call: Captured) -> nn.Module | None:
@@ -135,6 +137,7 @@ class PadChannelsKind(LayerKind):
     """``PadChannels``: zeros go with the units that they meet; others stay: they may become something."""
 
     name, module, number = "pad-channels", PadChannels, 22
+    any_dtype = True
     calls = ("aten.pad.default", "aten.constant_pad_nd.default")
     arguments: ClassVar[Mapping[str, Argument]] = {"before": Size(), "after": Size()}
 
@@ -172,6 +175,7 @@ class SelectKind(LayerKind):
     """``Select``: emission puts it before a layer that reads some of what arrives."""
 
     name, module, number = "select", Select, 14
+    any_dtype = True
 
     def output_shape(self, module: Select, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -230,6 +234,7 @@ class PlaceKind(LayerKind):
     """``Place``: emission puts it after a layer that writes some of a stream."""
 
     name, module, number = "place", Place, 37
+    any_dtype = True
 
     def output_shape(self, module: Place, *arriving: Shape) -> Shape:
         (shape,) = arriving

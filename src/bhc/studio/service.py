@@ -57,8 +57,8 @@ class Service:
     def request(self, given: Mapping[str, Any]) -> Request:
         """A request as JSON has it, checked."""
         said = dict(given)
-        if "quantisation" in said:  # an object in Python, nothing that JSON could say
-            self.model.space.resolve({"quantisation": said["quantisation"]})
+        for name in {"quantisation", "precision"} & set(said):  # objects in Python, nothing that JSON could say
+            self.model.space.resolve({name: said[name]})
         float32 = bool(said.pop("float32", False))
         if isinstance(said.get("domain"), str) and self._domains is not None:
             said["domain"] = from_token(said["domain"], self._domains.domain_shape)

@@ -8,6 +8,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import count
 from math import prod
 from typing import Any
@@ -44,8 +45,21 @@ from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
 from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Step, output_shape
-from bhc.layers import EXAMPLES, Embed, Given, Place, Select, Shape, is_weighted, kind_named, kind_tagged, resized
-from bhc.layers.aten import AtenCall
+from bhc.layers import (
+    EXAMPLES,
+    Embed,
+    Given,
+    Place,
+    Select,
+    Shape,
+    is_weighted,
+    kind_named,
+    kind_of,
+    kind_tagged,
+    resized,
+)
+from bhc.layers.aten import PRODUCTS, AtenCall, traced
+from bhc.layers.shapes import expect
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -111,6 +125,7 @@ class _Assembly:
         self.room = LARGEST_ACTIVATIONS
         self.names = [INPUT]  # of what each step may read
         self.shapes: list[Shape] = [(EXAMPLES, *self.input_shape)]
+        self.dtypes = [torch.float32]  # of each value; inputs are floats, or converted by the step that reads them
         self.reads: tuple[int, ...] = ()  # of the step that is being added, as places in ``names``
         self.steps: dict[str, Step] = {}
         self.layers: list[_Pending] = []
@@ -183,14 +198,14 @@ class _Assembly:
         name = self._free_name("select")
         self.selections.append((name, arriving, kept))
         self.unfinished[name] = lambda index: Select(index, axis)
-        self._note(name, nn.Identity(), resized(self.shape, axis, kept))
+        self._note(name, nn.Identity(), resized(self.shape, axis, kept), self.dtypes[self.reads[0]])
 
     def place(self, width: int, axis: int) -> None:
         self._spend(width)
         name = self._free_name("place")
         self.selections.append((name, width, self.shape[axis]))
         self.unfinished[name] = lambda index: Place(index, width, axis)
-        self._note(name, nn.Identity(), resized(self.shape, axis, width))
+        self._note(name, nn.Identity(), resized(self.shape, axis, width), self.dtypes[self.reads[0]])
 
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
@@ -202,7 +217,27 @@ class _Assembly:
             raise ValueError(f"{name[:60]!r} cannot be the name of a layer")
         if INPUT in (self.names[place] for place in self.reads):
             self._check_input(name, module)
-        self._note(name, module, output_shape(module, *[self.shapes[place] for place in self.reads]))
+        shape = output_shape(module, *[self.shapes[place] for place in self.reads])
+        self._note(name, module, shape, self._dtype(name, module))
+
+    def _dtype(self, name: str, module: nn.Module) -> torch.dtype:
+        """Of what a step gives; ValueError where it does not compute with what arrives."""
+        dtypes = [self.dtypes[place] for place in self.reads]
+        if isinstance(module, Given):
+            own: torch.dtype = getattr(torch, module.dtype)
+            return torch.float32 if own.is_floating_point else own
+        if isinstance(module, Embed) or not (isinstance(module, AtenCall) or any(d != torch.float32 for d in dtypes)):
+            return torch.float32
+        problem = f"{name[:60]!r} does not compute with {', '.join(map(str, dtypes))}"
+        if not isinstance(module, AtenCall):
+            expect(kind_of(module).any_dtype, problem)
+            return reduce(torch.promote_types, dtypes)
+        all_of_them = {*dtypes, *(numbers.dtype for numbers in (*module.parameters(), *module.buffers()))}
+        expect(module.op not in PRODUCTS or len(all_of_them) == 1, problem)  # without data torch does not look
+        try:
+            return traced(module, [self.shapes[place] for place in self.reads], dtypes).dtype
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise ValueError(problem) from error
 
     def _check_input(self, name: str, module: nn.Module) -> None:
         """Of several inputs each is read by a step of its own, and these come first."""
@@ -213,7 +248,7 @@ class _Assembly:
         elif not self.input_shape or any(isinstance(step.module, Given) for step in self.steps.values()):
             raise ValueError(f"{name[:60]!r} reads the input, of which there are several")
 
-    def _note(self, name: str, module: nn.Module, shape: Shape) -> None:
+    def _note(self, name: str, module: nn.Module, shape: Shape, dtype: torch.dtype) -> None:
         size = prod(shape) // EXAMPLES
         self.room -= size
         if size > LARGEST_ACTIVATION or self.room < 0:
@@ -221,6 +256,7 @@ class _Assembly:
         self.steps[name] = Step(name, module, tuple(self.names[place] for place in self.reads))
         self.names.append(name)
         self.shapes.append(shape)
+        self.dtypes.append(dtype)
 
     def _free_name(self, kind: str) -> str:
         """The kind and the next number, less those that weighted layers are called by."""
