@@ -322,8 +322,8 @@ output); `pruning`, torch-pruning takes half of the channels and what is left ru
 and nothing cut, or another shape, counts as a failure. Made by `benchmarks/coverage.py`."""
 
 REST = """`wrap` takes {middle:.1f} times as long as torch.export alone in the median, up to three times for {within} of
-{count} networks, and {most:.0f} times at most, for one that is short and wide: `wrap` copies a network and runs it three
-times, to see that it computes the same. {whole:.0f} % of the weights of a network stay whole in the median.
+{count} networks, and {most:.0f} times at most, for one that is short and wide: `wrap` copies a network and runs it
+three times, to see that it computes the same. {whole:.0f} % of the weights of a network stay whole in the median.
 
 ## What does not pass
 
