@@ -145,6 +145,28 @@ def test_an_input_that_is_written_into() -> None:
     assert near(capture(net, x)(x.clone()), net(x.clone()))
 
 
+def after_dropout(net: Any, x: Tensor) -> Tensor:
+    h = net.a(x)
+    y = net.drop(h)  # the same tensor, when a network is used
+    y += 1
+    return net.e(torch.relu(y) + h)
+
+
+def into_a_place(net: Any, x: Tensor) -> Tensor:
+    h = net.a(x)
+    y = torch.empty_like(h)
+    torch.add(h, 1, out=y)
+    return net.e(y + h)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("run", [after_dropout, into_a_place])
+def test_values_that_are_written_into_under_another_name(run: Callable[..., Tensor]) -> None:
+    net = Net(run, a=first(), drop=nn.Dropout(0.5), e=first(8, 4)).eval()
+    x = seeded(*FLAT)
+    assert near(capture(net, x)(x), net(x))
+
+
 @torch.no_grad()
 def test_a_causal_mask_of_texts_of_any_length() -> None:
     def run(net: Any, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from bhc.graph.examples import DynamicAxes, Examples
 from bhc.graph.exported import Exported, find_modules, only
 
 BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+SAME_WHEN_USED = tuple(f"aten::{name}dropout" for name in ("", "feature_", "alpha_", "feature_alpha_"))
 FIXED = re.compile(r"Constraints violated \(L(\['\w+'\])*\['(?P<name>\w+)'\](\[\d+\])?\.size\(\)\[(?P<axis>\d+)\]")
 RANDOM = torch.Tag.nondeterministic_seeded
 NOT_RANDOM = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "lstm", "gru", "rnn_tanh",
@@ -158,6 +159,7 @@ def _export(net: nn.Module, examples: Examples) -> Any:
     try:
         with torch.no_grad(), _quietly():
             program = examples.exported(net)
+            _drop_dropout_(program.graph)
             if any(_is_written_through(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
     except Exception as error:
@@ -208,16 +210,30 @@ def _where(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
 
 
+def _drop_dropout_(graph: fx.Graph) -> None:
+    """When a network is used, dropout gives the very tensor that it reads: who writes into one writes into both."""
+    for node in list(graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.name in SAME_WHEN_USED and not node.args[2]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
 def _is_written_through(node: fx.Node) -> bool:
     """Whether it writes into a value that others see by another name: such programs are made functional by torch."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
+    if schema is None or not schema.is_mutable:
         return False
-    written = node.args[0]
+    if any(isinstance(argument, fx.Node) and name == "out" for name, argument in node.kwargs.items()):
+        return True
+    written = node.args[0] if node.args else None
+    if not isinstance(written, fx.Node):
+        return False
     return _is_view(written) or any(_is_view(user) for user in written.users if user is not node)
 
 
 def _is_view(node: fx.Node) -> bool:
+    """Whether it gives what it reads, or a part of it, under another name."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.is_mutable:
         return False

@@ -206,17 +206,10 @@ class Opaque(AtenCall):
     family = "opaque"
 
 
-def call_of(
-    target: str,
-    arguments: Sequence[Any],
-    named: Mapping[str, Any] | None = None,
-    own: Mapping[str, Tensor] | None = None,
-    pick: int | None = None,
-    dtypes: Mapping[int, str] | None = None,
-) -> AtenCall:
-    """The call of an operator, as what its family is."""
+def call_of(target: str, *arguments: Any, **more: Any) -> AtenCall:
+    """The call of an operator, as what its family is: what ``AtenCall`` takes."""
     family = next((each for each in AtenCall.__subclasses__() if each.covers(target)), Opaque)
-    return family(target, arguments, named, own, pick, dtypes)
+    return family(target, *arguments, **more)
 
 
 def _parts(argument: Any) -> Iterator[Any]:
