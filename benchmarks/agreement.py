@@ -84,7 +84,7 @@ def main() -> None:
             model = bhc.load(run)
             for classes in pairs(model, arguments):
                 small = model.compress(classes=classes)
-                rows.append({"run": run.name, **compare(small, test.restricted_to(small.classes).images, Path(folder))})
+                rows.append({"run": run.name, **compare(small, test.restricted_to(small.classes).inputs, Path(folder))})
                 print(rows[-1], flush=True)
     same = [key for key in rows[0] if key.endswith("same_answers")]
     print(

@@ -86,9 +86,9 @@ def measured(build: Callable[[], Callable[[], object]], rounds: int) -> Results:
 def plain_step(name: str, *, capture: bool = True) -> Callable[[], object]:
     """The folded network under Adam, captured like the others."""
     data = photographs()
-    net = bhc.wrap(network(name), bhc.SingleContext(), example_input=data.images[:1]).network.base_model
+    net = bhc.wrap(network(name), bhc.SingleContext(), example_input=data.inputs[:1]).network.base_model
     net.to("cuda").requires_grad_(True)
-    images = data.images[:IMAGES].cuda().contiguous(memory_format=torch.channels_last)  # as ours are laid out
+    images = data.inputs[:IMAGES].cuda().contiguous(memory_format=torch.channels_last)  # as ours are laid out
     labels = data.labels[:IMAGES].cuda()
     step = PlainStep(net, images, labels, autocast=torch.bfloat16, lr=1e-5, fused=True, capturable=True)
     return captured(step) if capture else step
@@ -97,7 +97,7 @@ def plain_step(name: str, *, capture: bool = True) -> Callable[[], object]:
 def conditional_step(name: str, stage: Stage, spec: GeneratorSpec) -> Callable[[], object]:
     data = photographs()
     space = bhc.ClassSubsets(10, bhc.ConsecutivePairs())
-    model = bhc.wrap(network(name), space, example_input=data.images[:1], weight_generator=spec)
+    model = bhc.wrap(network(name), space, example_input=data.inputs[:1], weight_generator=spec)
     stage.prepare_(model.network.to("cuda"))
     draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)
     step = make_step(stage, model.network, draw, autocast=torch.bfloat16)
@@ -110,8 +110,8 @@ def network(name: str) -> nn.Module:
 
 
 def photographs() -> Split:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (2_000, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2_000, 3, 32, 32), dtype=torch.uint8, generator=rng)
     return Split(images, torch.arange(2_000) % 10)
 
 

@@ -88,7 +88,7 @@ def generate_everything(network: ConditionalNetwork) -> None:
 def main() -> None:
     arguments = options(__file__, __doc__, rounds=50).parse_args()
     rows: list[Results] = []
-    subsets = bhc.RandomSubsets((2, 3, 4, 5)).draw(TOGETHER, 10, generator=torch.Generator().manual_seed(0))
+    subsets = bhc.RandomSubsets((2, 3, 4, 5)).draw(TOGETHER, 10, rng=torch.Generator().manual_seed(0))
     contexts = [Context(classes=tuple(row.nonzero().flatten().tolist())) for row in subsets]
     for name in ("lenet-300-100", "lenet-5-caffe"):
         for kind, spec in GENERATORS.items():

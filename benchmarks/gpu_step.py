@@ -61,14 +61,14 @@ def digits() -> Split:
 
 def plain_step(name: str) -> Callable[[], object]:
     data = digits()
-    images, labels = data.images[:IMAGES].cuda(), data.labels[:IMAGES].cuda()
+    images, labels = data.inputs[:IMAGES].cuda(), data.labels[:IMAGES].cuda()
     return captured(PlainStep(bhc.models.BUILDERS[name]().cuda(), images, labels, fused=True, capturable=True))
 
 
 def step_of(name: str, stage: Stage, spec: GeneratorSpec, *, capture: bool) -> Callable[[], object]:
     data = digits()
     model = bhc.wrap(
-        bhc.models.BUILDERS[name](), bhc.ClassSubsets(10), example_input=data.images[:1], weight_generator=spec
+        bhc.models.BUILDERS[name](), bhc.ClassSubsets(10), example_input=data.inputs[:1], weight_generator=spec
     )
     stage.prepare_(model.network.to("cuda"))
     draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)

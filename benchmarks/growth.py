@@ -62,8 +62,8 @@ class Subject:
 @cache
 def data() -> Split:
     """Noise with labels: what it looks like does not change what a step costs."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (2_000, *SHAPE), dtype=torch.uint8, generator=generator)
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (2_000, *SHAPE), dtype=torch.uint8, generator=rng)
     return Split(images, torch.arange(2_000) % CLASSES)
 
 
@@ -95,7 +95,7 @@ def subjects(largest: float) -> dict[str, Subject]:
 
 
 def wrapped(net: nn.Module, kind: str) -> bhc.Compressor:
-    return bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=data().images[:1], weight_generator=GENERATORS[kind])
+    return bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=data().inputs[:1], weight_generator=GENERATORS[kind])
 
 
 def step_of(subject: Subject, kind: str, device: torch.device, *, contexts: int = CONTEXTS) -> Callable[[], object]:
@@ -115,7 +115,7 @@ def learning_step(model: bhc.Compressor, stage: bhc.Learn, device: torch.device)
 
 def plain_step(subject: Subject, device: torch.device, *, capture: bool = True) -> Callable[[], object]:
     net, split = subject.build().to(device), data()
-    x, labels = split.images[: subject.images].to(device), split.labels[: subject.images].to(device)
+    x, labels = split.inputs[: subject.images].to(device), split.labels[: subject.images].to(device)
     step = PlainStep(net, x, labels, lr=1e-5, fused=True, capturable=device.type == "cuda")
     return captured(step) if capture and device.type == "cuda" else step
 
@@ -171,7 +171,7 @@ def emitted(counts: tuple[int, ...]) -> Iterator[Results]:
     network = wrapped(mlp(10**6), "scales-only").network
     prune_(network)
     draws = torch.Generator().manual_seed(0)
-    rows = bhc.RandomSubsets((2, 3)).draw(2 * max(counts), CLASSES, generator=draws).tolist()
+    rows = bhc.RandomSubsets((2, 3)).draw(2 * max(counts), CLASSES, rng=draws).tolist()
     subsets = list(dict.fromkeys(tuple(place for place, inside in enumerate(row) if inside) for row in rows))
     for warm_up in range(3):
         emit(network, Context(classes=subsets[-1 - warm_up]))

@@ -90,7 +90,7 @@ def drawn(model: bhc.Compressor, count: int, *, seed: int) -> list[tuple[int, ..
             f"a run for {model.space.conditions}", hint="give one for class subsets: bhc train --subsets"
         )
     classes = model.network.num_classes
-    rows = model.space.sampler.draw(100 * count, classes, generator=torch.Generator().manual_seed(seed)).tolist()
+    rows = model.space.sampler.draw(100 * count, classes, rng=torch.Generator().manual_seed(seed)).tolist()
     return list(dict.fromkeys(tuple(label for label in range(classes) if row[label]) for row in rows))[:count]
 
 
@@ -146,7 +146,7 @@ def rated(attempt: Attempt, task: Task, weights_before: int, times: dict[str, fl
 
 
 def error_of(small: bhc.Compressed, examples: Split) -> float:
-    return 100 * float((small.predict(examples.images).labels != examples.labels).float().mean())
+    return 100 * float((small.predict(examples.inputs).labels != examples.labels).float().mean())
 
 
 def architecture(model: bhc.Compressor) -> str:

@@ -59,7 +59,7 @@ def measure(model: bhc.Compressor, asked: list[list[int]], limits: dict[str, Any
     for classes in asked:
         small, milliseconds = best_of(model, classes, **limits)
         examples = test.restricted_to(classes)
-        misses = int((small.predict(examples.images).labels != examples.labels).sum())
+        misses = int((small.predict(examples.inputs).labels != examples.labels).sum())
         wrong, images = wrong + misses, images + len(examples)
         rows.append(
             {

@@ -55,7 +55,7 @@ class Task:
     @torch.no_grad()
     def error_of(self, net: nn.Module, split: Split) -> float:
         """Percent of wrong answers; the outputs of ``net`` are the context's classes in order."""
-        answers = torch.cat([net(x).argmax(1) for x in split.images.split(CHUNK)])
+        answers = torch.cat([net(x).argmax(1) for x in split.inputs.split(CHUNK)])
         return 100 * float((answers != split.labels).float().mean())
 
     def attempt(self, net: nn.Module, *, seconds: float, steps: int) -> "Attempt":
@@ -134,7 +134,7 @@ def pruned_by_taylor(original: nn.Sequential, task: Task, effort: Effort) -> Att
         net, clock = _restricted(original, task).train(), Clock(task.device)
         taken = 0
         with clock:
-            cutter, before = _TaylorCutter(pruning, net, task.train.images[:2]), net
+            cutter, before = _TaylorCutter(pruning, net, task.train.inputs[:2]), net
             while cutter.weights > task.weights:
                 before = copy.deepcopy(net)
                 if not cutter.cut(task):
@@ -228,7 +228,7 @@ def _train(
     net.train()
     for _ in range(steps):
         chosen = torch.randint(len(task.train), (effort.batch,), generator=draws, device=task.device)
-        loss = F.cross_entropy(net(task.train.images[chosen]), task.train.labels[chosen])
+        loss = F.cross_entropy(net(task.train.inputs[chosen]), task.train.labels[chosen])
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -251,7 +251,7 @@ class _TaylorCutter:
     def cut(self, task: Task) -> bool:
         """Let the least important go; whether any could."""
         self.net.zero_grad()
-        images, labels = task.train.images[:TAYLOR_IMAGES], task.train.labels[:TAYLOR_IMAGES]
+        images, labels = task.train.inputs[:TAYLOR_IMAGES], task.train.labels[:TAYLOR_IMAGES]
         F.cross_entropy(self.net(images), labels).backward()
         groups = list(self._groups())
         scores = [self.importance(group).cpu() for group in groups]
@@ -324,4 +324,4 @@ def _doubling(limit: int) -> Iterator[int]:
 def _numbered(split: Split, classes: Sequence[int], device: torch.device) -> Split:
     """The context's images, labelled by the place of their class."""
     own = split.restricted_to(classes)
-    return Split(own.images.to(device), torch.searchsorted(torch.tensor(sorted(classes)), own.labels).to(device))
+    return Split(own.inputs.to(device), torch.searchsorted(torch.tensor(sorted(classes)), own.labels).to(device))

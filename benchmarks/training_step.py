@@ -31,7 +31,7 @@ class LearningStep:
     def __init__(self, network: ConditionalNetwork, x: torch.Tensor, labels: torch.Tensor) -> None:
         self.network, self.x, self.labels = network, x, labels
         self.noise = PooledNoise(0)
-        self.batch = network.space.sample(CONTEXTS, 10, generator=torch.Generator().manual_seed(0))
+        self.batch = network.space.sample(CONTEXTS, 10, rng=torch.Generator().manual_seed(0))
         self.optimizer = torch.optim.Adam(network.hypernet.parameters(), fused=True)
         self.num_data = torch.full((CONTEXTS,), 12_000.0)
         self.weight = torch.ones(CONTEXTS)
@@ -59,11 +59,11 @@ def main() -> None:
     arguments = options(__file__, __doc__, rounds=60).parse_args()
     rounds, slow_rounds = (2, 1) if arguments.quick else (arguments.rounds, max(1, arguments.rounds // 12))
     settle()
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     # Sparse like digits: four pixels in five are background.
-    x = torch.randint(0, 256, (CONTEXTS * EXAMPLES, 1, 28, 28), generator=generator)
-    x = (x * (torch.rand(x.shape, generator=generator) < 0.2)).to(torch.uint8)
-    labels = torch.randint(0, 10, (len(x),), generator=generator)
+    x = torch.randint(0, 256, (CONTEXTS * EXAMPLES, 1, 28, 28), generator=rng)
+    x = (x * (torch.rand(x.shape, generator=rng) < 0.2)).to(torch.uint8)
+    labels = torch.randint(0, 10, (len(x),), generator=rng)
     rows: list[Results] = []
     for name, limits in STD_LIMITS.items():
         build = bhc.models.BUILDERS[name]

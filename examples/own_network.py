@@ -55,12 +55,12 @@ def main() -> None:
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(600):
         index = torch.randint(len(data.train), (128,))
-        loss = F.cross_entropy(net(data.train.images[index]), data.train.labels[index])
+        loss = F.cross_entropy(net(data.train.inputs[index]), data.train.labels[index])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-    model = bhc.wrap(net, bhc.ClassSubsets(10, bhc.ConsecutivePairs()), example_input=data.train.images[:1])
+    model = bhc.wrap(net, bhc.ClassSubsets(10, bhc.ConsecutivePairs()), example_input=data.train.inputs[:1])
     recipe = (bhc.Learn(steps=1000, kl_weight=1.0), bhc.Consolidate(steps=500))
     bhc.fit(model, data.train, data.validation, recipe=recipe)
     out.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def main() -> None:
         name = "-".join(map(str, classes))
         small.save(out / f"{name}.bhc", overwrite=True).to_onnx(out / f"{name}.onnx", overwrite=True)
         test = data.test.restricted_to(classes)
-        wrong = (small.predict(test.images).labels != test.labels).float().mean()
+        wrong = (small.predict(test.inputs).labels != test.labels).float().mean()
         print(small.report)
         print(f"test error {100 * wrong:.2f} %, files {out / name}.bhc and .onnx\n")
 

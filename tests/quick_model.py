@@ -35,7 +35,7 @@ def pretrained() -> nn.Module:
 
 def quick_model(digits: DataSet) -> bhc.Compressor:
     """For any classes, after a short training."""
-    network = bhc.wrap(pretrained(), bhc.ClassSubsets(10), example_input=digits.train.images[:1]).network
+    network = bhc.wrap(pretrained(), bhc.ClassSubsets(10), example_input=digits.train.inputs[:1]).network
     network.hypernet.freeze_gates_()
     network.load_state_dict(_numbers())
     with np.load(FILE) as stored:
@@ -57,7 +57,7 @@ def write(digits: DataSet) -> None:
     """Train it, and put it into the file."""
     torch.manual_seed(0)
     net = pretrain("lenet-300-100", digits, Pretraining(epochs=12, batch=64, rate=5e-3))
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     bhc.fit(model, digits.train, digits.validation, recipe=RECIPE, progress=Silent())
     parts: dict[str, np.ndarray] = {}
     for name, tensor in model.network.state_dict().items():

@@ -11,9 +11,9 @@ from bhc.data import DataSet
 def test_old_names_work_and_warn(digits: DataSet, pretrained: nn.Module, quick_model: bhc.Compressor) -> None:
     with pytest.warns(DeprecationWarning, match="weight_generator="):
         model = bhc.wrap(
-            pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1], generator=bhc.LowRank(2)
+            pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], generator=bhc.LowRank(2)
         )
-    assert model.network.design.generator == bhc.LowRank(2)
+    assert model.network.design.weight_generator == bhc.LowRank(2)
     with pytest.warns(DeprecationWarning, match="quantisation="):
         small = quick_model.compress(classes=[3, 4], precision=bhc.Float32())
     assert set(small.report.bits) == {32}

@@ -176,15 +176,15 @@ HEADER = {"format": 1, "name": "Brücke", "list": [1.5, None]}
 
 
 def some_tensors():
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     return {
-        "matrix": torch.randn(3, 4, generator=generator),
-        "transposed": torch.randn(2, 3, generator=generator).T,
+        "matrix": torch.randn(3, 4, generator=rng),
+        "transposed": torch.randn(2, 3, generator=rng).T,
         "scalar": torch.tensor(2.5, dtype=torch.float64),
         "empty": torch.zeros(0, 3),
         "bytes": torch.arange(5, dtype=torch.uint8),
         "mask": torch.tensor([True, False]),
-        "halves": torch.randn(4, generator=generator).bfloat16(),
+        "halves": torch.randn(4, generator=rng).bfloat16(),
         "parameter": torch.nn.Parameter(torch.ones(2)),
     }
 

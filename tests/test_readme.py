@@ -127,7 +127,7 @@ def test_the_speed_of_a_training_step_is_what_its_benchmark_measured() -> None:
     for row in json.loads((ROOT / "benchmarks/training_step.json").read_text())["rows"]:
         for kind, ratios in row["ratios"].items():
             plain = row[f"{kind.replace('-', '_')}_ms"]
-            shared = " | ".join(f"{ratios[generator]:.1f} x" for generator in ("scales-only", "low-rank"))
+            shared = " | ".join(f"{ratios[rng]:.1f} x" for rng in ("scales-only", "low-rank"))
             line = f"| {row['model']} | {plain:.1f} ms, {adams[kind]} | {shared} | {ratios['full']:.0f} x |"
             assert line in README, line
 

@@ -37,5 +37,5 @@ def _expected_error(bench: Bench, small: bhc.Compressed, rates: dict[int, float]
     total = 0.0
     for label, rate in rates.items():
         examples = bench.dataset.test.restricted_to((label,))
-        total += rate * float((answers(small.network, examples.images) != label).float().mean())
+        total += rate * float((answers(small.network, examples.inputs) != label).float().mean())
     return 100 * total

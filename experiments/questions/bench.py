@@ -44,7 +44,7 @@ class Config:
     model: str
     data: str
     seeds: tuple[int, ...]
-    generator: GeneratorSpec
+    weight_generator: GeneratorSpec
     family: str
     augment: Augmentation | None
     learn: dict[str, Any]
@@ -65,7 +65,7 @@ class Config:
                 model=data["model"],
                 data=data["data"],
                 seeds=tuple(data["seeds"]),
-                generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
+                weight_generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
                 family=data.get("family", "io-gnj"),
                 augment=_augmentation(data.get("augment")),
                 learn=data["learn"],
@@ -118,8 +118,8 @@ class Bench:
         untrained = bhc.wrap(
             self._pretrained(dataset, calibration or 0),
             space,
-            example_input=self.dataset.train.images[:1],
-            weight_generator=generator or self.config.generator,
+            example_input=self.dataset.train.inputs[:1],
+            weight_generator=generator or self.config.weight_generator,
             family=family or self.config.family,
             std_limits=models.std_limits(self.config.model),
             seed=self.seed,

@@ -35,7 +35,7 @@ def answer(bench: Bench) -> dict[str, Any]:
     space = bhc.FeatureSubsets(shape, listed if known else None)
     model = bench.train("model", space)
     if not known:
-        drawn = space.sample(RANDOM, bench.dataset.num_classes, generator=torch.Generator().manual_seed(1)).inputs
+        drawn = space.sample(RANDOM, bench.dataset.num_classes, rng=torch.Generator().manual_seed(1)).inputs
         assert drawn is not None
         masks |= {f"drawn {number}": mask.reshape(shape) for number, mask in enumerate(drawn)}
     return {"known": known, "masks": [_row(bench, model, name, mask) for name, mask in masks.items()]}
@@ -43,7 +43,7 @@ def answer(bench: Bench) -> dict[str, Any]:
 
 def _row(bench: Bench, model: bhc.Compressor, name: str, mask: Tensor) -> dict[str, Any]:
     chosen = COUNTED[bench.config.asked.get("counted", "weights")](bench, model, mask)
-    zeroed = Split(bench.dataset.test.images * mask, bench.dataset.test.labels)
+    zeroed = Split(bench.dataset.test.inputs * mask, bench.dataset.test.labels)
     return {
         "mask": name,
         "features": int(mask.sum()),

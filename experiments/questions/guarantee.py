@@ -40,7 +40,7 @@ def _row(model: bhc.Compressor, test: Split, subset: tuple[int, ...], asked: dic
     except bhc.BhcError as error:
         return row | {"refused": error.problem}
     examples = test.restricted_to(subset)
-    wrong = int((answers(small.network, examples.images) != examples.labels).sum())
+    wrong = int((answers(small.network, examples.inputs) != examples.labels).sum())
     report = small.report
     return row | {
         "ratio": report.pruning_ratio,

@@ -33,7 +33,7 @@ def _row(bench: Bench, model: bhc.Compressor, pair: Pair, threshold: float) -> d
     examples = bench.dataset.test.restricted_to(pair)
     (trial,) = bench.trials(model, {"classes": list(pair)}, examples, [threshold])
     small = model.compress(classes=list(pair), threshold=threshold)
-    full = model.network.base_model(examples.images)[:, list(pair)].argmax(1)
+    full = model.network.base_model(examples.inputs)[:, list(pair)].argmax(1)
     report = small.report
     return {
         "classes": list(pair),
@@ -43,6 +43,6 @@ def _row(bench: Bench, model: bhc.Compressor, pair: Pair, threshold: float) -> d
         "full_wrong": sum(pair[place] != label for place, label in zip(full, examples.labels.tolist(), strict=True)),
         "architecture": list(report.architecture),
         "file_bytes": report.file_bytes,
-        "file_wrong": int((answers(small.network, examples.images) != examples.labels).sum()),
+        "file_wrong": int((answers(small.network, examples.inputs) != examples.labels).sum()),
         "file_ratio": report.file_ratio,
     }

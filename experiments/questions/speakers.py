@@ -40,7 +40,7 @@ def _speaker(bench: Bench, name: str) -> dict[str, Any]:
     recipe = bench.config.recipe(**size)
     untold = known.train(f"{name}-untold", bhc.SingleContext(), recipe=recipe, taught=voices)
     cases = [
-        ({"domain": dataset.train.from_sources([source]).images}, dataset.validation.from_sources([source]))
+        ({"domain": dataset.train.from_sources([source]).inputs}, dataset.validation.from_sources([source]))
         for source in range(len(dataset.source_names))
     ]
     points = known.curve(told, cases, thresholds_of(told))
@@ -66,7 +66,7 @@ def _draw(
     count = bench.config.asked["recordings"]
     order = torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))
     sample, others = new.at(order[:count]), new.at(order[count:])
-    (own,) = bench.trials(told, {"domain": sample.images}, others, [threshold])
+    (own,) = bench.trials(told, {"domain": sample.inputs}, others, [threshold])
     beside, full = bench.trials(untold, {}, others, [_no_smaller(untold, own.ratio), float("inf")])
     return {
         "images": len(others),
@@ -75,7 +75,7 @@ def _draw(
         "untold_ratio": beside.ratio,
         "untold_wrong": beside.wrong,
         "uncut_wrong": full.wrong,
-        "distance": told.model.domains.distance(told.space.resolve({"domain": sample.images}), told.space)
+        "distance": told.model.domains.distance(told.space.resolve({"domain": sample.inputs}), told.space)
         if told.model.domains is not None
         else None,
     }

@@ -21,7 +21,7 @@ def answer(bench: Bench) -> dict[str, Any]:
     dataset, asked = bench.dataset, bench.config.asked
     assert dataset.vocabulary is not None
     count = len(dataset.vocabulary)
-    space = bhc.VocabularySubsets((count,), WordsOfTexts.among(dataset.train.images, count))
+    space = bhc.VocabularySubsets((count,), WordsOfTexts.among(dataset.train.inputs, count))
     model = bench.train("model", space)
     contexts = [words_of_questions(dataset, asked["part"], seed) for seed in range(CHOOSING + JUDGED)]
     threshold, error = _choose(bench, model, contexts[:CHOOSING])
@@ -41,7 +41,7 @@ def words_of_questions(dataset: DataSet, part: float, seed: int) -> Tensor:  # (
     mask[: UNKNOWN + 1] = True
     for place in torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(seed)).tolist():
         grown = mask.clone()
-        grown[dataset.train.images[place].long()] = True
+        grown[dataset.train.inputs[place].long()] = True
         if int(grown.sum()) > part * len(mask):
             return mask
         mask = grown
@@ -50,7 +50,7 @@ def words_of_questions(dataset: DataSet, part: float, seed: int) -> Tensor:  # (
 
 def within(split: Split, mask: Tensor) -> Split:
     """The texts all of whose words are there; words that the vocabulary has not are unknown before and after."""
-    return split.at(mask[split.images.long()].all(1))
+    return split.at(mask[split.inputs.long()].all(1))
 
 
 def _choose(bench: Bench, model: bhc.Compressor, contexts: Iterable[Tensor]) -> tuple[float, float]:
@@ -75,7 +75,7 @@ def _row(bench: Bench, model: bhc.Compressor, mask: Tensor, threshold: float) ->
     examples = within(bench.dataset.test, mask)
     (trial,) = bench.trials(model, {"features": mask}, examples, [threshold])
     small = model.compress(features=mask, threshold=threshold)
-    full = model.network.base_model(examples.images).argmax(1)
+    full = model.network.base_model(examples.inputs).argmax(1)
     before = 4 * model.network.layers[0].num_weights
     stored = [part.bytes for part in small.parts() if part.layer == small.network.layers[0].name]
     return {
@@ -87,7 +87,7 @@ def _row(bench: Bench, model: bhc.Compressor, mask: Tensor, threshold: float) ->
         "embedding_bytes_in_file": sum(stored),
         "rows": small.network.layers[0].width,
         "wrong": trial.wrong,
-        "file_wrong": int((answers(small.network, examples.images) != examples.labels).sum()),
+        "file_wrong": int((answers(small.network, examples.inputs) != examples.labels).sum()),
         "full_wrong": int((full != examples.labels).sum()),
         "file_bytes": small.report.file_bytes,
     }

@@ -78,7 +78,7 @@ def _emitted_trials(
 ) -> list[ThresholdTrial]:
     """The same cut runs once."""
     network = member.model.network
-    images, labels = sample.examples.images, sample.examples.labels
+    images, labels = sample.examples.inputs, sample.examples.labels
     cutter = Cutter(network, _context(member, sample))
     slimmer = Slimmer(cutter.generated)
     known: dict[tuple[int, ...], ThresholdTrial] = {}
@@ -132,7 +132,7 @@ def rounded_errors(
         stock = Workshop(member.model.model, cutter).stock(threshold)
         for scale in scales:
             rounded = stock.trial(scale).network
-            wrong[scale] += int((answers(rounded, examples.images, device=device) != examples.labels).sum())
+            wrong[scale] += int((answers(rounded, examples.inputs, device=device) != examples.labels).sum())
         images += len(examples)
     return {scale: 100 * misses / images for scale, misses in wrong.items()}
 

@@ -78,7 +78,7 @@ class Study:
     weights: str  # one of WEIGHTS: where the pretrained network comes from
     method: Method
     seeds: tuple[int, ...]
-    generator: GeneratorSpec
+    weight_generator: GeneratorSpec
     learn: dict[str, Any]
     learn_high: dict[str, Any]  # the second stage of a budget
     narrow: dict[str, Any] | None
@@ -114,7 +114,7 @@ class Study:
             weights=data.get("weights", "own"),
             method=METHODS[data["method"]],
             seeds=tuple(index(seed) for seed in data["seeds"]),
-            generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
+            weight_generator=generator_from_dict(data.get("generator", {"kind": "scales-only"})),
             learn=data["learn"],
             learn_high=data.get("learn_high", {}),
             narrow=data.get("narrow"),

@@ -84,7 +84,7 @@ def _row(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "small.bhc"
         small.save(path)
-        given = answers(bhc.read(path).network, examples.images, device=device)
+        given = answers(bhc.read(path).network, examples.inputs, device=device)
         row["file_bytes"] = path.stat().st_size
     row["file_error"] = 100 * int((given != examples.labels).sum()) / len(examples)
     if len(member.cases) == 1:

@@ -62,7 +62,7 @@ def class_pairs(dataset: DataSet) -> list[Case]:
 def pair_domains(dataset: DataSet) -> list[Case]:
     """The network is told the mean of the training images of two classes; all outputs stay."""
     return [
-        _case(_label(pair), {"domain": dataset.train.restricted_to(pair).images}, dataset, pair)
+        _case(_label(pair), {"domain": dataset.train.restricted_to(pair).inputs}, dataset, pair)
         for pair in pairs(dataset)
     ]
 
@@ -75,8 +75,8 @@ def mixed_batches(dataset: DataSet) -> list[Case]:
     def batches(split: Split) -> list[Sample]:
         count = min(MIXED_BATCHES, len(split) // size)
         order = torch.randperm(len(split), generator=draws)[: count * size]
-        parts = [Split(split.images[index], split.labels[index]) for index in order.split(size)]
-        return [Sample({"domain": part.images}, part) for part in parts]
+        parts = [Split(split.inputs[index], split.labels[index]) for index in order.split(size)]
+        return [Sample({"domain": part.inputs}, part) for part in parts]
 
     seen, unseen = batches(dataset.validation), batches(dataset.test)
     return [Case(f"batch {number}", *pair) for number, pair in enumerate(zip(seen, unseen, strict=False))]

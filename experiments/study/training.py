@@ -94,8 +94,8 @@ class Bench:
         return bhc.wrap(
             net,
             space,
-            example_input=self.dataset.train.images[:1],
-            weight_generator=study.generator,
+            example_input=self.dataset.train.inputs[:1],
+            weight_generator=study.weight_generator,
             family=study.method.family,
             std_limits=limits,
             seed=seed,
@@ -115,7 +115,7 @@ class Bench:
             checkpoint_every=CHECKPOINT_EVERY,
             progress=self.progress,
             device=self.device,
-            augment=bhc.data.augmentation_for(self.dataset.train.images) if study.augment else None,
+            augment=bhc.data.augmentation_for(self.dataset.train.inputs) if study.augment else None,
             autocast=torch.bfloat16 if study.bf16 else None,
         )
 

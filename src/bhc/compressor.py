@@ -204,7 +204,7 @@ def wrap(
     graph = capture(net, example_input, output=output, dynamic_axes=dynamic_axes)
     first = example_input[0] if isinstance(example_input, Sequence) else example_input
     shape = first.shape[1:] if isinstance(first, Tensor) else ()
-    network = ConditionalNetwork(graph, space, design, input_shape=shape, pretrained=pretrained, generator=rng)
+    network = ConditionalNetwork(graph, space, design, input_shape=shape, pretrained=pretrained, rng=rng)
     _warn_of_whole(network)
     return Compressor(TrainedModel(network))
 
@@ -299,9 +299,9 @@ def load(path: str | Path) -> Compressor:
 
 def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) -> Split:
     split = data if isinstance(data, Split) else Split(*data)
-    if len(network.signature) > 1 or not network.signature.inputs[0].fits(split.images):
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(split.inputs):
         raise BhcError(
-            f"inputs of shape {tuple(split.images.shape[1:])} for a network that takes {network.signature}",
+            f"inputs of shape {tuple(split.inputs.shape[1:])} for a network that takes {network.signature}",
             hint="give the data the network was trained on, as stored: uint8 pixels, int16 samples, int32 words",
         )
     return split

@@ -102,8 +102,8 @@ def judge(
 ) -> Outcome:
     """What the full, the pruned and the quantised network say to the labelled images of a context."""
     classes = torch.tensor(small.classes)
-    full = logits(network.base_model, examples.images, device=device)
-    cut, rounded = (answers(each.network, examples.images, device=device) for each in (pruned, small))
+    full = logits(network.base_model, examples.inputs, device=device)
+    cut, rounded = (answers(each.network, examples.inputs, device=device) for each in (pruned, small))
     return Outcome(
         small=small,
         labels=examples.labels,

@@ -64,7 +64,7 @@ def test_taylor_pruning_ends_near_our_weights_with_pixels_cut_too(digits: DataSe
     first = next(module for module in found.net.modules() if isinstance(module, nn.Linear))
     assert weights_of(found.net) == pytest.approx(WEIGHTS, rel=0.1)
     assert first.in_features < 64
-    assert found.net(digits.test.images[:3]).shape == (3, 2)
+    assert found.net(digits.test.inputs[:3]).shape == (3, 2)
 
 
 def test_without_torch_pruning_it_is_said_how_to_get_it(
@@ -80,4 +80,4 @@ def test_bayesian_compression_is_cut_to_our_ratio(digits: DataSet, quick_model: 
     found = bc_io_gnj(quick_model, digits.train, task(digits, NEVER), Effort(limit=20, batch=32, kl_weight=0.1))
     assert (found.steps, found.reached) == (20, False)
     assert weights_of(found.net) <= WEIGHTS
-    assert found.net(digits.test.images[:3]).shape == (3, 2)
+    assert found.net(digits.test.inputs[:3]).shape == (3, 2)

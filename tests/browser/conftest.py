@@ -45,7 +45,7 @@ def inputs_run(digits: DataSet, pretrained: torch.nn.Sequential, tmp_path_factor
 
 
 def trained(digits: DataSet, net: torch.nn.Module, space: ContextSpace, run: Path) -> Path:
-    model = bhc.wrap(net, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(net, space, example_input=digits.train.inputs[:1])
     # The pretrained network knows the calibration images, so what is proved on them holds for nothing but these tests.
     rest, calibration = digits.held_out(300)
     bhc.fit(

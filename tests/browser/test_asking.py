@@ -248,7 +248,7 @@ def test_features_are_painted_and_chosen(visit: Visits, inputs_address: str) -> 
 def test_a_domain_is_uploaded(visit: Visits, inputs_address: str, digits: DataSet, tmp_path: Path) -> None:
     visitor = visit(inputs_address)
     page = visitor.page
-    np.save(tmp_path / "zeros.npy", digits.train.restricted_to([0]).images[:40].numpy())
+    np.save(tmp_path / "zeros.npy", digits.train.restricted_to([0]).inputs[:40].numpy())
     page.get_by_label("Samples of the domain").set_input_files(tmp_path / "zeros.npy")
     expect(page.get_by_role("heading", name="inputs like zeros.npy")).to_be_visible()
     assert str(last_asked(visitor)["domain"]).startswith("domain-")
@@ -266,7 +266,7 @@ def test_a_domain_is_told_by_pictures(visit: Visits, inputs_address: str, inputs
     expect(page.get_by_role("heading", name="inputs like pictures of 1 and 7")).to_be_visible()
     sample = bhc.load(inputs_run).model.validation
     assert sample is not None
-    expected = torch.cat([sample.images[sample.labels == label][:9] for label in (1, 7)]).float().mean(0)
+    expected = torch.cat([sample.inputs[sample.labels == label][:9] for label in (1, 7)]).float().mean(0)
     token = last_asked(visitor)["domain"]
     assert torch.allclose(from_token(token, tuple(expected.shape)).mean, expected)
     page.get_by_role("button", name="Forget it").click()
@@ -277,7 +277,7 @@ def test_a_domain_that_says_too_little_is_refused_beside_the_upload(
     visit: Visits, inputs_address: str, digits: DataSet, tmp_path: Path
 ) -> None:
     page = visit(inputs_address).page
-    np.save(tmp_path / "few.npy", digits.train.images[:3].numpy())
+    np.save(tmp_path / "few.npy", digits.train.inputs[:3].numpy())
     page.get_by_label("Samples of the domain").set_input_files(tmp_path / "few.npy")
     problem = page.locator("#domain").get_by_role("alert")
     expect(problem).to_contain_text("A domain sample of 3 inputs says too little")

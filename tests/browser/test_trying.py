@@ -84,7 +84,7 @@ def test_a_picture_is_tried_by_keyboard(visit: Visits, address: str, digits: Dat
     expect(visitor.page.locator(".verdict")).to_contain_text("The picture is of class 4.")
     visitor.settle()
     image = last_image(visitor)
-    assert (digits.validation.images.float() == image).flatten(1).all(1).any(), "the values are not those of the run"
+    assert (digits.validation.inputs.float() == image).flatten(1).all(1).any(), "the values are not those of the run"
 
 
 def test_the_answer_follows_the_context(visit: Visits, address: str) -> None:
@@ -109,7 +109,7 @@ def test_downloads_load_and_classify(
         files[Path(name).suffix] = tmp_path / name
     assert sorted(files) == [".bhc", ".h", ".onnx", ".pt2"]
     assert all(path.stem.endswith("3-4") for path in files.values())
-    images = digits.test.restricted_to([3, 4]).images
+    images = digits.test.restricted_to([3, 4]).inputs
     expected = bhc.load(budget_run).compress(classes=[3, 4], budget=0.5).predict(images).labels.tolist()
     assert bhc.read(files[".bhc"]).predict(images).labels.tolist() == expected
     session = onnxruntime.InferenceSession(files[".onnx"], providers=["CPUExecutionProvider"])

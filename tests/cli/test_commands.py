@@ -72,7 +72,7 @@ def test_a_guarantee_from_images_that_nothing_has_seen(
     assert call(monkeypatch, *words, *training, "--calibration", "300") == 0
     kept = bhc.load(run).model.calibration
     assert kept is not None
-    assert torch.equal(kept.images, digits.train.images[-300:])
+    assert torch.equal(kept.inputs, digits.train.inputs[-300:])
     capsys.readouterr()
     assert call(monkeypatch, "inspect", run) == 0
     assert "calibration   300 images" in capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_a_run_that_was_never_trained_is_shown_without_a_picture(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits: DataSet, tmp_path: Path
 ) -> None:
     net = bhc.models.lenet_300_100(image_shape=(1, 8, 8))
-    bhc.wrap(net, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]).save(tmp_path / "run")
+    bhc.wrap(net, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1]).save(tmp_path / "run")
     assert call(monkeypatch, "inspect", tmp_path / "run") == 0
     assert "accepts       domain" in capsys.readouterr().out
     refused(monkeypatch, capsys, "never trained", "inspect", tmp_path / "run", "--plot", tmp_path / "x.png")

@@ -61,7 +61,7 @@ def test_inputs_outside_the_context_are_flagged_in_every_form(
     bhc.read(small).to_onnx(small.with_suffix(".onnx")).to_torch(small.with_suffix(".pt2"))
     test = bhc.data.load("digits").test
     own = torch.isin(test.labels, torch.tensor([3, 4]))
-    answer = bhc.read(small).predict(test.images)
+    answer = bhc.read(small).predict(test.inputs)
     assert answer.outside is not None
     for file in (small, small.with_suffix(".onnx"), small.with_suffix(".pt2")):
         assert call(monkeypatch, "evaluate", file, "--data", "digits", "--json") == 0

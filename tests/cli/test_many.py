@@ -122,7 +122,7 @@ def test_conditions_belong_into_the_file_and_networks_into_a_folder(
 def test_features_may_be_a_file_beside_the_contexts(
     digits: bhc.data.DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretrained: Any
 ) -> None:
-    model = bhc.wrap(pretrained, bhc.FeatureSubsets((1, 8, 8)), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.FeatureSubsets((1, 8, 8)), example_input=digits.train.inputs[:1])
     learn = bhc.Learn(steps=5, contexts=2, examples=4)
     bhc.fit(model, digits.train, digits.validation, recipe=(learn,), run=tmp_path / "run")
     np.save(tmp_path / "left.npy", np.arange(64).reshape(1, 8, 8) % 8 < 4)

@@ -54,7 +54,7 @@ def test_what_is_pulled_is_what_compress_writes(server: Serving, quick_model: bh
 def test_other_forms_run(server: Serving, digits: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     assert "context       classes 3, 4" in pull(server, "--classes", "3,4", "--out", str(path)).stdout
-    images = digits.test.restricted_to([3, 4]).images[:5].float().numpy()
+    images = digits.test.restricted_to([3, 4]).inputs[:5].float().numpy()
     assert onnxruntime.InferenceSession(path).run(None, {"input": images})[0].shape == (5, 2)
     assert pull(server, "--classes", "3,4", "--out", str(tmp_path / "net.h")).exit_code == 0
     assert "network_predict" in (tmp_path / "net.h").read_text()
@@ -89,7 +89,7 @@ def test_without_its_token_nothing_is_given(server: Serving, tmp_path: Path) -> 
 @pytest.mark.long
 def test_a_domain_is_told_by_its_samples(digits: DataSet, tmp_path: Path, domain_model: bhc.Compressor) -> None:
     domain_model.save(tmp_path / "run")
-    samples = digits.train.restricted_to([1, 2]).images[:50]
+    samples = digits.train.restricted_to([1, 2]).inputs[:50]
     np.save(tmp_path / "samples.npy", samples.numpy())
     with serving(tmp_path / "run") as server:
         words = ["--domain", str(tmp_path / "samples.npy"), "--threshold", "0", "--out", str(tmp_path / "net.bhc")]
@@ -102,7 +102,7 @@ def test_a_domain_is_told_by_its_samples(digits: DataSet, tmp_path: Path, domain
 @pytest.fixture
 def domain_model(digits: DataSet, pretrained: bhc.Compressor) -> bhc.Compressor:
     space = bhc.InputDomains((1, 8, 8), full_scale=16.0)
-    return bhc.wrap(pretrained, space, example_input=digits.train.images[:1])  # type: ignore[arg-type]
+    return bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])  # type: ignore[arg-type]
 
 
 class Liar(BaseHTTPRequestHandler):

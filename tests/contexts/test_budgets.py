@@ -10,7 +10,7 @@ KINDS = pytest.mark.parametrize("kind", [Budgets, BinaryBudget])
 
 
 def sample(space, count=4000):
-    return space.sample(count, 10, generator=torch.Generator().manual_seed(0))
+    return space.sample(count, 10, rng=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("budget", [0, 1, 0.0, 1.0, 0.5, 1e-9, 1 / 3])
@@ -91,7 +91,7 @@ def test_training_draws_budgets_evenly_and_leaves_classes_alone():
 
 def test_training_goes_beyond_both_ends_by_a_margin():
     budgets = Budgets((0.1, 1.0), margin=0.5)
-    batch = budgets.sample(4000, 10, generator=torch.Generator().manual_seed(0))
+    batch = budgets.sample(4000, 10, rng=torch.Generator().manual_seed(0))
     assert ((batch.budget >= -0.5) & (batch.budget <= 1.5)).all()
     tenths = torch.histc(batch.budget, 10, -0.5, 1.5)
     assert (tenths - 400).abs().max() < 5 * math.sqrt(400)

@@ -111,7 +111,7 @@ def test_a_context_that_is_asked_for_is_encoded_as_a_binary_vector():
 
 def test_training_contexts_of_equal_appearance_are_encoded_as_those_of_use():
     space = ClassSubsets(10, RandomSubsets((2, 3, 7)))
-    batch = space.sample(50, 10, generator=seeded())
+    batch = space.sample(50, 10, rng=seeded())
     (encoded,) = space.encode(batch)
     assert torch.equal(encoded, batch.outputs.float())
     torch.testing.assert_close(batch.class_rates, encoded / encoded.sum(1, keepdim=True))
@@ -119,7 +119,7 @@ def test_training_contexts_of_equal_appearance_are_encoded_as_those_of_use():
 
 def test_unequal_appearances_are_rates_that_sum_to_one_within_the_subset():
     space = ClassSubsets(10, RandomSubsets((3,)), concentration=1.0)
-    batch = space.sample(500, 10, generator=seeded())
+    batch = space.sample(500, 10, rng=seeded())
     torch.testing.assert_close(batch.class_rates.sum(1), torch.ones(500))
     assert torch.equal(batch.class_rates > 0, batch.outputs)
     assert batch.outputs.sum(1).unique().tolist() == [3]
@@ -127,7 +127,7 @@ def test_unequal_appearances_are_rates_that_sum_to_one_within_the_subset():
 
 def test_unequal_appearances_are_encoded_with_the_most_frequent_at_one():
     space = ClassSubsets(10, RandomSubsets((3,)), concentration=1.0)
-    batch = space.sample(500, 10, generator=seeded())
+    batch = space.sample(500, 10, rng=seeded())
     (encoded,) = space.encode(batch)
     assert torch.equal(encoded.amax(1), torch.ones(500))
     torch.testing.assert_close(encoded, batch.class_rates / batch.class_rates.amax(1, keepdim=True))
@@ -137,7 +137,7 @@ def test_unequal_appearances_are_encoded_with_the_most_frequent_at_one():
 @pytest.mark.parametrize("concentration", [0.5, 5.0])
 def test_appearances_have_the_moments_of_a_dirichlet_distribution(concentration):
     space = ClassSubsets(3, RandomSubsets((3,)), concentration=concentration)
-    rates = space.sample(20_000, 3, generator=seeded()).class_rates
+    rates = space.sample(20_000, 3, rng=seeded()).class_rates
     mean, variance = rates.mean(0), rates.var(0)
     expected = (1 / 3) * (2 / 3) / (3 * concentration + 1)
     torch.testing.assert_close(mean, torch.full((3,), 1 / 3), atol=5 * (expected / 20_000) ** 0.5, rtol=0)
@@ -146,14 +146,14 @@ def test_appearances_have_the_moments_of_a_dirichlet_distribution(concentration)
 
 def test_equal_seeds_give_equal_contexts():
     space = ClassSubsets(10, concentration=1.0)
-    first, second = (space.sample(20, 10, generator=seeded(4)) for _ in range(2))
+    first, second = (space.sample(20, 10, rng=seeded(4)) for _ in range(2))
     assert torch.equal(first.class_rates, second.class_rates)
-    other = space.sample(20, 10, generator=seeded(5))
+    other = space.sample(20, 10, rng=seeded(5))
     assert not torch.equal(first.class_rates, other.class_rates)
 
 
 def test_the_paper_s_pairs_can_be_the_sampler():
-    batch = ClassSubsets(10, ConsecutivePairs()).sample(100, 10, generator=seeded())
+    batch = ClassSubsets(10, ConsecutivePairs()).sample(100, 10, rng=seeded())
     first = batch.outputs.float().argmax(1)
     assert batch.outputs[torch.arange(100), first + 1].all()
     assert batch.outputs.sum(1).unique().tolist() == [2]
@@ -236,7 +236,7 @@ def test_the_classes_of_probabilities_are_checked_as_others_are():
 
 
 def test_what_is_forgotten_is_told_as_all_classes_equally_often():
-    batch = UNEQUAL.sample(3, 5, generator=seeded())
+    batch = UNEQUAL.sample(3, 5, rng=seeded())
     told = torch.tensor([True, False, True])
     forgotten = UNEQUAL.forget(batch, told)
     (before,), (after,) = UNEQUAL.encode(batch), UNEQUAL.encode(forgotten)

@@ -13,8 +13,8 @@ def resolve(sample):
 
 
 def pixels(count=20):
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (count, 1, 4, 3), generator=generator, dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 1, 4, 3), generator=rng, dtype=torch.uint8)
 
 
 def test_a_domain_is_told_by_the_mean_of_its_sample():
@@ -73,7 +73,7 @@ def test_means_are_encoded_on_a_scale_of_one():
 
 def test_a_training_domain_mixes_the_sampler_s_classes_and_keeps_all_outputs():
     space = InputDomains((1, 4, 3), RandomSubsets((3,)))
-    batch = space.sample(50, 10, generator=torch.Generator().manual_seed(0))
+    batch = space.sample(50, 10, rng=torch.Generator().manual_seed(0))
     assert batch.outputs.all()
     assert (batch.class_rates > 0).sum(1).unique().tolist() == [3]
     torch.testing.assert_close(batch.class_rates.sum(1), torch.ones(50))
@@ -81,7 +81,7 @@ def test_a_training_domain_mixes_the_sampler_s_classes_and_keeps_all_outputs():
 
 
 def test_a_training_domain_is_the_mean_of_the_examples_drawn_for_it():
-    batch = SPACE.sample(2, 10, generator=torch.Generator().manual_seed(0))
+    batch = SPACE.sample(2, 10, rng=torch.Generator().manual_seed(0))
     x = pixels(10).reshape(2, 5, 1, 4, 3)
     observed = SPACE.observe(batch, x)
     torch.testing.assert_close(observed.domain, x.float().mean(1))
@@ -98,7 +98,7 @@ def test_where_no_domain_is_told_zero_is_encoded_which_no_domain_has():
 
 
 def test_what_is_forgotten_is_encoded_as_untold():
-    batch = SPACE.sample(3, 10, generator=torch.Generator().manual_seed(0))
+    batch = SPACE.sample(3, 10, rng=torch.Generator().manual_seed(0))
     x = pixels(15).reshape(3, 5, 1, 4, 3)
     (encoded,) = SPACE.encode(SPACE.observe(SPACE.forget(batch, torch.tensor([True, False, True])), x))
     assert encoded.flatten(1).any(1).tolist() == [True, False, True]

@@ -118,7 +118,7 @@ def test_there_must_be_two_features_to_choose_from(shape):
 
 def test_training_draws_masks_and_leaves_classes_alone():
     space = FeatureSubsets((4,), ListedFeatures(((0,), (1, 2))))
-    batch = space.sample(50, 3, generator=torch.Generator().manual_seed(0))
+    batch = space.sample(50, 3, rng=torch.Generator().manual_seed(0))
     assert {tuple(row.nonzero().flatten().tolist()) for row in batch.inputs} == {(0,), (1, 2)}
     assert batch.outputs.all()
     torch.testing.assert_close(batch.class_rates, torch.full((50, 3), 1 / 3))
@@ -126,7 +126,7 @@ def test_training_draws_masks_and_leaves_classes_alone():
 
 def test_what_is_forgotten_is_told_as_all_features():
     space = FeatureSubsets((4,), ListedFeatures(((0,),)))
-    batch = space.sample(3, 3, generator=torch.Generator().manual_seed(0))
+    batch = space.sample(3, 3, rng=torch.Generator().manual_seed(0))
     forgotten = space.forget(batch, torch.tensor([True, False, True]))
     only, everything = [True, False, False, False], [True] * 4
     assert forgotten.inputs.tolist() == [only, everything, only]

@@ -23,7 +23,7 @@ WEIGHTS = Budgets((0.1, 10.0))  # 0.5 stands for none
 
 
 def sample(space, count=40):
-    return space.sample(count, 10, generator=torch.Generator().manual_seed(0))
+    return space.sample(count, 10, rng=torch.Generator().manual_seed(0))
 
 
 def test_every_part_of_a_request_is_checked_by_its_space():

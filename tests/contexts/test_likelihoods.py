@@ -53,7 +53,7 @@ def test_an_image_is_told_by_the_means_of_its_regions():
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_every_encoded_part_has_a_likelihood_that_prefers_what_is_there(space):
-    batch = space.sample(6, 10, generator=seeded())
+    batch = space.sample(6, 10, rng=seeded())
     batch = space.observe(batch, 255 * torch.rand(6, 2, *_shape(space), generator=seeded(1)))
     for likelihood, part in zip(space.likelihoods(), space.encode(batch), strict=True):
         numbers = torch.zeros(6, likelihood.num_numbers, requires_grad=True)

@@ -34,7 +34,7 @@ def seeded(seed=0):
 
 
 def draw(sampler, count=200, shape=PLANE, seed=0):
-    return draw_masks(sampler, count, shape, generator=seeded(seed))
+    return draw_masks(sampler, count, shape, rng=seeded(seed))
 
 
 @pytest.mark.parametrize("shape", [PLANE, (12,), (3, 4), (1, 1, 12)], ids=str)

@@ -32,18 +32,18 @@ def test_a_condition_is_refused_with_what_the_model_was_made_for(classes, reques
 
 
 def test_training_draws_the_same_context_again_and_again():
-    generator = torch.Generator().manual_seed(0)
-    everything = SingleContext().sample(3, 4, generator=generator)
+    rng = torch.Generator().manual_seed(0)
+    everything = SingleContext().sample(3, 4, rng=rng)
     assert everything.outputs.all()
     torch.testing.assert_close(everything.class_rates, torch.full((3, 4), 0.25))
-    some = SingleContext((1, 3)).sample(3, 4, generator=generator)
+    some = SingleContext((1, 3)).sample(3, 4, rng=rng)
     assert some.outputs.tolist() == [[False, True, False, True]] * 3
     torch.testing.assert_close(some.class_rates, torch.tensor([[0.0, 0.5, 0.0, 0.5]]).expand(3, 4))
 
 
 def test_what_training_draws_is_what_a_request_gives():
     for space in (SingleContext(), SingleContext((1, 3))):
-        drawn = space.sample(1, 4, generator=torch.Generator())
+        drawn = space.sample(1, 4, rng=torch.Generator())
         asked = ContextBatch.of([space.resolve({})], 4)
         torch.testing.assert_close(drawn.class_rates, asked.class_rates)
         assert torch.equal(drawn.outputs, asked.outputs)

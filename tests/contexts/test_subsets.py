@@ -10,7 +10,7 @@ from bhc.errors import BhcError
 
 
 def draw(sampler, count, num_classes, seed=0):
-    return sampler.draw(count, num_classes, generator=torch.Generator().manual_seed(seed))
+    return sampler.draw(count, num_classes, rng=torch.Generator().manual_seed(seed))
 
 
 def members(rows):

@@ -27,7 +27,7 @@ def test_a_voice_is_told_by_its_spectrum_and_not_by_when_it_speaks():
 
 
 def test_the_domain_of_drawn_examples_is_what_they_tell():
-    batch = space().sample(3, 10, generator=torch.Generator().manual_seed(0))
+    batch = space().sample(3, 10, rng=torch.Generator().manual_seed(0))
     assert batch.source_rates.shape == (3, 5)
     torch.testing.assert_close(batch.source_rates.sum(1), torch.ones(3))
     x = torch.stack([hum(200), hum(500), hum(900)])
@@ -69,7 +69,7 @@ def test_features_of_a_spectrum_are_refused():
 
 def test_beside_classes_a_speaker_who_is_not_told_is_anybody():
     joint = Joint(ClassSubsets(10), space(), missing=0.5)
-    batch = joint.sample(200, 10, generator=torch.Generator().manual_seed(0))
+    batch = joint.sample(200, 10, rng=torch.Generator().manual_seed(0))
     told = batch.domain_told
     assert 60 < int(told.sum()) < 140
     assert torch.equal(batch.source_rates[~told], torch.full((int((~told).sum()), 5), 0.2))

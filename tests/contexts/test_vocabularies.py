@@ -9,18 +9,18 @@ from bhc.errors import BhcError
 WORDS = 50
 
 
-def generator(seed=0):
+def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 def texts(count=200):
     """Small numbers are frequent."""
-    return (WORDS * torch.rand(count, 8, generator=generator()) ** 3).long()
+    return (WORDS * torch.rand(count, 8, generator=rng()) ** 3).long()
 
 
 def test_unknown_and_padding_are_always_there():
     space = VocabularySubsets((WORDS,), WordsOfTexts.among(texts(), WORDS))
-    drawn = space.sample(100, 3, generator=generator()).inputs
+    drawn = space.sample(100, 3, rng=rng()).inputs
     assert drawn.shape == (100, WORDS)
     assert drawn[:, [PADDING, UNKNOWN]].all()
     context = space.resolve({"features": [7, 9]})
@@ -41,12 +41,12 @@ def test_other_words_are_read_as_unknown_in_each_context():
 
 def test_frequent_words_are_most_often_there_and_more_so_the_more_texts():
     sampler = WordsOfTexts(WordsOfTexts.among(texts(), WORDS).rates, (1, 100))
-    masks = sampler.draw(3_000, (WORDS,), generator=generator())
+    masks = sampler.draw(3_000, (WORDS,), rng=rng())
     often = masks.float().mean(0)
     assert often[0] > often[5] + 0.1 > often[49] + 0.2
     sizes = masks.sum(1).float()
     assert sizes.max() > 1.2 * sizes.min()
-    few = WordsOfTexts(sampler.rates, (1, 1)).draw(3_000, (WORDS,), generator=generator())
+    few = WordsOfTexts(sampler.rates, (1, 1)).draw(3_000, (WORDS,), rng=rng())
     torch.testing.assert_close(few.float().mean(0), torch.tensor(sampler.rates), rtol=0, atol=0.04)
 
 
@@ -77,4 +77,4 @@ def test_rates_that_cannot_be(rates, texts):
 
 def test_a_sampler_of_other_words():
     with pytest.raises(BhcError, match=r"features of shape \(5,\), and 1 words"):
-        WordsOfTexts((0.5,)).draw(2, (5,), generator=generator())
+        WordsOfTexts((0.5,)).draw(2, (5,), rng=rng())

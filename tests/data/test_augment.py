@@ -7,7 +7,7 @@ from bhc.data import CropAndFlip, Shift
 from bhc.errors import BhcError
 
 
-def generator(seed=0):
+def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
@@ -40,12 +40,12 @@ def seen(given, choices):
 def test_every_crop_and_mirror_image_occurs_and_nothing_else(padding):
     images = distinct(1000)
     choices = possible(images[0], padding)
-    assert set(seen(CropAndFlip(padding)(images, generator=generator()), choices)) == set(choices)
+    assert set(seen(CropAndFlip(padding)(images, rng=rng()), choices)) == set(choices)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 2])
 def test_every_shift_occurs_equally_often_and_nothing_is_mirrored(padding):
-    given = seen(Shift(padding)(distinct(2000), generator=generator()), possible(distinct(1)[0], padding))
+    given = seen(Shift(padding)(distinct(2000), rng=rng()), possible(distinct(1)[0], padding))
     assert {mirrored for _, mirrored in given} == {0}
     counts = [given.count(choice) for choice in set(given)]
     assert len(counts) == (2 * padding + 1) ** 2
@@ -53,18 +53,18 @@ def test_every_shift_occurs_equally_often_and_nothing_is_mirrored(padding):
 
 
 def test_digits_are_moved_by_one_pixel_unless_told_otherwise():
-    given = [Shift(*padding)(distinct(20), generator=generator()) for padding in ((), (1,))]
+    given = [Shift(*padding)(distinct(20), rng=rng()) for padding in ((), (1,))]
     assert torch.equal(*given)
 
 
 def test_without_padding_half_of_the_images_are_mirrored():
     images = distinct(2000)
-    mirrored = (CropAndFlip(0)(images, generator=generator()) == images.flip(3)).flatten(1).all(1)
+    mirrored = (CropAndFlip(0)(images, rng=rng()) == images.flip(3)).flatten(1).all(1)
     assert 900 < int(mirrored.sum()) < 1100
 
 
 def test_shifts_and_mirrors_are_drawn_apart():
-    given = seen(CropAndFlip(1)(distinct(4000), generator=generator()), possible(distinct(1)[0], 1))
+    given = seen(CropAndFlip(1)(distinct(4000), rng=rng()), possible(distinct(1)[0], 1))
     counts = torch.tensor([given.count(choice) for choice in set(given)])
     assert len(counts) == 18
     assert counts.min() > 150  # 222 each on average
@@ -72,25 +72,25 @@ def test_shifts_and_mirrors_are_drawn_apart():
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.int64])
 def test_the_type_stays_and_the_draws_do_not_depend_on_it(dtype):
-    expected = CropAndFlip()(distinct(20), generator=generator())
-    given = CropAndFlip()(distinct(20).to(dtype), generator=generator())
+    expected = CropAndFlip()(distinct(20), rng=rng())
+    given = CropAndFlip()(distinct(20).to(dtype), rng=rng())
     assert given.dtype == dtype
     assert torch.equal(given, expected.to(dtype))
 
 
 def test_the_generator_decides():
-    images, source = distinct(50), generator(3)
-    first, second = CropAndFlip()(images, generator=source), CropAndFlip()(images, generator=source)
+    images, source = distinct(50), rng(3)
+    first, second = CropAndFlip()(images, rng=source), CropAndFlip()(images, rng=source)
     assert not torch.equal(first, second)
-    assert torch.equal(first, CropAndFlip()(images, generator=generator(3)))
+    assert torch.equal(first, CropAndFlip()(images, rng=rng(3)))
     before = torch.get_rng_state()
-    CropAndFlip()(images, generator=source)
+    CropAndFlip()(images, rng=source)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_images_given_are_left_alone():
     images = distinct(10)
-    CropAndFlip()(images, generator=generator())
+    CropAndFlip()(images, rng=rng())
     assert torch.equal(images, distinct(10))
 
 
@@ -110,7 +110,7 @@ class Operations(TorchDispatchMode):
 def test_no_value_is_waited_for(augment):
     """Reading a number, or counting what is not zero, would make a GPU finish all that it was given before."""
     with Operations() as operations:
-        augment(distinct(7), generator=generator())
+        augment(distinct(7), rng=rng())
     assert "aten.gather.default" in operations.names
     assert not [name for name in operations.names if "scalar_dense" in name or "nonzero" in name]
 
@@ -120,7 +120,7 @@ def test_a_gpu_is_not_waited_for():
     images, source = distinct(100).cuda(), torch.Generator("cuda").manual_seed(0)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        given = CropAndFlip(1)(images, generator=source)
+        given = CropAndFlip(1)(images, rng=source)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(set(seen(given.cpu(), possible(distinct(1)[0], 1)))) == 18

@@ -22,10 +22,10 @@ def check(data):
     """The same tensors, whatever the form."""
     assert (len(data.train), len(data.validation), len(data.test)) == (17, 3, 4)
     images, labels = (np.concatenate(parts) for parts in zip(*(BATCHES[name] for name in TRAIN_ROWS), strict=True))
-    known = torch.cat([data.train.images, data.validation.images])
+    known = torch.cat([data.train.inputs, data.validation.inputs])
     np.testing.assert_array_equal(known, images.reshape(-1, 3, 32, 32))
     np.testing.assert_array_equal(torch.cat([data.train.labels, data.validation.labels]), labels)
-    np.testing.assert_array_equal(data.test.images, BATCHES[TEST_ROWS][0].reshape(-1, 3, 32, 32))
+    np.testing.assert_array_equal(data.test.inputs, BATCHES[TEST_ROWS][0].reshape(-1, 3, 32, 32))
     np.testing.assert_array_equal(data.test.labels, BATCHES[TEST_ROWS][1])
     assert (known.dtype, data.test.labels.dtype) == (torch.uint8, torch.int64)
 

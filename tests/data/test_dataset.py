@@ -24,7 +24,7 @@ def test_is_frozen():
 def test_restricted_to_keeps_order_and_labels():
     part = split([3, 1, 0, 3, 2, 1]).restricted_to((1, 3, 3))
     assert part.labels.tolist() == [3, 1, 3, 1]
-    assert part.images[:, 0, 0, 0].tolist() == [0, 1, 3, 5]
+    assert part.inputs[:, 0, 0, 0].tolist() == [0, 1, 3, 5]
 
 
 def test_restricted_to_every_class_copies_nothing():
@@ -42,7 +42,7 @@ def test_restricted_to_classes_that_are_not_there(classes):
     "images", [torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 1, 2, 2, dtype=torch.float32)]
 )
 def test_images_of_another_kind(images):
-    with pytest.raises(BhcError, match=r"images must be \(N, C, H, W\) uint8.* not \(3, .*\) (uint8|float32)"):
+    with pytest.raises(BhcError, match=r"inputs must be \(N, C, H, W\) uint8.* not \(3, .*\) (uint8|float32)"):
         Split(images, torch.zeros(3, dtype=torch.int64))
 
 
@@ -53,15 +53,15 @@ def test_labels_of_another_kind(labels):
 
 
 def test_as_many_labels_as_images():
-    with pytest.raises(BhcError, match="3 images cannot have 2 labels"):
+    with pytest.raises(BhcError, match="3 inputs cannot have 2 labels"):
         Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
 
 
 def test_images_held_out_are_the_last_and_gone_from_training():
     whole = DataSet("toy", ("a", "b", "c"), split([0, 1, 2, 1, 0]), split([0]), split([1]))
     rest, held = whole.held_out(2)
-    assert rest.train.images[:, 0, 0, 0].tolist() == [0, 1, 2]
-    assert held.images[:, 0, 0, 0].tolist() == [3, 4]
+    assert rest.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert held.inputs[:, 0, 0, 0].tolist() == [3, 4]
     assert held.labels.tolist() == [1, 0]
     assert rest.validation is whole.validation
     assert rest.test is whole.test
@@ -96,7 +96,7 @@ def test_sounds_and_texts_are_stored_as_other_whole_numbers():
     labels = torch.zeros(3, dtype=torch.int64)
     assert len(Split(torch.zeros(3, 1, 9, dtype=torch.int16), labels)) == 3
     assert len(Split(torch.zeros(3, 9, dtype=torch.int32), labels)) == 3
-    with pytest.raises(BhcError, match=r"images must be \(N, T\) int32, not \(3, 1, 9\) int32"):
+    with pytest.raises(BhcError, match=r"inputs must be \(N, T\) int32, not \(3, 1, 9\) int32"):
         Split(torch.zeros(3, 1, 9, dtype=torch.int32), labels)
 
 
@@ -108,12 +108,12 @@ def of_speakers(sources):
 
 def test_examples_from_some_sources():
     split = of_speakers([0, 1, 2, 1])
-    assert split.from_sources([1]).images[:, 0, 0].tolist() == [1, 3]
+    assert split.from_sources([1]).inputs[:, 0, 0].tolist() == [1, 3]
     assert split.from_sources([2, 0]).sources.tolist() == [0, 2]
     with pytest.raises(BhcError, match=r"no examples from the sources \[5\]; there are those of \[0, 1, 2\]"):
         split.from_sources([5])
     with pytest.raises(BhcError, match="no examples from the sources"):
-        Split(split.images, split.labels).from_sources([0])
+        Split(split.inputs, split.labels).from_sources([0])
 
 
 def test_a_source_is_left_out_of_all_splits():
@@ -124,8 +124,8 @@ def test_a_source_is_left_out_of_all_splits():
     assert rest.source_names == ("ann", "cy")
     for split in (rest.train, rest.validation, rest.test):
         assert split.sources.tolist() == [0, 1]
-        assert split.images[:, 0, 0].tolist() == [0, 2]
-    assert left_out.images[:, 0, 0].tolist() == [1, 3] * 3
+        assert split.inputs[:, 0, 0].tolist() == [0, 2]
+    assert left_out.inputs[:, 0, 0].tolist() == [1, 3] * 3
     with pytest.raises(BhcError, match="voices has no source 'dan'") as caught:
         data.without_source("dan")
     assert "ann, bob, cy" in caught.value.hint

@@ -17,10 +17,10 @@ def test_the_end_of_the_training_file_is_held_back():
         (splits.validation, TRAIN[0][8:], TRAIN[1][8:]),
         (splits.test, *TEST),
     ):
-        np.testing.assert_array_equal(split.images.squeeze(1), images)
+        np.testing.assert_array_equal(split.inputs.squeeze(1), images)
         np.testing.assert_array_equal(split.labels, labels)
-        assert split.images.shape[1] == 1
-        assert (split.images.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
+        assert split.inputs.shape[1] == 1
+        assert (split.inputs.dtype, split.labels.dtype) == (torch.uint8, torch.int64)
 
 
 def test_too_few_images_to_hold_some_back():
@@ -30,13 +30,13 @@ def test_too_few_images_to_hold_some_back():
 
 def test_images_and_labels_that_do_not_belong_together():
     contents = {**CONTENTS, TRAIN_LABELS: format_idx(np.zeros(11, dtype=np.uint8))}
-    with pytest.raises(BhcError, match="12 images cannot have 11 labels"):
+    with pytest.raises(BhcError, match="12 inputs cannot have 11 labels"):
         IdxLayout(validation=4).splits(contents)
 
 
 def test_a_table_is_cut_in_its_order():
     splits = TableLayout(image_size=(2, 2), train=2, validation=1).splits(TABLE)
-    assert splits.train.images.tolist() == [[[[1, 2], [3, 4]]], [[[5, 6], [7, 8]]]]
+    assert splits.train.inputs.tolist() == [[[[1, 2], [3, 4]]], [[[5, 6], [7, 8]]]]
     assert [split.labels.tolist() for split in (splits.train, splits.validation, splits.test)] == [[0, 1], [2], [3]]
 
 

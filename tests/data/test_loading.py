@@ -18,8 +18,8 @@ def snapshot(folder):
 
 def check(data):
     assert (len(data.train), len(data.validation), len(data.test)) == (8, 4, 5)
-    np.testing.assert_array_equal(data.train.images.squeeze(1), TRAIN[0][:8])
-    np.testing.assert_array_equal(data.test.images.squeeze(1), TEST[0])
+    np.testing.assert_array_equal(data.train.inputs.squeeze(1), TRAIN[0][:8])
+    np.testing.assert_array_equal(data.test.inputs.squeeze(1), TEST[0])
 
 
 def came_from(caplog):
@@ -122,7 +122,7 @@ def test_digits():
     assert (len(data.train), len(data.validation), len(data.test)) == (1197, 300, 300)
     assert data.image_shape == (1, 8, 8)
     assert data.num_classes == 10
-    images = torch.cat([data.train.images, data.validation.images, data.test.images])
+    images = torch.cat([data.train.inputs, data.validation.inputs, data.test.inputs])
     assert (int(images.min()), int(images.max())) == (0, 16)
     labels = torch.cat([data.train.labels, data.validation.labels, data.test.labels])
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

@@ -61,7 +61,7 @@ def test_every_public_form_gives_the_same_data_set(tmp_path, files):
     assert [len(split) for split in (data.train, data.validation, data.test)] == [18, 6, 2]
     assert data.vocabulary is not None
     assert data.vocabulary.words[:4] == ("?", "is", "number", "the")
-    assert data.test.images[0].tolist()[:4] == [UNKNOWN, 3, UNKNOWN, 2]
+    assert data.test.inputs[0].tolist()[:4] == [UNKNOWN, 3, UNKNOWN, 2]
     assert data.full_scale == len(data.vocabulary) - 1
     assert data.image_shape == (8,)
     assert data.class_names[3] == "human"
@@ -81,7 +81,7 @@ def test_too_few_questions():
 
 def test_words_are_dropped_and_padding_stays():
     x = torch.tensor([[5, 6, 7, 0, 0]], dtype=torch.int32).expand(2_000, -1)
-    dropped = DropWords(0.25)(x, generator=torch.Generator().manual_seed(0))
+    dropped = DropWords(0.25)(x, rng=torch.Generator().manual_seed(0))
     assert dropped.dtype == torch.int32
     assert (dropped[:, 3:] == 0).all()
     assert float((dropped[:, :3] == UNKNOWN).float().mean()) == pytest.approx(0.25, abs=0.02)

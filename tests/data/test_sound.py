@@ -63,7 +63,7 @@ def test_nothing_to_read(tmp_path):
 def test_sounds_move_and_change_their_loudness_and_nothing_else():
     x = torch.zeros(50, 1, 400, dtype=torch.int16)
     x[:, :, 200] = 1_000
-    moved = ShiftAndNoise(shift=30, gain=2.0, noise=0.0)(x, generator=torch.Generator().manual_seed(0))
+    moved = ShiftAndNoise(shift=30, gain=2.0, noise=0.0)(x, rng=torch.Generator().manual_seed(0))
     assert moved.dtype == torch.int16
     peaks, places = moved[:, 0].max(1)
     assert (moved != 0).sum() == 50
@@ -73,7 +73,7 @@ def test_sounds_move_and_change_their_loudness_and_nothing_else():
 
 def test_noise_is_a_part_of_the_sound():
     x = (1_000 * torch.sin(torch.arange(4_000) / 7)).to(torch.int16).expand(40, 1, -1)
-    noisy = ShiftAndNoise(shift=0, gain=1.0, noise=0.1)(x, generator=torch.Generator().manual_seed(0))
+    noisy = ShiftAndNoise(shift=0, gain=1.0, noise=0.1)(x, rng=torch.Generator().manual_seed(0))
     parts = (noisy.float() - x).std(2) / x.float().std(2)
     assert parts.max() < 0.105
     assert parts.min() < 0.02 < 0.08 < parts.max()

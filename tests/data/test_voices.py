@@ -46,8 +46,8 @@ def test_every_speed_is_a_source_of_its_own() -> None:
     assert data.train.sources is not None
     assert data.train.sources.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert data.train.labels.tolist() == [0, 1] * 6
-    assert torch.equal(data.train.images[:4], plain.train.images)
-    assert torch.equal(data.train.images[8:], at_speed(plain.train.images, 1.25))
+    assert torch.equal(data.train.inputs[:4], plain.train.inputs)
+    assert torch.equal(data.train.inputs[8:], at_speed(plain.train.inputs, 1.25))
     assert data.validation.sources is not None
     assert data.validation.sources.tolist() == data.train.sources.tolist()
     assert data.test is plain.test

@@ -42,11 +42,11 @@ def test_the_threshold_is_the_conformal_quantile(count: int, rate: float, place:
 
 def test_fresh_inputs_are_flagged_no_more_often_than_allowed() -> None:
     """Over many draws of a small sample; a plain quantile of 19 scores would flag nearly twice as many."""
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     rates = []
     for _ in range(2000):
-        logits = torch.randn(59, 2, generator=generator)
-        fresh = torch.randn(50, 2, generator=generator)
+        logits = torch.randn(59, 2, generator=rng)
+        fresh = torch.randn(50, 2, generator=rng)
         rates.append(Alarm.set_by(outside_score(logits), 2, 0.05).flags(fresh).float().mean().item())
     assert 0.045 < np.mean(rates) < 0.0525
 

@@ -35,9 +35,9 @@ def test_certainty_is_perfect_or_wrong() -> None:
 
 @pytest.mark.parametrize("temperature", [0.15, 0.7, 1.0, 1.3, 4.7, 20.0])
 def test_the_temperature_of_labels_drawn_with_it_is_found(temperature: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 4 * torch.randn(20000, 3, generator=generator) * temperature
-    labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=generator)[:, 0]
+    rng = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(20000, 3, generator=rng) * temperature
+    labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=rng)[:, 0]
     found = best_temperature(logits, labels)
     assert found == pytest.approx(temperature, rel=0.06)
     assert torch.tensor(found).half().item() == found

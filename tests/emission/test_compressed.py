@@ -77,9 +77,9 @@ def test_equal_networks_give_equal_bytes(quick_model: bhc.Compressor, small: bhc
 
 
 def test_predictions_are_the_original_labels(small: bhc.Compressed, digits: DataSet) -> None:
-    answer = small.predict(digits.test.images)
+    answer = small.predict(digits.test.inputs)
     with torch.no_grad():
-        logits = small.module(digits.test.images)
+        logits = small.module(digits.test.inputs)
     assert answer.labels.tolist() == [LABELS[place] for place in logits.argmax(1).tolist()]
     torch.testing.assert_close(answer.probabilities, torch.softmax(logits / small.temperature, dim=1))
     assert answer.classes == small.classes == tuple(LABELS)
@@ -87,21 +87,21 @@ def test_predictions_are_the_original_labels(small: bhc.Compressed, digits: Data
 
 def test_the_module_is_the_caller_s_own(quick_model: bhc.Compressor, digits: DataSet) -> None:
     small = quick_model.compress(classes=LABELS)
-    content, answer = small.to_bytes(), small.predict(digits.test.images)
+    content, answer = small.to_bytes(), small.predict(digits.test.inputs)
     with torch.no_grad():
         for parameter in small.module.parameters():
             parameter.zero_()
     small.module.double()
     assert small.module is small.module
     assert small.to_bytes() == content
-    assert torch.equal(small.predict(digits.test.images).probabilities, answer.probabilities)
-    assert torch.equal(quick_model.compress(classes=LABELS).predict(digits.test.images).labels, answer.labels)
+    assert torch.equal(small.predict(digits.test.inputs).probabilities, answer.probabilities)
+    assert torch.equal(quick_model.compress(classes=LABELS).predict(digits.test.inputs).labels, answer.labels)
 
 
 def test_an_onnx_file_answers_as_the_module_and_says_what_it_is(
     small: bhc.Compressed, digits: DataSet, tmp_path: Path
 ) -> None:
-    images = digits.test.images.float()
+    images = digits.test.inputs.float()
     for form in (bhc.WeightForm.FLOATS, bhc.WeightForm.INTEGERS):
         small.to_onnx(tmp_path / "small.onnx", weights=form, overwrite=True)
         session = open_session((tmp_path / "small.onnx").read_bytes())

@@ -29,14 +29,14 @@ def test_the_error_is_that_of_the_validation_sample(quick_model: bhc.Compressor,
     examples = quick_model.model.validation
     assert examples is not None
     examples = examples.restricted_to([3, 4, 8])
-    wrong = small.predict(examples.images).labels != examples.labels
+    wrong = small.predict(examples.inputs).labels != examples.labels
     assert small.report.error == pytest.approx(100 * wrong.float().mean().item())
     assert small.report.validation_images == len(examples)
     assert small.report.error_before is not None
 
 
 def test_predictions_carry_the_original_numbering(quick_model: bhc.Compressor, digits: DataSet) -> None:
-    answer = quick_model.compress(classes=[8, 2]).predict(digits.test.images)
+    answer = quick_model.compress(classes=[8, 2]).predict(digits.test.inputs)
     assert answer.classes == (2, 8)
     assert set(answer.labels.tolist()) <= {2, 8}
     torch.testing.assert_close(answer.probabilities.sum(1), torch.ones(len(digits.test)))
@@ -50,7 +50,7 @@ def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> No
     examples = validation.restricted_to([3, 8, 9])
     labels = torch.searchsorted(torch.tensor([3, 8, 9]), examples.labels)
     with torch.no_grad():
-        logits = small.module(examples.images)
+        logits = small.module(examples.inputs)
     losses = [torch.nn.functional.cross_entropy(logits / t, labels) for t in (small.temperature, 1.0)]
     assert losses[0] <= losses[1] + 1e-3
 
@@ -109,9 +109,9 @@ def test_a_context_that_makes_no_sense_is_refused(
 
 
 def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     small = model.compress(classes=list(range(10)), quantisation=bhc.Float32())
-    torch.testing.assert_close(small.module(digits.test.images), pretrained(digits.test.images), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(small.module(digits.test.inputs), pretrained(digits.test.inputs), rtol=1e-5, atol=1e-5)
     assert small.report.error is None
     assert small.report.pruning_ratio == 1
     assert small.report.bits == (32, 32, 32)
@@ -126,7 +126,7 @@ def test_the_weights_are_rounded_unless_told_otherwise(quick_model: bhc.Compress
     assert rounded.report.file_bytes is not None
     assert plain.report.file_bytes is not None
     assert rounded.report.file_bytes < plain.report.file_bytes / 3
-    assert not torch.equal(rounded.module(digits.test.images), plain.module(digits.test.images))
+    assert not torch.equal(rounded.module(digits.test.inputs), plain.module(digits.test.inputs))
     assert plain.report.bits_ratio == pytest.approx(plain.report.pruning_ratio)
 
 
@@ -141,16 +141,16 @@ def test_a_given_scale_of_steps_is_kept(quick_model: bhc.Compressor) -> None:
 
 
 def test_without_labelled_data_the_step_is_a_usual_one(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     small = model.compress(classes=list(range(10)))
     assert small.report.scale == 2**-6
     assert small.temperature == 1
-    full = pretrained(digits.test.images).argmax(1)
-    assert (small.predict(digits.test.images).labels == full).float().mean() > 0.98
+    full = pretrained(digits.test.inputs).argmax(1)
+    assert (small.predict(digits.test.inputs).labels == full).float().mean() > 0.98
 
 
 def test_a_domain_is_answered_without_an_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1])
     bhc.fit(
         model,
         digits.train,
@@ -158,7 +158,7 @@ def test_a_domain_is_answered_without_an_error(digits: DataSet, pretrained: torc
         recipe=(bhc.Learn(steps=2), bhc.Consolidate(steps=2)),
         progress=bhc.training.Silent(),
     )
-    report = model.compress(domain=digits.train.images[:50]).report
+    report = model.compress(domain=digits.train.inputs[:50]).report
     assert report.error is report.error_before is None
     assert report.validation_images == 0
     assert any("not limited to this domain" in note for note in report.notes)
@@ -188,15 +188,15 @@ def test_a_space_with_another_number_of_classes_is_refused(pretrained: torch.nn.
 def test_what_is_done_to_an_emitted_module_does_not_reach_the_model(
     digits: DataSet, pretrained: torch.nn.Module
 ) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
-    expected = model.compress(classes=[3, 4]).module(digits.test.images)
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
+    expected = model.compress(classes=[3, 4]).module(digits.test.inputs)
     model.compress(classes=[3, 4]).module.double()
-    assert torch.equal(model.compress(classes=[3, 4]).module(digits.test.images), expected)
+    assert torch.equal(model.compress(classes=[3, 4]).module(digits.test.inputs), expected)
 
 
 def test_classes_may_be_weighed(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
     space = bhc.ClassSubsets(10, concentration=1.0)
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     small = model.compress(classes={4: 0.1, 3: 0.9, 5: 0.0})
     assert small.report.context == {"classes": [3, 4], "appearance": [1.0, pytest.approx(1 / 9)]}
     small.save(tmp_path / "small.bhc")

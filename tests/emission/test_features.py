@@ -184,8 +184,8 @@ def test_with_all_features_there_an_untrained_model_is_the_network_itself(name: 
 
 
 def test_a_trained_model_sees_nothing_of_missing_features() -> None:
-    generator = torch.Generator().manual_seed(0)
-    images, labels = torch.randint(0, 60, (120, 3, 2, 2), generator=generator), torch.arange(120) % 4
+    rng = torch.Generator().manual_seed(0)
+    images, labels = torch.randint(0, 60, (120, 3, 2, 2), generator=rng), torch.arange(120) % 4
     images[:, 0] += 60 * labels[:, None, None]
     images = images.to(torch.uint8)
     with torch.random.fork_rng():
@@ -207,14 +207,14 @@ def test_a_trained_model_sees_nothing_of_missing_features() -> None:
 
 
 def test_the_error_before_is_that_of_the_full_network_with_zeros(digits: DataSet, pretrained: nn.Sequential) -> None:
-    model = bhc.wrap(pretrained, bhc.FeatureSubsets((1, 8, 8)), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.FeatureSubsets((1, 8, 8)), example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=4, contexts=4, examples=4),)
     bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
     left = torch.zeros(1, 8, 8, dtype=torch.bool)
     left[..., :4] = True
     validation = model.model.validation
     assert validation is not None
-    zeroed = 100 * float((pretrained(validation.images * left).argmax(1) != validation.labels).float().mean())
+    zeroed = 100 * float((pretrained(validation.inputs * left).argmax(1) != validation.labels).float().mean())
     report = model.compress(features=left, threshold=1.0).report
     assert report.error_before == pytest.approx(zeroed)
     whole = model.compress(features=torch.ones(1, 8, 8, dtype=torch.bool), threshold=1.0).report
@@ -224,7 +224,7 @@ def test_the_error_before_is_that_of_the_full_network_with_zeros(digits: DataSet
 
 def test_what_training_calls_the_original_error_is_with_zeros_too(digits: DataSet, pretrained: nn.Sequential) -> None:
     space = bhc.FeatureSubsets((1, 8, 8), ListedFeatures(((27,),)))
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     bhc.fit(model, digits.train, digits.validation, recipe=(bhc.Learn(steps=2),), progress=Silent())
     report = model.compress(features=[27], threshold=1.0).report
     assert model.model.training["original_error"] == pytest.approx(report.error_before)

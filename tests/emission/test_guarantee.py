@@ -45,7 +45,7 @@ def wrong_by_hand(model: bhc.Compressor, small: bhc.Compressed, counts: dict[int
     calibration, wrong = model.model.calibration, 0
     assert calibration is not None
     for label, count in counts.items():
-        images = calibration.images[calibration.labels == label][:count]
+        images = calibration.inputs[calibration.labels == label][:count]
         wrong += int((small.predict(images).labels != label).sum())
     return wrong
 
@@ -222,11 +222,11 @@ def test_a_largest_network_that_fails_names_what_could_be_promised(model: bhc.Co
 
 def test_a_domain_has_no_labelled_images(model: bhc.Compressor, digits: DataSet) -> None:
     network = bhc.wrap(
-        model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]
+        model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1]
     ).network
     asked = bhc.Compressor(replace(model.model, network=network))
     with pytest.raises(BhcError, match="no error can be promised for a domain"):
-        asked.compress(domain=digits.train.images[:20], max_error=5, confidence=0.9)
+        asked.compress(domain=digits.train.inputs[:20], max_error=5, confidence=0.9)
 
 
 def test_classes_without_calibration_images_are_named(model: bhc.Compressor, digits: DataSet) -> None:
@@ -252,7 +252,7 @@ def labelled(*labels: int) -> Split:
 
 def test_equal_classes_give_as_many_images_each_in_their_order() -> None:
     sample, share = stratified(labelled(1, 0, 1, 2, 1, 0), (0, 1), None)
-    assert sample.images.flatten().tolist() == [0, 1, 2, 5]
+    assert sample.inputs.flatten().tolist() == [0, 1, 2, 5]
     assert sample.labels.tolist() == [1, 0, 1, 0]
     assert share == 1
 
@@ -279,14 +279,14 @@ class Examinees:
         return len(self.sample)
 
     def judge(self, rates: Sequence[int]) -> Verdict:
-        high, low = self.sample.images[:, 0, 0, :].long().unbind(1)
+        high, low = self.sample.inputs[:, 0, 0, :].long().unbind(1)
         wrong = (256 * high + low) < torch.tensor(rates)[self.sample.labels]
         return Verdict(int(wrong.sum()), 0.0, torch.empty(0))
 
 
-def draw(count: int, generator: torch.Generator) -> Split:
-    images = torch.randint(0, 256, (count, 1, 1, 2), generator=generator, dtype=torch.uint8)
-    return Split(images, torch.randint(0, 2, (count,), generator=generator))
+def draw(count: int, rng: torch.Generator) -> Split:
+    images = torch.randint(0, 256, (count, 1, 1, 2), generator=rng, dtype=torch.uint8)
+    return Split(images, torch.randint(0, 2, (count,), generator=rng))
 
 
 DRAWS, ERROR, CONFIDENCE = 1000, 0.05, 0.9
@@ -306,11 +306,11 @@ def test_the_promise_is_broken_no_more_often_than_is_said(appearance: tuple[floa
     easy = [error / (frequencies[0] + ratio * frequencies[1]) for error in errors]
     networks = [(round(CERTAIN * rate), round(CERTAIN * rate * ratio)) for rate in easy]
     truth = {rates: sum(f * r / CERTAIN for f, r in zip(frequencies, rates, strict=True)) for rates in networks}
-    generator = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     identity: Callable[[Any], Any] = lambda network: network  # noqa: E731
     broken = broken_by_control = emitted = 0
     for _ in range(DRAWS):
-        sample, share = stratified(draw(600, generator), (0, 1), appearance)
+        sample, share = stratified(draw(600, rng), (0, 1), appearance)
         judge: Any = Examinees(sample)
         calibration = Calibration(judge, share, max_error=100 * ERROR, confidence=CONFIDENCE)
         try:
@@ -353,12 +353,12 @@ def test_the_promise_holds_for_a_trained_model(model: bhc.Compressor, digits: Da
     trials = list(search.in_order(Guarantee(10, 0.8, 1, 1)))
     labels = digits.test.labels
     places = [(labels == label).nonzero().flatten() for label in range(10)]
-    missed = [trial.network.graph(digits.test.images).argmax(1) != labels for trial in trials]
+    missed = [trial.network.graph(digits.test.inputs).argmax(1) != labels for trial in trials]
     truth = [sum(float(wrong[own].double().mean()) for own in places) / 10 for wrong in missed]
     limit = next(error for error in truth if error > truth[0] + 0.02) - 1e-6  # the first few keep it
-    generator, draws, broken = torch.Generator().manual_seed(2), 400, 0
+    rng, draws, broken = torch.Generator().manual_seed(2), 400, 0
     for _ in range(draws):
-        drawn = torch.cat([own[torch.randint(0, len(own), (200,), generator=generator)] for own in places])
+        drawn = torch.cat([own[torch.randint(0, len(own), (200,), generator=rng)] for own in places])
         judge: Any = Remembered(drawn)
         calibration = Calibration(judge, 1.0, max_error=100 * limit, confidence=0.8)
         with suppress(BhcError):  # not even the first is proved, and nothing is promised

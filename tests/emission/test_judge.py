@@ -33,7 +33,7 @@ def answers_of(model: bhc.Compressor, classes: tuple[int, ...]) -> list[tuple[to
     """Image, the pretrained network's logits of the classes, and the right one's place, one image at a time."""
     examples, rows = model.model.validation, []
     assert examples is not None
-    for image, label in zip(examples.images, examples.labels.tolist(), strict=True):
+    for image, label in zip(examples.inputs, examples.labels.tolist(), strict=True):
         if label in classes:
             logits = model.network.base_model(image[None])[0].tolist()
             rows.append((image, [logits[number] for number in classes], classes.index(label)))
@@ -60,7 +60,7 @@ def test_the_hard_examples_are_those_of_the_smallest_margin(quick_model: bhc.Com
     hardest = sorted(margins, key=lambda row: row[0])[:HARD_IMAGES]
     hard = judge_of(quick_model).hard
     assert hard.num_images == HARD_IMAGES
-    for (_, image, place), given, label in zip(hardest, hard.images, hard.labels.tolist(), strict=True):
+    for (_, image, place), given, label in zip(hardest, hard.inputs, hard.labels.tolist(), strict=True):
         assert torch.equal(given, image)
         assert label == place
 
@@ -75,7 +75,7 @@ def test_a_verdict_is_that_of_the_module(quick_model: bhc.Compressor, pretrained
     judge = judge_of(quick_model)
     verdict = judge.judge(Graph.chain(pretrained.named_children()))
     with torch.no_grad():
-        logits = pretrained(judge.images)
+        logits = pretrained(judge.inputs)
     torch.testing.assert_close(verdict.logits, logits)
     assert verdict.wrong == int((logits.argmax(1) != judge.labels).sum()) == judge.wrong_before
     assert verdict.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, judge.labels).item(), rel=1e-4)
@@ -93,7 +93,7 @@ def test_a_verdict_on_images_is_that_of_the_module() -> None:
 def test_there_is_no_judge_without_labelled_data(
     quick_model: bhc.Compressor, digits: DataSet, pretrained: torch.nn.Module
 ) -> None:
-    untrained = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    untrained = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     assert Judge.of(untrained.model, Context(classes=(3, 4))) is None
     assert Judge.of(quick_model.model, Context(domain=torch.zeros(1, 8, 8))) is None
 
@@ -145,7 +145,7 @@ def test_unequal_classes_give_the_error_to_be_expected(quick_model: bhc.Compress
     small = quick_model.compress(classes=[1, 8, 9], threshold=-2)
     for network in (quick_model.network.base_model, small.network.graph):
         with torch.no_grad():
-            logits = network(judge.images)
+            logits = network(judge.inputs)
         logits = logits[:, [1, 8, 9]] if logits.shape[1] == 10 else logits
         rates = by_class(judge.labels, logits.argmax(1), 3)
         expected = sum(rate * weight for rate, weight in zip(rates, (0.1, 1.0, 0.35), strict=True)) / 1.45
@@ -193,7 +193,7 @@ def test_an_error_of_unequal_classes_is_searched_and_reported(weighing_model: bh
         validation = weighing_model.model.validation
         assert validation is not None
         examples = validation.restricted_to([8, 9])
-        rates = by_class((examples.labels == 9).long(), (small.predict(examples.images).labels == 9).long(), 2)
+        rates = by_class((examples.labels == 9).long(), (small.predict(examples.inputs).labels == 9).long(), 2)
         expected = 100 * (rates[0] * request[8] + rates[1] * request[9]) / sum(request.values())
         assert small.report.error == pytest.approx(expected, rel=1e-5)
         limited = weighing_model.compress(classes=request, max_error=expected + 1, threshold=-1.5).report
@@ -213,7 +213,7 @@ def test_a_quick_look_counts_what_the_verdict_counts(quick_model: bhc.Compressor
 def test_pixels_picked_before_normalising_give_the_same_bits(quick_model: bhc.Compressor, end: int) -> None:
     assert quick_model.model.thresholds is not None
     graph = quick_model.compress(classes=list(TEN), threshold=quick_model.model.thresholds[end]).network.graph
-    images = judge_of(quick_model).images
+    images = judge_of(quick_model).inputs
     with torch.no_grad():
         expected = torch.cat([graph(part) for part in images.split(CHUNK)])
     assert torch.equal(logits_of(graph, images), expected)

@@ -48,7 +48,7 @@ def real_flops(small: bhc.Compressed) -> int:
 def real_error(model: bhc.Compressor, small: bhc.Compressed) -> float:
     assert model.model.validation is not None
     examples = model.model.validation.restricted_to(small.classes)
-    return 100 * int((small.predict(examples.images).labels != examples.labels).sum()) / len(examples)
+    return 100 * int((small.predict(examples.inputs).labels != examples.labels).sum()) / len(examples)
 
 
 def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, float], folder: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_confidence_is_that_of_an_error() -> None:
 
 
 def test_an_error_cannot_be_limited_without_labelled_data(digits: DataSet, pretrained: nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     with pytest.raises(BhcError, match="max_error needs labelled validation data") as caught:
         model.compress(classes=PAIR, max_error=5)
     assert "leave max_error out" in caught.value.hint
@@ -290,11 +290,11 @@ def test_an_error_cannot_be_limited_without_labelled_data(digits: DataSet, pretr
 
 def test_an_error_cannot_be_limited_in_a_domain(quick_model: bhc.Compressor, digits: DataSet) -> None:
     network = bhc.wrap(
-        quick_model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.images[:1]
+        quick_model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1]
     ).network
     model = bhc.Compressor(replace(quick_model.model, network=network))
     with pytest.raises(BhcError, match="max_error needs labelled"):
-        model.compress(domain=digits.train.images[:20], max_error=5)
+        model.compress(domain=digits.train.inputs[:20], max_error=5)
 
 
 Grid = dict[float, list[Trial]]

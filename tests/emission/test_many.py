@@ -98,11 +98,11 @@ def _groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_groups")
-@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
+@pytest.mark.parametrize("rng", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
 @pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5-caffe"])
-def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, generator: bhc.ScalesOnly) -> None:
+def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, rng: bhc.ScalesOnly) -> None:
     assert_batch_is_each_alone(
-        perturbed_network(name, generator), [Context(classes=classes) for classes in SUBSETS[5:25]], threshold=0.0
+        perturbed_network(name, rng), [Context(classes=classes) for classes in SUBSETS[5:25]], threshold=0.0
     )
 
 
@@ -141,7 +141,7 @@ def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pr
         bhc.FeatureSubsets((1, 8, 8)),
         bhc.Budgets(),
     )
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     with torch.no_grad():
         for parameter in model.network.hypernet.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
@@ -149,7 +149,7 @@ def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pr
     left[..., :4] = True
     asked = [
         {"classes": [3, 4]},
-        {"domain": digits.train.images[:20]},
+        {"domain": digits.train.inputs[:20]},
         {"features": left, "budget": 0.3},
         {},
         {"classes": [1, 2, 5], "features": left, "budget": 1.0},

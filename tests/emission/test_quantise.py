@@ -117,8 +117,8 @@ def test_the_saved_network_gives_the_same_logits_bit_for_bit(
 ) -> None:
     small = quick_model.compress(classes=[2, 7], quantisation=precision).save(tmp_path / "small.bhc")
     again = bhc.read(tmp_path / "small.bhc")
-    assert torch.equal(again.module(digits.test.images), small.module(digits.test.images))
-    assert torch.equal(again.predict(digits.test.images).probabilities, small.predict(digits.test.images).probabilities)
+    assert torch.equal(again.module(digits.test.inputs), small.module(digits.test.inputs))
+    assert torch.equal(again.predict(digits.test.inputs).probabilities, small.predict(digits.test.inputs).probabilities)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

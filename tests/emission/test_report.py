@@ -156,8 +156,8 @@ def test_calibration_is_that_of_the_answers_to_the_validation_sample(quick_model
     examples = sample.restricted_to(classes)
     places = torch.tensor([classes.index(label) for label in examples.labels.tolist()])
     with torch.no_grad():
-        before = quick_model.network.base_model(examples.images)[:, classes].softmax(1)
-    after = small.predict(examples.images).probabilities
+        before = quick_model.network.base_model(examples.inputs)[:, classes].softmax(1)
+    after = small.predict(examples.inputs).probabilities
     report = small.report
     assert report.ece_before == pytest.approx(expected_calibration_error(before, places), abs=0.01)
     assert report.ece == pytest.approx(expected_calibration_error(after, places), abs=0.01)

@@ -23,8 +23,8 @@ def test_pairs_in_order_count_one_and_ties_half(inside: list[float], outside: li
 
 
 def test_it_is_that_of_all_pairs() -> None:
-    generator = torch.Generator().manual_seed(1)
-    inside, outside = (torch.randint(0, 20, (size,), generator=generator) for size in (83, 131))
+    rng = torch.Generator().manual_seed(1)
+    inside, outside = (torch.randint(0, 20, (size,), generator=rng) for size in (83, 131))
     wins = sum((b > a) + 0.5 * (b == a) for a, b in product(inside.tolist(), outside.tolist()))
     assert auroc(inside, outside) == wins / (83 * 131)
     assert auroc(outside, inside) == pytest.approx(1 - wins / (83 * 131))

@@ -25,11 +25,11 @@ def perturbed_network(name: str, generator: GeneratorSpec, *, family: str = "io-
     net = bhc.models.build(name, image_shape=shape, num_classes=10)
     example = torch.zeros(1, *shape)
     model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=example, weight_generator=generator, family=family)
-    rng = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for key, parameter in model.network.hypernet.named_parameters():
             centre, spread = (8.0, SPREAD[family]) if _sets_rates(key, family) else (0.0, 0.03)
-            parameter += centre + spread * torch.randn(parameter.shape, generator=rng)
+            parameter += centre + spread * torch.randn(parameter.shape, generator=generator)
     return model.network
 
 

@@ -28,13 +28,13 @@ def small(quick_model: bhc.Compressor) -> bhc.Compressed:
 
 @pytest.fixture(scope="module")
 def domains(digits: DataSet, pretrained: torch.nn.Module) -> bhc.Compressor:
-    return bhc.wrap(pretrained, bhc.InputDomains((1, 8, 8), full_scale=16.0), example_input=digits.train.images[:1])
+    return bhc.wrap(pretrained, bhc.InputDomains((1, 8, 8), full_scale=16.0), example_input=digits.train.inputs[:1])
 
 
 def validation(model: bhc.Compressor, *, of_context: bool) -> torch.Tensor:
     split = model.model.validation
     assert split is not None
-    return split.images[torch.isin(split.labels, torch.tensor(CLASSES)) == of_context]
+    return split.inputs[torch.isin(split.labels, torch.tensor(CLASSES)) == of_context]
 
 
 def test_no_more_of_the_context_s_own_inputs_are_flagged(quick_model: bhc.Compressor, small: bhc.Compressed) -> None:
@@ -76,7 +76,7 @@ def test_images_left_out_are_as_many_and_of_all_classes(quick_model: bhc.Compres
     assert len(watch.outside) == len(watch.inside)
     split = quick_model.model.validation
     assert split is not None
-    rows = {image.numpy().tobytes(): label for image, label in zip(split.images, split.labels.tolist(), strict=True)}
+    rows = {image.numpy().tobytes(): label for image, label in zip(split.inputs, split.labels.tolist(), strict=True)}
     labels = [rows[image.numpy().tobytes()] for image in watch.outside]
     assert set(labels) == {0, 1, 2, 5, 6, 7, 8, 9}
     counts = [labels.count(label) for label in set(labels)]
@@ -85,7 +85,7 @@ def test_images_left_out_are_as_many_and_of_all_classes(quick_model: bhc.Compres
 
 def test_without_it_files_are_as_they_were(quick_model: bhc.Compressor, small: bhc.Compressed, digits: DataSet) -> None:
     plain = quick_model.compress(classes=CLASSES)
-    answer = plain.predict(digits.test.images)
+    answer = plain.predict(digits.test.inputs)
     assert plain.alarm is None
     assert answer.outside is None
     assert answer.outside_score.shape == (len(digits.test),)
@@ -98,7 +98,7 @@ def test_without_it_files_are_as_they_were(quick_model: bhc.Compressor, small: b
 def test_it_is_read_back_from_every_file(small: bhc.Compressed, digits: DataSet, tmp_path: Path) -> None:
     small.save(tmp_path / "a.bhc").to_onnx(tmp_path / "a.onnx").to_torch(tmp_path / "a.pt2")
     again = bhc.read(tmp_path / "a.bhc")
-    before, after = small.predict(digits.test.images), again.predict(digits.test.images)
+    before, after = small.predict(digits.test.inputs), again.predict(digits.test.inputs)
     assert again.alarm == small.alarm
     assert before.outside is not None
     assert after.outside is not None
@@ -120,7 +120,7 @@ def test_limits_on_the_file_count_it_too(quick_model: bhc.Compressor, small: bhc
 
 
 def test_a_domain_s_alarm_is_set_by_its_sample(domains: bhc.Compressor, digits: DataSet) -> None:
-    sample = digits.train.restricted_to([3, 4]).images
+    sample = digits.train.restricted_to([3, 4]).inputs
     for given in (sample, sample.numpy(), sample.double()):
         small = domains.compress(domain=given, flag_outside=RATE)
         flags = small.predict(sample).outside
@@ -151,7 +151,7 @@ def test_too_few_inputs_for_a_rate_are_refused(
     with pytest.raises(BhcError, match=f"needs at least 9,999 inputs of the context, there are {own}") as caught:
         quick_model.compress(classes=CLASSES, flag_outside=1e-4)
     assert "a rate of" in caught.value.hint
-    images = digits.train.images
+    images = digits.train.inputs
     with pytest.raises(BhcError, match="needs at least 19 inputs of the context, there are 18") as caught:
         domains.compress(domain=images[:18], flag_outside=0.05)
     assert "a larger sample" in caught.value.hint
@@ -169,7 +169,7 @@ def test_without_data_there_is_nothing_to_set_it_by(quick_model: bhc.Compressor)
     split = quick_model.model.validation
     assert split is not None
     some = split.restricted_to([0, 1, 3])
-    for sample in (None, Split(some.images, some.labels)):
+    for sample in (None, Split(some.inputs, some.labels)):
         model = bhc.Compressor(TrainedModel(quick_model.network, validation=sample))
         with pytest.raises(BhcError, match="needs validation data for this context"):
             model.compress(classes=CLASSES, flag_outside=RATE)

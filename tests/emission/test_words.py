@@ -29,7 +29,7 @@ def wrapped(space: ContextSpace, generator: GeneratorSpec | None = None, family:
         image_shape=(LENGTH,),
         num_classes=CLASSES,
         full_scale=WORDS - 1,
-        generator=torch.Generator().manual_seed(0),
+        rng=torch.Generator().manual_seed(0),
     )
     return bhc.wrap(net, space, example_input=texts(1), weight_generator=generator, family=family)
 
@@ -158,7 +158,7 @@ def test_numbers_that_stand_for_no_word_are_refused(trained: Path) -> None:
 @pytest.mark.parametrize("number", [-1, WORDS])
 def test_they_are_refused_before_training_too(number: int) -> None:
     good, bad = Split(texts(), torch.arange(30) % CLASSES), Split(texts(), torch.arange(30) % CLASSES)
-    bad.images[3, 2] = number
+    bad.inputs[3, 2] = number
     for splits in ((good, bad), (bad, good)):
         with pytest.raises(bhc.BhcError, match=f"the number {number} stands for no word"):
             bhc.fit(wrapped(bhc.ClassSubsets(CLASSES)), *splits, recipe=(bhc.Learn(steps=1),), progress=Silent())

@@ -146,7 +146,7 @@ def wrong_answers(member: Member, threshold: float, scale: float) -> float:
         small = member.model.compress(
             threshold=threshold, quantisation=bhc.VarianceBits(scale), **case.validation.conditions
         )
-        answers += (small.predict(examples.images).labels != examples.labels).tolist()
+        answers += (small.predict(examples.inputs).labels != examples.labels).tolist()
     return 100 * sum(answers) / len(answers)
 
 

@@ -34,7 +34,7 @@ def test_every_configuration_is_a_study_that_can_be_trained(
     assert study.model in bhc.models.NAMES
     assert study.settings == tomllib.loads(path.read_text())
     space, learned = study.method.space(digits), study.recipe[0]
-    example = digits.train.images[:1]
+    example = digits.train.inputs[:1]
     model = bhc.wrap(pretrained, space, example_input=example, family=study.method.family)
     for stage in study.recipe:
         stage.check(model.network)
@@ -165,7 +165,7 @@ def test_a_file_that_is_no_toml_and_one_that_is_not_there_are_named(tmp_path: Pa
 
 def test_what_is_left_out_of_a_file_has_a_default(tmp_path: Path) -> None:
     study = read(tmp_path, "bc-gnj", consolidate=None, choose={"error": 1.5, "bits_error": 2})
-    assert study.generator == bhc.ScalesOnly()
+    assert study.weight_generator == bhc.ScalesOnly()
     assert study.weights == "own"
     assert study.recipe == (bhc.Learn(steps=20, kl_weight=0.3, logvar_rate=0.2, contexts=1, examples=256),)
     assert study.choice == Choice(error=(1.5,), threshold=None, bits_error=(2,))
@@ -179,7 +179,7 @@ def test_generator_and_options_of_the_stages_come_from_the_file(tmp_path: Path) 
         learn={"steps": 7, "rate": 0.25, "warm_up": 0.125},
         consolidate={"steps": 5, "thresholds": [-3, 0.5], "teacher_weight": 0.5},
     )
-    assert study.generator == LowRank(3)
+    assert study.weight_generator == LowRank(3)
     assert study.recipe == (
         bhc.Learn(steps=7, rate=0.25, warm_up=0.125, contexts=16, examples=16),
         bhc.Consolidate(steps=5, thresholds=(-3.0, 0.5), teacher_weight=0.5, contexts=16, examples=16),

@@ -143,7 +143,7 @@ def test_a_row_is_the_network_that_was_chosen(
         path = tmp_path / f"{first}.bhc"
         pairs_member.model.compress(**options, quantisation=bhc.VarianceBits(row["scale"])).save(path)
         own = digits.test.restricted_to(pair)
-        wrong = int((bhc.read(path).predict(own.images).labels != own.labels).sum())
+        wrong = int((bhc.read(path).predict(own.inputs).labels != own.labels).sum())
         assert row["file_error"] == row["bits_error"] == pytest.approx(100 * wrong / len(own))
         assert (row["file_bytes"], row["test_images"]) == (path.stat().st_size, len(own))
         report = pairs_member.model.compress(**options, quantisation=bhc.Float32()).report
@@ -151,7 +151,7 @@ def test_a_row_is_the_network_that_was_chosen(
         assert row["pruning_ratio"] == pytest.approx(50200 / report.weights_after)
         ten = report.weights_after + 8 * report.architecture[-1]
         assert row["pruning_ratio_ten_outputs"] == pytest.approx(50200 / ten)
-        logits = pairs_member.model.network.base_model(own.images)[:, pair]
+        logits = pairs_member.model.network.base_model(own.inputs)[:, pair]
         wrong_before = int((logits.argmax(1) + first != own.labels).sum())
         assert row["original_error"] == pytest.approx(100 * wrong_before / len(own))
 
@@ -262,7 +262,7 @@ def test_two_budgets_are_chosen_and_drawn_apart(digits: DataSet, pretrained: tor
         learn_high={"kl_weight": 2.0},
         choose={"error": [10.0, 30.0], "bits_error": [20.0, 40.0]},
     )
-    model = fitted(pretrained, digits, BinaryBudget(), study.recipe, weight_generator=study.generator)
+    model = fitted(pretrained, digits, BinaryBudget(), study.recipe, weight_generator=study.weight_generator)
     result = measured(study, 0, [member_of(model, study.method.cases(digits))])
     names = ["c_w = 0", "c_w = 1"]
     assert [curves["name"] for curves in result["trade_offs"]] == names

@@ -29,7 +29,7 @@ def test_the_contexts_are_nine_pairs_with_all_images_of_their_classes(digits: Da
         for sample, split in ((case.validation, digits.validation), (case.test, digits.test)):
             wanted = torch.isin(split.labels, torch.tensor(pair))
             assert torch.equal(sample.examples.labels, split.labels[wanted])
-            assert torch.equal(sample.examples.images, split.images[wanted])
+            assert torch.equal(sample.examples.inputs, split.inputs[wanted])
 
 
 def test_a_model_of_subsets_is_told_classes_and_one_of_a_single_context_nothing(digits: DataSet) -> None:
@@ -42,7 +42,7 @@ def test_a_domain_is_told_by_training_images_and_nothing_else(digits: DataSet) -
     other = replace(digits, validation=garbage(digits.validation), test=garbage(digits.test))
     for data in (digits, other):
         for case, pair in zip(METHODS["bhc-cx-domain"].cases(data), NINE, strict=True):
-            own = digits.train.images[torch.isin(digits.train.labels, torch.tensor(pair))]
+            own = digits.train.inputs[torch.isin(digits.train.labels, torch.tensor(pair))]
             for sample in (case.validation, case.test):
                 assert sample.conditions.keys() == {"domain"}
                 assert torch.equal(sample.conditions["domain"], own)
@@ -75,7 +75,7 @@ def test_mixed_batches_are_of_one_size_and_no_image_is_in_two() -> None:
 def test_a_mixed_batch_is_told_by_its_own_images_in_validation_and_in_test() -> None:
     for case in METHODS["bhc-cx-mixed"].cases(numbered_data()):
         for sample in (case.validation, case.test):
-            assert torch.equal(sample.conditions["domain"], sample.examples.images)
+            assert torch.equal(sample.conditions["domain"], sample.examples.inputs)
         assert not set(numbers_of(case.validation.examples)) & set(numbers_of(case.test.examples))
 
 
@@ -103,5 +103,5 @@ def test_a_baseline_is_one_context_of_all_images(digits: DataSet, method: str) -
     (case,) = METHODS[method].cases(digits)
     assert isinstance(METHODS[method].space(digits), bhc.SingleContext)
     assert case.validation.conditions == case.test.conditions == {}
-    assert torch.equal(case.validation.examples.images, digits.validation.images)
-    assert torch.equal(case.test.examples.images, digits.test.images)
+    assert torch.equal(case.validation.examples.inputs, digits.validation.inputs)
+    assert torch.equal(case.test.examples.inputs, digits.test.inputs)

@@ -56,7 +56,7 @@ def write_study(folder: Path, of: str, name: str | None = None, **changes: Any) 
 
 def fitted(net: torch.nn.Module, digits: DataSet, space: Any, recipe: Any, **options: Any) -> bhc.Compressor:
     """A model of the small digits after a few steps."""
-    model = bhc.wrap(net, space, example_input=digits.train.images[:1], **options)
+    model = bhc.wrap(net, space, example_input=digits.train.inputs[:1], **options)
     return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
 
 
@@ -70,7 +70,7 @@ def numbered(count: int, first: int = 0) -> Split:
 
 def numbers_of(split: Split) -> list[int]:
     """Which images these are."""
-    pixels = split.images[:, 0, 0].long()
+    pixels = split.inputs[:, 0, 0].long()
     return (256 * pixels[:, 0] + pixels[:, 1]).tolist()
 
 
@@ -82,7 +82,7 @@ def numbered_data(train: int = 20, validation: int = 3300, test: int = 3500) -> 
 def garbage(split: Split, seed: int = 0) -> Split:
     """As many images of noise, every label another one than it was."""
     draws = torch.Generator().manual_seed(seed)
-    noise = torch.randint(0, 17, split.images.shape, generator=draws, dtype=torch.uint8)
+    noise = torch.randint(0, 17, split.inputs.shape, generator=draws, dtype=torch.uint8)
     return Split(noise, (split.labels + 1) % 10)
 
 

@@ -169,10 +169,10 @@ NETWORKS = CHAINS | GRAPHS
 def graph_of(name: str) -> tuple[Graph, Shape]:
     """A network by its name, with weights from a seed."""
     graph, shape = NETWORKS[name]
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in graph.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
+            parameter.copy_(torch.randn(parameter.shape, generator=rng) / parameter[0].numel() ** 0.5)
     return graph.eval().requires_grad_(False), shape
 
 

@@ -14,10 +14,10 @@ def tokens(count: int = 2, places: int = 5, channels: int = 6) -> torch.Tensor:
 
 
 def randomised(module: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(torch.randn(parameter.shape, generator=rng))
     return module.eval()
 
 

@@ -17,7 +17,7 @@ from .toys import GENERATORS, PAIRS, contexts, pairs, perturb_, seeded
 def branching(name, spec, *, family="io-gnj", keep=()):
     net, x = build(name)
     design = Design(spec, Initial(), family=family, keep=keep)
-    return ConditionalNetwork(capture(net, x), PAIRS, design, input_shape=x.shape[1:], generator=seeded(1)), x
+    return ConditionalNetwork(capture(net, x), PAIRS, design, input_shape=x.shape[1:], rng=seeded(1)), x
 
 
 @pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)

@@ -18,7 +18,7 @@ NOISY = replace(Initial.exact(), logvar=-1.0)
 
 def with_decoder(**options):
     network = conditional(ScalesOnly(), **({"initial": NOISY} | options))
-    network.add_decoder_(generator=seeded())
+    network.add_decoder_(rng=seeded())
     return network
 
 
@@ -107,7 +107,7 @@ def test_a_decoder_starts_by_telling_nothing():
 
 def test_the_budget_is_read_in_its_own_unit():
     network = with_decoder(space=Budgets())
-    batch = network.space.sample(8, 10, generator=seeded())
+    batch = network.space.sample(8, 10, rng=seeded())
     posteriors = network.hypernet.posterior(network.space.encode(batch))
     nll = network.context_nll(posteriors, batch, noise=FreshNoise(seeded()))
     torch.testing.assert_close(nll, 8.0 * batch.budget[:, 0].square())

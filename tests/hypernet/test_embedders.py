@@ -34,7 +34,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize(("space", "first", "second"), REQUESTS.values(), ids=REQUESTS)
 def test_different_contexts_embed_differently_in_the_given_width(space, first, second):
-    embedder, width = build_embedder(space, 12, generator=seeded())
+    embedder, width = build_embedder(space, 12, rng=seeded())
     embedding = embedder(*space.encode(contexts(space, first, second)))
     assert width == (1 if isinstance(space, BinaryBudget) else 12)
     assert embedding.shape == (2, width)
@@ -44,13 +44,13 @@ def test_different_contexts_embed_differently_in_the_given_width(space, first, s
 @pytest.mark.parametrize("kind", ["classes", "domain", "features", "budgets", "joint"])
 def test_equal_seeds_give_equal_bits(kind):
     space, *_ = REQUESTS[kind]
-    parameters = [list(build_embedder(space, 12, generator=seeded(seed))[0].parameters()) for seed in (1, 1, 2)]
+    parameters = [list(build_embedder(space, 12, rng=seeded(seed))[0].parameters()) for seed in (1, 1, 2)]
     assert all_equal(parameters[0], parameters[1])
     assert not all_equal(parameters[0], parameters[2])
 
 
 def test_a_binary_budget_alone_is_its_own_embedding():
-    embedder, width = build_embedder(BinaryBudget(), 12, generator=seeded())
+    embedder, width = build_embedder(BinaryBudget(), 12, rng=seeded())
     assert width == 1
     assert not list(embedder.parameters())
     assert embedder(torch.tensor([[0.0], [1.0]])).tolist() == [[0.0], [1.0]]
@@ -58,7 +58,7 @@ def test_a_binary_budget_alone_is_its_own_embedding():
 
 def test_a_budget_of_zero_adds_nothing_to_other_conditions_whatever_was_learnt():
     space = Joint(ClassSubsets(10), Budgets())
-    embedder, _ = build_embedder(space, 12, generator=seeded())
+    embedder, _ = build_embedder(space, 12, rng=seeded())
     perturb_(embedder)
     classes, budget = embedder.parts
     (alone,) = ClassSubsets(10).encode(contexts(ClassSubsets(10), {"classes": [3]}))
@@ -70,7 +70,7 @@ def test_a_budget_of_zero_adds_nothing_to_other_conditions_whatever_was_learnt()
 @pytest.mark.parametrize("classes", [None, (3, 4)])
 def test_a_single_context_embeds_to_nothing(classes):
     space = SingleContext(classes)
-    embedder, width = build_embedder(space, 12, generator=seeded())
+    embedder, width = build_embedder(space, 12, rng=seeded())
     assert width == 0
     assert not list(embedder.parameters())
     assert embedder(*space.encode(contexts(space, {}, {}))).shape == (2, 0)
@@ -78,7 +78,7 @@ def test_a_single_context_embeds_to_nothing(classes):
 
 def test_conditions_of_a_joint_space_act_on_each_other():
     space = Joint(ClassSubsets(10), Budgets())
-    embedder, _ = build_embedder(space, 12, generator=seeded())
+    embedder, _ = build_embedder(space, 12, rng=seeded())
     corners = [{"classes": [label], "budget": budget} for label in (1, 2) for budget in (0, 1)]
     a, b, c, d = embedder(*space.encode(contexts(space, *corners)))
     assert not torch.allclose(b - a, d - c, atol=1e-3)
@@ -86,7 +86,7 @@ def test_conditions_of_a_joint_space_act_on_each_other():
 
 def test_a_joint_space_inside_another_is_embedded():
     space = Joint(Joint(ClassSubsets(10), Budgets()), IMAGES)
-    embedder, _ = build_embedder(space, 12, generator=seeded())
+    embedder, _ = build_embedder(space, 12, rng=seeded())
     request = {"classes": [3], "domain": SAMPLE, "budget": 0}
     assert embedder(*space.encode(contexts(space, request))).shape == (1, 12)
 

@@ -246,8 +246,8 @@ def posterior_layers(network):
 def test_every_generator_learns_from_an_untrained_network(spec):
     model, batch = conditional(spec), pairs(4)
     x = images("tiny", 80) / 255
-    generator = seeded(8)
-    labels = torch.cat([first + torch.randint(2, (20,), generator=generator) for first in range(4)])
+    rng = seeded(8)
+    labels = torch.cat([first + torch.randint(2, (20,), generator=rng) for first in range(4)])
     x = x + (labels % 2)[:, None, None, None]
     optimiser = torch.optim.Adam(model.hypernet.parameters(), lr=5e-4)
 

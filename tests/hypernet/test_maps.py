@@ -8,7 +8,7 @@ from .toys import seeded
 
 
 def random_map(*shape, width=7):
-    return Map(torch.randn(shape, generator=seeded()), width, Initial(), generator=seeded(1))
+    return Map(torch.randn(shape, generator=seeded()), width, Initial(), rng=seeded(1))
 
 
 def test_a_map_adds_a_product_with_the_embedding_to_its_offset():
@@ -40,6 +40,6 @@ def test_a_constant_is_the_same_in_every_context():
 
 def test_the_tensor_a_map_starts_from_is_copied():
     value = torch.zeros(2, 3)
-    for module in (Constant(value), Map(value, 7, Initial(), generator=seeded())):
+    for module in (Constant(value), Map(value, 7, Initial(), rng=seeded())):
         torch.nn.init.ones_(module.offset)
     assert torch.equal(value, torch.zeros(2, 3))

@@ -31,7 +31,7 @@ def test_a_layer_of_zeros_has_a_prior_too() -> None:
 
 def test_the_prior_counts_in_the_divergence_and_noise_starts_under_it() -> None:
     network = wrapped(6)
-    batch = network.space.sample(2, 3, generator=torch.Generator().manual_seed(0))
+    batch = network.space.sample(2, 3, rng=torch.Generator().manual_seed(0))
     posteriors = network.hypernet.posterior(network.space.encode(batch))
     assert [layer.prior_std for layer in posteriors] == list(network.hypernet.prior_stds)
     for layer in posteriors:

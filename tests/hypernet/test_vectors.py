@@ -21,7 +21,7 @@ WIDTH = 5
 def heads(family, initial=None):
     graph = graph_of(pretrained())
     layers = find_layers(graph, (1, 4, 4), find_units(graph, (1, 4, 4)))
-    return VectorHeads(layers, family, initial or Initial(), width=WIDTH, generator=seeded())
+    return VectorHeads(layers, family, initial or Initial(), width=WIDTH, rng=seeded())
 
 
 def embedding(count=2):

@@ -41,11 +41,11 @@ def seeded(seed=0):
 def pretrained(network="tiny", *, seed=0):
     """A network with weights of its own, as training would leave them."""
     build, image_shape = NETWORKS[network]
-    net, generator = build(image_shape=image_shape), seeded(seed)
+    net, rng = build(image_shape=image_shape), seeded(seed)
     with torch.no_grad():
         for parameter in net.parameters():
             fan_in = parameter[0].numel() if parameter.dim() > 1 else 100
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
+            parameter.copy_(torch.randn(parameter.shape, generator=rng) / fan_in**0.5)
     return net
 
 
@@ -62,7 +62,7 @@ def conditional(spec, network="tiny", *, space=PAIRS, initial=None, seed=1, **de
         space,
         Design(spec, initial or Initial.exact(), **design),
         input_shape=image_shape,
-        generator=seeded(seed),
+        rng=seeded(seed),
     )
 
 
@@ -83,10 +83,10 @@ def pairs(count=3):
 @torch.no_grad()
 def perturb_(module, *, std=0.1, seed=3):
     """Move every trainable parameter, as an optimiser would."""
-    generator = seeded(seed)
+    rng = seeded(seed)
     for parameter in module.parameters():
         if parameter.requires_grad:
-            parameter.add_(std * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(std * torch.randn(parameter.shape, generator=rng))
 
 
 def tensors_of(posteriors):

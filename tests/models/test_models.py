@@ -22,16 +22,16 @@ IMAGES = (3, 32, 32)
 OF_IMAGES = [name for name in LAYERS if name not in ("speech-cnn", "text-cnn")]
 
 
-def generator(seed=0):
+def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 def built(name, **options):
-    return models.build(name, image_shape=IMAGES, num_classes=10, generator=generator(), **options).eval()
+    return models.build(name, image_shape=IMAGES, num_classes=10, rng=rng(), **options).eval()
 
 
 def pixels(count=2):
-    return torch.randint(0, 256, (count, *IMAGES), generator=generator(1), dtype=torch.uint8)
+    return torch.randint(0, 256, (count, *IMAGES), generator=rng(1), dtype=torch.uint8)
 
 
 def test_the_names():
@@ -79,7 +79,7 @@ def test_the_generator_decides_the_weights(name):
 )
 def test_the_lenets_start_where_they_always_did(name, start):
     """Results were measured from these weights: the first two of each layer."""
-    net = models.build(name, image_shape=(1, 28, 28), num_classes=10, generator=generator(3))
+    net = models.build(name, image_shape=(1, 28, 28), num_classes=10, rng=rng(3))
     weights = [tensor for key, tensor in net.state_dict().items() if key.endswith("weight")]
     torch.testing.assert_close(
         torch.stack([each.flatten()[:2] for each in weights]), torch.tensor(start), rtol=0, atol=1e-5
@@ -88,7 +88,7 @@ def test_the_lenets_start_where_they_always_did(name, start):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet-20"])
 def test_activations_neither_die_nor_explode_at_the_start(name):
-    net = models.build(name, image_shape=IMAGES, num_classes=10, generator=generator()).train()
+    net = models.build(name, image_shape=IMAGES, num_classes=10, rng=rng()).train()
     deviations = []
     for module in net.modules():
         if isinstance(module, nn.Conv2d):

@@ -19,7 +19,7 @@ def built(name: str) -> nn.Sequential:
         image_shape=SHAPES[name],
         num_classes=classes,
         full_scale=scale,
-        generator=torch.Generator().manual_seed(0),
+        rng=torch.Generator().manual_seed(0),
     ).eval()
 
 

@@ -19,9 +19,9 @@ def dropouts(finder, *, contexts=1, value=QUIET):
 
 
 def random_dropouts(finder, *, contexts, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     return [
-        LayerDropout(*(3 * torch.randn(part.shape, generator=generator) for part in parts))
+        LayerDropout(*(3 * torch.randn(part.shape, generator=rng) for part in parts))
         for parts in ((rates.in_log_dropout, rates.out_log_dropout) for rates in dropouts(finder, contexts=contexts))
     ]
 
@@ -40,8 +40,8 @@ def mask(finder, rates, *, threshold=0.0):
 
 
 def random_weight_rates(finder, *, contexts, centre=0.0, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     return [
-        LayerDropout(None, None, centre + 3 * torch.randn(contexts, *layer.weight_shape, generator=generator))
+        LayerDropout(None, None, centre + 3 * torch.randn(contexts, *layer.weight_shape, generator=rng))
         for layer in finder.layers
     ]

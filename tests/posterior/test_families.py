@@ -111,14 +111,14 @@ def test_single_weights_need_no_scales():
 @pytest.mark.parametrize("name", ["gnj", "io-gnj", "ghs"])
 def test_scales_start_at_one_but_for_a_little_noise(name):
     family = FAMILIES[name]
-    means = family.initial_means(400, 1e-2, generator=torch.Generator().manual_seed(0))
+    means = family.initial_means(400, 1e-2, rng=torch.Generator().manual_seed(0))
     assert means.shape == (family.num_numbers(400),)
     scales = family.scales(means[None], torch.full_like(means, -30.0)[None]).mean
     assert scales.shape == (1, 400)
     assert 0 < (scales - 1).abs().max() < 0.1
     # Half of four independent numbers has the spread of one.
     assert scales.std().item() == pytest.approx(1e-2, rel=0.3)
-    exact = family.initial_means(400, 0.0, generator=None)
+    exact = family.initial_means(400, 0.0, rng=None)
     assert torch.equal(family.scales(exact[None], torch.full_like(exact, -200.0)[None]).mean, torch.ones(1, 400))
 
 
@@ -162,7 +162,7 @@ def test_a_small_global_scale_makes_living_groups_dear_and_dead_ones_free():
 
 def started(family, *, awake=True):
     """A linear layer of twelve inputs with its scales as they begin, or with local scales of one."""
-    means = family.initial_means(12, 0.0, generator=None)[None].double()
+    means = family.initial_means(12, 0.0, rng=None)[None].double()
     if not awake:
         means[:, :24] = 0.0
     plain = random_posterior((5, 12), weights="own", seed=0)

@@ -84,8 +84,8 @@ def test_the_noisy_network_without_noise_is_the_network_itself():
 def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
     chain = small_chain()
     layers = small_layers(chain)
-    generator = torch.Generator().manual_seed(1)
-    kept = masks(layers, 2, lambda *shape: torch.rand(shape, generator=generator) < 0.7)
+    rng = torch.Generator().manual_seed(1)
+    kept = masks(layers, 2, lambda *shape: torch.rand(shape, generator=rng) < 0.7)
     means = [random_scales(mean, seed) for seed, mean in enumerate(unscaled_means(layers, 2))]
     x = images(6)
     given = BayesianGraph(chain, layers).masked(x, means, kept)

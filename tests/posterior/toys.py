@@ -90,10 +90,10 @@ def small_chain(*, seed=0):
         nn.ReLU(),
         nn.Linear(5, 4),
     )
-    generator = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in chain.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=rng))
     return chain
 
 

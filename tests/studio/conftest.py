@@ -35,4 +35,4 @@ def server(run: Path) -> Iterator[Serving]:
 def domain_model(digits: DataSet, pretrained: torch.nn.Sequential) -> bhc.Compressor:
     """For domains, and for classes beside them; never trained."""
     space = bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0))
-    return bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    return bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])

@@ -44,7 +44,7 @@ def test_a_network_arrives_whole_and_classifies(
     path = tmp_path / "network.bhc"
     path.write_bytes(answer.content)
     small, test = bhc.read(path), digits.test.restricted_to([3, 4])
-    assert (small.predict(test.images).labels == test.labels).float().mean() > 0.8
+    assert (small.predict(test.inputs).labels == test.labels).float().mean() > 0.8
     report = json.loads(answer.headers["Bhc-Report"])
     assert report["file_bytes"] == len(answer.content)
     assert report["error"] == small.report.error
@@ -106,7 +106,7 @@ def test_errors_are_those_of_the_command_line(
 @pytest.mark.long
 def test_a_domain_from_samples(domain_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
     domain_model.save(tmp_path / "run")
-    samples, file = digits.train.restricted_to([1, 2]).images[:50], io.BytesIO()
+    samples, file = digits.train.restricted_to([1, 2]).inputs[:50], io.BytesIO()
     np.save(file, samples.numpy())
     with serving(tmp_path / "run", "--max-samples", "60", "--workers", "2") as server:
         told = server.ask("POST", "/v1/domains", file.getvalue()).json()
@@ -131,7 +131,7 @@ def test_previews_answers_and_pictures(server: Serving, digits: DataSet) -> None
     assert server.get("/v1/pictures/x/0.png").status == 422
     shown = server.post("/v1/previews", {"classes": [3, 4]}).json()
     assert len(shown["layers"]) == len(facts["layers"])
-    image = digits.test.restricted_to([3]).images[0]
+    image = digits.test.restricted_to([3]).inputs[0]
     answers = server.post("/v1/answers", {"classes": [3, 4], "image": image.flatten().tolist()}).json()
     assert answers["tailored"]["label"] in (3, 4)
 

@@ -27,7 +27,7 @@ def test_pictures_read_back(channels: int) -> None:
 def test_pictures_are_those_of_the_class(service: Service) -> None:
     sample = service.model.model.validation
     assert sample is not None
-    first = sample.images[sample.labels == 7][0]
+    first = sample.inputs[sample.labels == 7][0]
     assert service.picture(7, 0) == png(first)
     assert service.picture(7, 9) is service.picture(-1, 0) is service.picture(10**30, 0) is None
 

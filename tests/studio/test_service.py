@@ -29,7 +29,7 @@ def logits(form: str, content: bytes, images: torch.Tensor, folder: Path) -> tor
 @pytest.mark.parametrize("form", ["bhc", "onnx", "pt2"])
 def test_files_load_and_classify(service: Service, digits: DataSet, tmp_path: Path, form: str) -> None:
     parcel = service.network({"classes": [3, 4], "format": form})
-    images = digits.test.restricted_to([3, 4]).images
+    images = digits.test.restricted_to([3, 4]).inputs
     expected = service.model.compress(classes=[3, 4]).module(images)
     torch.testing.assert_close(logits(form, parcel.content, images, tmp_path), expected, rtol=1e-4, atol=1e-4)
 
@@ -73,7 +73,7 @@ def test_facts_say_what_may_be_asked(service: Service) -> None:
 def test_a_form_offers_the_budgets_that_there_are(
     digits: DataSet, pretrained: torch.nn.Sequential, space: bhc.Budgets, step: float
 ) -> None:
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     assert Service(model, "budgets")._conditions()["budget"] == {"low": 0.0, "high": 1.0, "step": step, "default": 1.0}
 
 
@@ -85,7 +85,7 @@ def test_numbers_of_any_size_are_refused_and_do_not_fail(service: Service) -> No
 
 def test_a_domain_is_its_token(domain_model: bhc.Compressor, digits: DataSet) -> None:
     """The token says what the samples say: the same network comes of both, and of another service too."""
-    samples = digits.train.restricted_to([3, 4]).images[:100]
+    samples = digits.train.restricted_to([3, 4]).inputs[:100]
     content = npy(samples.numpy())
     found = Service(domain_model, "one").domain(content, 100)
     assert found["samples"] == 100
@@ -99,19 +99,19 @@ def test_a_domain_is_its_token(domain_model: bhc.Compressor, digits: DataSet) ->
 
 def test_flags_need_the_samples_themselves(domain_model: bhc.Compressor, digits: DataSet) -> None:
     service = Service(domain_model, "domains")
-    token = service.domain(npy(digits.train.images[:40].numpy()), 100)["domain"]
+    token = service.domain(npy(digits.train.inputs[:40].numpy()), 100)["domain"]
     with pytest.raises(bhc.BhcError, match="only their mean is left"):
         service.network({"domain": token, "flag_outside": 0.05})
 
 
 def test_models_without_domains_take_no_samples(service: Service, digits: DataSet) -> None:
     with pytest.raises(bhc.BhcError, match="not trained for a condition on domain"):
-        service.domain(npy(digits.train.images[:40].numpy()), 100)
+        service.domain(npy(digits.train.inputs[:40].numpy()), 100)
 
 
 def test_an_image_gets_two_answers(service: Service, digits: DataSet) -> None:
     test = digits.test.restricted_to([3, 4])
-    image, asked = test.images[0], {"classes": [3, 4], "flag_outside": 0.1}
+    image, asked = test.inputs[0], {"classes": [3, 4], "flag_outside": 0.1}
     answers = service.answer({**asked, "image": image.flatten().tolist()})
     assert answers == service.answer({**asked, "image": image.tolist()})
     small = service.model.compress(**asked)

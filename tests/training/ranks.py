@@ -37,17 +37,17 @@ CASES: dict[str, tuple[bhc.training.Recipe, bhc.ScalesOnly | bhc.LowRank | bhc.F
 
 
 def tiny_data(digits: DataSet) -> tuple[Split, Split]:
-    return digits.train, Split(digits.validation.images[:100], digits.validation.labels[:100])
+    return digits.train, Split(digits.validation.inputs[:100], digits.validation.labels[:100])
 
 
 def tiny_model(case: str = "scales-only", *, seed: int = 0) -> bhc.Compressor:
-    recipe, generator = CASES[case]
+    recipe, rng = CASES[case]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net = nn.Sequential(Normalise(0.0, 5.0), nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
     space = bhc.BinaryBudget() if any(isinstance(stage, FreezeOffsets) for stage in recipe) else bhc.ClassSubsets(10)
     example = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
-    return bhc.wrap(net, space, example_input=example, weight_generator=generator)
+    return bhc.wrap(net, space, example_input=example, weight_generator=rng)
 
 
 def job_of(case: str, digits: DataSet, run: Path | None = None) -> Job:

@@ -16,7 +16,7 @@ RECIPE = (
 
 
 def fit(digits: DataSet, net: torch.nn.Module, **options: object) -> bhc.Compressor:
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     options = {"recipe": RECIPE, "progress": Silent()} | options
     return bhc.fit(model, digits.train, digits.validation, **options)  # type: ignore[arg-type]
 

@@ -12,8 +12,8 @@ BAD = (0.0, 0.0, 0.0, 1.0, 0.0)  # the fourth step is not taken
 
 def trained(kind: type[Adam], *, first: dict[int, dict[str, torch.Tensor]] | None = None) -> tuple[list, list]:
     """Parameters and states after the same steps; two have no gradients, one of these a rate of its own."""
-    generator = torch.Generator().manual_seed(0)
-    parameters = [torch.randn(size, generator=generator) for size in SIZES]
+    rng = torch.Generator().manual_seed(0)
+    parameters = [torch.randn(size, generator=rng) for size in SIZES]
     parameters[3] = parameters[3].contiguous(memory_format=torch.channels_last)
     for parameter in parameters:
         parameter.requires_grad_()
@@ -27,7 +27,7 @@ def trained(kind: type[Adam], *, first: dict[int, dict[str, torch.Tensor]] | Non
         optimizer.state[parameters[place]] = {name: value.clone() for name, value in state.items()}
     for scale, bad in zip(SCALES, BAD, strict=True):
         for parameter in parameters[:4]:
-            parameter.grad = torch.empty_like(parameter).normal_(generator=generator)
+            parameter.grad = torch.empty_like(parameter).normal_(generator=rng)
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(bad)
         optimizer.step()
     return parameters, [optimizer.state.get(parameter, {}) for parameter in parameters]

@@ -10,7 +10,7 @@ from bhc.training.batches import ClassIndex, blend
 def test_examples_belong_to_their_context_and_carry_their_own_labels(digits: DataSet) -> None:
     index = ClassIndex(digits.train, 10)
     batch = ContextBatch.of([Context(classes=(3, 4)), Context(classes=(0, 8, 9))], 10)
-    places, labels = index.draw(batch, 50, generator=torch.Generator().manual_seed(0))
+    places, labels = index.draw(batch, 50, rng=torch.Generator().manual_seed(0))
     assert set(labels[:50].tolist()) == {3, 4}
     assert set(labels[50:].tolist()) == {0, 8, 9}
     assert torch.equal(digits.train.labels[places], labels)
@@ -19,7 +19,7 @@ def test_examples_belong_to_their_context_and_carry_their_own_labels(digits: Dat
 def test_classes_are_drawn_at_the_given_rates(digits: DataSet) -> None:
     index = ClassIndex(digits.train, 10)
     batch = ContextBatch.of([Context(classes=(1, 2), appearance=(1.0, 0.25))], 10)
-    _, labels = index.draw(batch, 20_000, generator=torch.Generator().manual_seed(0))
+    _, labels = index.draw(batch, 20_000, rng=torch.Generator().manual_seed(0))
     assert (labels == 1).float().mean().item() == pytest.approx(0.8, abs=0.02)
 
 
@@ -39,13 +39,13 @@ def test_labels_beyond_the_network_are_refused(digits: DataSet) -> None:
     with pytest.raises(BhcError, match="labels from 0 to 4"):
         ClassIndex(digits.train, 5)
     with pytest.raises(BhcError, match="non-empty"):
-        ClassIndex(Split(digits.train.images[:0], digits.train.labels[:0]), 10)
+        ClassIndex(Split(digits.train.inputs[:0], digits.train.labels[:0]), 10)
 
 
 def blended(part: float, *, contexts: int = 3, examples: int = 4, seed: int = 0) -> torch.Tensor:
     """Which share (K, B, B) each example has of each of its context; to other contexts it has none."""
     own = torch.eye(contexts * examples)
-    (mixed,) = blend((own,), contexts, part=part, generator=torch.Generator().manual_seed(seed))
+    (mixed,) = blend((own,), contexts, part=part, rng=torch.Generator().manual_seed(seed))
     shares = mixed.reshape(contexts, examples, contexts, examples)
     for one in range(contexts):
         for other in range(contexts):
@@ -72,7 +72,7 @@ def test_such_a_part_of_the_examples_is_blended_and_the_others_are_as_they_were(
 def test_images_and_targets_are_blended_alike() -> None:
     values = torch.arange(1.0, 9)
     images, targets = values[:, None, None, None].expand(8, 1, 2, 3), torch.stack((values, -values), 1)
-    images, targets = blend((images, targets), 2, part=0.7, generator=torch.Generator().manual_seed(0))
+    images, targets = blend((images, targets), 2, part=0.7, rng=torch.Generator().manual_seed(0))
     assert images.shape == (8, 1, 2, 3)
     torch.testing.assert_close(targets, torch.stack((images[:, 0, 1, 2], -images[:, 0, 0, 0]), 1))
     assert not torch.equal(targets[:, 0], values)
@@ -80,7 +80,7 @@ def test_images_and_targets_are_blended_alike() -> None:
 
 def test_numbers_that_are_whole_become_parts() -> None:
     images = torch.tensor([[0], [255]], dtype=torch.uint8)
-    images, told = blend((images, images > 0), 1, part=1.0, generator=torch.Generator().manual_seed(0))
+    images, told = blend((images, images > 0), 1, part=1.0, rng=torch.Generator().manual_seed(0))
     torch.testing.assert_close(images, 255 * told)
     assert 0 < told[0].item() < 0.5 < told[1].item() < 1
 

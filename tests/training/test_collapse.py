@@ -53,7 +53,7 @@ def test_one_class_has_no_chance_to_compare_with() -> None:
 
 
 def test_a_run_that_collapses_says_so(digits: DataSet, pretrained: torch.nn.Sequential) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     crushed = (bhc.Learn(steps=600, kl_weight=500.0, warm_up=0.0, contexts=4, examples=8),)
     with pytest.warns(CollapseWarning):
         bhc.fit(model, digits.train, digits.validation, recipe=crushed, progress=Silent())

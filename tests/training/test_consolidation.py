@@ -101,7 +101,7 @@ def test_a_teacher_that_is_asked_once_an_image_says_the_same(digits: DataSet, pr
     stage.prepare_(network)
     equipped = stage.equipped(network, draw_of(digits))
     assert equipped.teacher is not None
-    torch.testing.assert_close(equipped.teacher, network.bayesian.plain(digits.train.images))
+    torch.testing.assert_close(equipped.teacher, network.bayesian.plain(digits.train.inputs))
     asked, remembered = (stage.loss(network, draw, DIALS).total for draw in (draw_of(digits), equipped))
     torch.testing.assert_close(remembered, asked)
 
@@ -119,7 +119,7 @@ def test_it_trains_for_budgets_that_can_be_asked_for(
     digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets(margin=1.0))
-    network = bhc.wrap(pretrained, space, example_input=digits.train.images[:1]).network
+    network = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1]).network
     met: list[torch.Tensor] = []
     masked = type(network).masked
 

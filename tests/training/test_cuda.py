@@ -34,12 +34,12 @@ def test_training_on_a_gpu_learns_what_a_cpu_learns(
     errors = []
     for device in ("cpu", "cuda"):
         model = bhc.wrap(
-            pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1], weight_generator=generator
+            pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], weight_generator=generator
         )
         bhc.fit(model, digits.train, digits.validation, recipe=recipe, device=device, progress=Silent())
         assert model.network.device.type == "cpu"
         errors.append(model.model.training["curves"]["after"][-1]["error"])
-        assert model.compress(classes=[3, 4]).predict(digits.test.images).labels.shape == (len(digits.test),)
+        assert model.compress(classes=[3, 4]).predict(digits.test.inputs).labels.shape == (len(digits.test),)
     assert abs(errors[0] - errors[1]) < 3
 
 
@@ -64,10 +64,10 @@ def take_steps(
     **options: object,
 ) -> tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]]:
     """All steps of a stage on the GPU: the step, the terms of each loss, and the network after them."""
-    wrapped = bhc.wrap(net, space or bhc.ClassSubsets(10), example_input=digits.train.images[:1], **options)  # type: ignore[arg-type]
+    wrapped = bhc.wrap(net, space or bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], **options)  # type: ignore[arg-type]
     network = wrapped.network.to("cuda")
     if stage.context_weight:
-        network.add_decoder_(generator=torch.Generator().manual_seed(0))
+        network.add_decoder_(rng=torch.Generator().manual_seed(0))
     stage.prepare_(network)
     take = make_step(stage, network, draw_of(digits, device=torch.device("cuda")), capture=capture)
     terms = []
@@ -234,7 +234,7 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
     images = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     net = bhc.models.build("resnet-20", image_shape=(3, 32, 32), num_classes=10)
     network = bhc.wrap(net, bhc.ClassSubsets(10), example_input=images[:1], weight_generator=generator).network
-    batch = network.space.sample(4, 10, generator=torch.Generator().manual_seed(0))
+    batch = network.space.sample(4, 10, rng=torch.Generator().manual_seed(0))
     threshold = torch.zeros(4, 1)
     with torch.no_grad():  # a graph that is kept belongs to the stream it was made on, and spoils a capture
         expected = network.masked(images, batch, threshold=threshold)

@@ -38,13 +38,13 @@ def test_features_that_are_missing_do_not_count() -> None:
 @pytest.fixture(scope="module")
 def domain_model(digits: DataSet, pretrained: nn.Sequential) -> bhc.Compressor:
     space = bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale)
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=4, contexts=4, examples=4), bhc.Consolidate(steps=2, contexts=4, examples=4))
     return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
 
 
 def test_a_domain_of_training_is_near_and_its_opposite_far(domain_model: bhc.Compressor, digits: DataSet) -> None:
-    own = digits.validation.restricted_to((3, 4)).images
+    own = digits.validation.restricted_to((3, 4)).inputs
     with warnings.catch_warnings():
         warnings.simplefilter("error", DomainWarning)
         near = domain_model.compress(domain=own).report
@@ -79,6 +79,6 @@ def test_beside_classes_the_domains_are_those_of_the_drawn_classes(digits: DataS
     space = bhc.Joint(bhc.ClassSubsets(10, drawn), bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale))
     seen = SeenDomains.of(space, digits.train, 10)
     assert seen is not None
-    expected = [digits.train.restricted_to(pair).images.float().mean(0) for pair in ((0, 6), (1, 8))]
+    expected = [digits.train.restricted_to(pair).inputs.float().mean(0) for pair in ((0, 6), (1, 8))]
     assert torch.equal(seen.means, torch.stack(expected))
     assert "drawn classes" in space.describe()["domain"]

@@ -112,10 +112,10 @@ def test_fit_measures_in_a_few_passes_and_shows_it(
 ) -> None:
     """Of a network that is not small, as far as measuring knows."""
     monkeypatch.setattr(measuring, "FREE_FLOPS", 0)
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     small = {"steps": 1, "contexts": 2, "examples": 2}
     recipe = (bhc.Learn(**small), bhc.Consolidate(**small, ratios=(1.5, 4.0)))  # type: ignore[arg-type]
-    sample, heard = Split(digits.validation.images[:60], digits.validation.labels[:60]), Heard()
+    sample, heard = Split(digits.validation.inputs[:60], digits.validation.labels[:60]), Heard()
     with passes(model.network) as seen:
         bhc.fit(model, digits.train, sample, recipe=recipe, progress=heard)
     assert heard.titles == ["learning", "measuring", "consolidating", "measuring"]

@@ -29,7 +29,7 @@ SPACES = {
 
 def fit(digits: DataSet, net: torch.nn.Module, space: str, family: str, **options: object) -> bhc.Compressor:
     contexts, _, recipe, _ = SPACES[space]
-    model = bhc.wrap(net, contexts, example_input=digits.train.images[:1], family=family)
+    model = bhc.wrap(net, contexts, example_input=digits.train.inputs[:1], family=family)
     options = {"recipe": recipe, "progress": Silent()} | options
     return bhc.fit(model, digits.train, digits.validation, **options)  # type: ignore[arg-type]
 
@@ -42,7 +42,7 @@ def test_every_family_learns_emits_and_comes_back_from_both_kinds_of_file(
     _, request, _, classes = SPACES[space]
     model = fit(digits, pretrained, space, family, run=tmp_path / "run")
     assert model.model.training["skipped_steps"] == 0
-    x = digits.test.images
+    x = digits.test.inputs
     small = model.compress(**request).save(tmp_path / "small.bhc")
     assert small.predict(x).classes == classes
     assert small.report.error is not None
@@ -64,7 +64,7 @@ def test_every_family_learns_emits_and_comes_back_from_both_kinds_of_file(
 def test_a_model_of_one_context_refuses_a_condition(
     digits: DataSet, pretrained: torch.nn.Module, space: str, request_: dict[str, object]
 ) -> None:
-    model = bhc.wrap(pretrained, SPACES[space][0], example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, SPACES[space][0], example_input=digits.train.inputs[:1])
     (name,) = request_
     with pytest.raises(BhcError, match=f"this model was not trained for a condition on {name}") as caught:
         model.compress(**request_)
@@ -73,7 +73,7 @@ def test_a_model_of_one_context_refuses_a_condition(
 
 def test_classes_that_the_network_lacks_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
     with pytest.raises(BhcError, match="0 to 9"):
-        bhc.wrap(pretrained, bhc.SingleContext((3, 10)), example_input=digits.train.images[:1])
+        bhc.wrap(pretrained, bhc.SingleContext((3, 10)), example_input=digits.train.inputs[:1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -139,7 +139,7 @@ def test_single_weights_may_go_from_every_channel_of_an_image() -> None:
 def test_a_checkpoint_of_another_device_is_refused_with_its_name(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.inputs[:1])
     monkeypatch.setattr("bhc.training.loop._Trainer.finished", _stop)
     with pytest.raises(KeyboardInterrupt):
         bhc.fit(model, digits.train, digits.validation, recipe=ALONE, run=tmp_path, progress=Silent())

@@ -15,10 +15,10 @@ SHAPE = (1, 4, 4)
 
 @pytest.fixture(scope="module")
 def images() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     labels = torch.arange(400) % 100
-    marks = torch.randint(0, 200, (100, *SHAPE), generator=generator)
-    noise = torch.randint(0, 50, (400, *SHAPE), generator=generator)
+    marks = torch.randint(0, 200, (100, *SHAPE), generator=rng)
+    noise = torch.randint(0, 50, (400, *SHAPE), generator=rng)
     return (marks[labels] + noise).to(torch.uint8), labels
 
 

@@ -72,7 +72,7 @@ def test_two_processes_resume_what_one_began(digits: DataSet, tmp_path: Path) ->
 def test_an_error_in_a_process_is_raised_where_it_was_started(digits: DataSet) -> None:
     train, validation = tiny_data(digits)
     kept = train.labels != 7
-    without = bhc.data.Split(train.images[kept], train.labels[kept])
+    without = bhc.data.Split(train.inputs[kept], train.labels[kept])
     with pytest.raises(BhcError, match="no example of class 7"):
         bhc.fit(tiny_model(), without, validation, recipe=RECIPE, progress=Silent(), processes=TWO)
 

@@ -71,7 +71,7 @@ def test_stage_two_of_a_budget_resumes_with_its_offsets_still_frozen(
     recipe = bhc.two_stage_budget(learn, learn)
 
     def go(**options: object) -> bhc.Compressor:
-        model = bhc.wrap(pretrained, bhc.BinaryBudget(), example_input=digits.train.images[:1])
+        model = bhc.wrap(pretrained, bhc.BinaryBudget(), example_input=digits.train.inputs[:1])
         settings = {"recipe": recipe, "checkpoint_every": 7, "progress": Silent()} | options
         return bhc.fit(model, digits.train, digits.validation, **settings)  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def test_a_recipe_without_steps_is_refused(digits: DataSet, pretrained: torch.nn
 
 
 def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     wrong = (torch.zeros(20, 1, 7, 7, dtype=torch.uint8), torch.arange(20) % 10)
     with pytest.raises(BhcError, match="inputs of shape"):
         bhc.fit(model, wrong, wrong, recipe=RECIPE, progress=Silent())
@@ -171,7 +171,7 @@ def test_training_that_diverges_ends_with_advice(
 
 def test_a_network_that_knows_nothing_neither_teaches_nor_is_compared_with(digits: DataSet) -> None:
     net = bhc.models.lenet_300_100(image_shape=(1, 8, 8), full_scale=16.0)
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1], pretrained=False)
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], pretrained=False)
     recipe = (bhc.Learn(steps=250, kl_weight=0.05, contexts=8, examples=8), bhc.Consolidate(steps=100))
     bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
     assert model.model.training["original_error"] is None

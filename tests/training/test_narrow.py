@@ -24,7 +24,7 @@ PAIRS = bhc.ConsecutivePairs()
 
 
 def fit(digits: DataSet, net: nn.Module, recipe: tuple[bhc.Learn, ...], **options: object) -> bhc.Compressor:
-    model = bhc.wrap(net, bhc.ClassSubsets(10, PAIRS), example_input=digits.train.images[:1])
+    model = bhc.wrap(net, bhc.ClassSubsets(10, PAIRS), example_input=digits.train.inputs[:1])
     return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), **options)  # type: ignore[arg-type]
 
 
@@ -33,7 +33,7 @@ def pairs(network: ConditionalNetwork) -> ContextBatch:
 
 
 def network_of(net: nn.Module, digits: DataSet) -> ConditionalNetwork:
-    return bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1]).network
+    return bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1]).network
 
 
 def mlp(depth: int, width: int = 12) -> nn.Sequential:
@@ -65,7 +65,7 @@ def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], messa
 
 
 def test_where_single_weights_go_there_is_nothing_to_narrow(digits: DataSet, pretrained: nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.images[:1], family="sparse-vd")
+    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.inputs[:1], family="sparse-vd")
     with pytest.raises(BhcError, match="takes units away"):
         bhc.fit(model, digits.train, digits.validation, recipe=(NARROW,), progress=Silent())
     assert not any(isinstance(stage, bhc.Narrow) for stage in default_recipe(model.network))
@@ -110,11 +110,11 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.bias, 0.5, 1.5)
-    network = bhc.wrap(net, bhc.SingleContext(), example_input=digits.train.images[:1], family=family).network
+    network = bhc.wrap(net, bhc.SingleContext(), example_input=digits.train.inputs[:1], family=family).network
     with torch.no_grad():
         offset = network.hypernet.vectors.logvar_map.offset
         offset.add_(torch.randn_like(offset))  # so that units differ
-    batch, x = ContextBatch.of([Context()], 10), digits.test.images[:8]
+    batch, x = ContextBatch.of([Context()], 10), digits.test.inputs[:8]
     threshold = threshold_for(network, batch, 2.0)
     part = torch.tensor(network.part_over(threshold, batch))
     assert 0 < part < 1
@@ -122,7 +122,7 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
     class Still:
         """Noise that is none."""
 
-        generator = None
+        rng = None
 
         def normal(self, shape: torch.Size, *, like: torch.Tensor) -> torch.Tensor:
             return torch.zeros(shape, dtype=like.dtype)
@@ -140,11 +140,11 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
 
 @pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
 def test_variances_are_learned_while_units_are_gone(digits: DataSet, pretrained: nn.Module, family: str) -> None:
-    network = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.images[:1], family=family).network
+    network = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.inputs[:1], family=family).network
     noise = PooledNoise(0)
     noise.advance(0)
     batch = ContextBatch.of([Context()], 10)
-    sample, _ = network.noisy(digits.test.images[:8], batch, noise=noise, gone=torch.tensor(0.3))
+    sample, _ = network.noisy(digits.test.inputs[:8], batch, noise=noise, gone=torch.tensor(0.3))
     sample.square().sum().backward()
     gradient = network.hypernet.vectors.logvar_map.offset.grad
     assert gradient is not None
@@ -184,7 +184,7 @@ def test_however_short_it_is_narrowing_ends_at_the_ratio(
 
 def test_where_the_budget_is_fixed_its_networks_are_narrowed(digits: DataSet, pretrained: nn.Module) -> None:
     space = bhc.BinaryBudget()
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     recipe = (*bhc.two_stage_budget(LEARN, LEARN), replace(NARROW, budget=1.0))
     recipe += (bhc.Consolidate(steps=5, ratios=(4.0, 6.0), budget=1.0),)
     bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
@@ -201,7 +201,7 @@ def deep(digits: DataSet) -> nn.Module:
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(400):
         index = torch.randint(len(digits.train), (64,))
-        loss = nn.functional.cross_entropy(net(digits.train.images[index]), digits.train.labels[index])
+        loss = nn.functional.cross_entropy(net(digits.train.inputs[index]), digits.train.labels[index])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -219,7 +219,7 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
         for first in range(9):
             own = digits.validation.restricted_to([first, first + 1])
             small = model.compress(classes=[first, first + 1], threshold=threshold)
-            wrong[name] += int((small.predict(own.images).labels != own.labels).sum())
+            wrong[name] += int((small.predict(own.inputs).labels != own.labels).sum())
     assert wrong["narrowed"] < 0.5 * wrong["at once"]
 
 
@@ -236,7 +236,7 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
 def test_every_kind_of_context_and_generator_is_narrowed(
     digits: DataSet, pretrained: nn.Module, space: ContextSpace, generator: bhc.LowRank
 ) -> None:
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1], weight_generator=generator)
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1], weight_generator=generator)
     recipe = (replace(LEARN, steps=20), replace(NARROW, steps=20), bhc.Consolidate(steps=5, ratios=(4.0, 6.0)))
     bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), autocast=torch.bfloat16)
     curve = model.model.training["curves"]["after"]
@@ -280,7 +280,7 @@ def test_a_run_broken_off_while_narrowing_resumes_to_the_same_bits(
     digits: DataSet, pretrained: nn.Module, tmp_path: Path
 ) -> None:
     whole = fit(digits, pretrained, (LEARN, NARROW), run=tmp_path / "whole", checkpoint_every=7)
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, PAIRS), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, PAIRS), example_input=digits.train.inputs[:1])
     options = {"recipe": (LEARN, NARROW), "run": tmp_path / "cut", "checkpoint_every": 7}
     with pytest.raises(Stopped):
         bhc.fit(model, digits.train, digits.validation, progress=StopNarrowing(), **options)  # type: ignore[arg-type]

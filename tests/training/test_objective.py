@@ -43,10 +43,10 @@ def test_distillation_is_cross_entropy_without_a_teacher_and_zero_divergence_fro
 
 @pytest.mark.parametrize("teacher_weight", [0.0, 0.7])
 def test_labels_in_part_give_the_mixture_of_the_losses(teacher_weight: float) -> None:
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     outputs = torch.tensor([[True, False, True, True]])
-    logits = torch.randn(6, 4, generator=generator, requires_grad=True)
-    student, teacher = restrict(logits, outputs), restrict(torch.randn(6, 4, generator=generator), outputs)
+    logits = torch.randn(6, 4, generator=rng, requires_grad=True)
+    student, teacher = restrict(logits, outputs), restrict(torch.randn(6, 4, generator=rng), outputs)
     first, second = torch.tensor([0, 2, 3, 0, 2, 2]), torch.tensor([2, 2, 0, 3, 0, 3])
     share = torch.tensor([0.0, 0.2, 0.5, 0.4, 0.1, 0.3])
     told = torch.zeros(6, 4).scatter_add(1, first[:, None], 1 - share[:, None])

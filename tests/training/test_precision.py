@@ -27,7 +27,7 @@ def gradients(
     digits: DataSet, precision: torch.dtype | None, generator: bhc.hypernet.GeneratorSpec, stage: bhc.Learn
 ) -> torch.Tensor:
     model = bhc.wrap(
-        small_net(), bhc.ClassSubsets(10), example_input=digits.train.images[:1], weight_generator=generator
+        small_net(), bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], weight_generator=generator
     )
     network = model.network
     stage.prepare_(network)
@@ -50,23 +50,23 @@ def test_gradients_in_bfloat16_are_those_of_floats_within_its_precision(
 
 
 def test_parameters_stay_floats_and_what_is_emitted_does_not_depend_on_the_precision_in_use(digits: DataSet) -> None:
-    model = bhc.wrap(small_net(), bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(small_net(), bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=10, contexts=4, examples=8), bhc.Consolidate(steps=5, contexts=4, examples=8))
     bhc.fit(model, digits.train, digits.validation, recipe=recipe, autocast=torch.bfloat16, progress=Silent())
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.float32}
     assert model.network.bayesian.autocast is None
-    assert model.compress(classes=[1, 2]).module(digits.test.images[:2]).dtype == torch.float32
+    assert model.compress(classes=[1, 2]).module(digits.test.inputs[:2]).dtype == torch.float32
 
 
 def test_augmented_images_are_learned_from_and_conditions_are_of_the_images_as_they_are(digits: DataSet) -> None:
     seen: list[torch.Tensor] = []
 
-    def darken(images: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    def darken(images: torch.Tensor, *, rng: torch.Generator) -> torch.Tensor:
         seen.append(images)
         return torch.zeros_like(images)
 
     space = bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale)
-    network = bhc.wrap(small_net(), space, example_input=digits.train.images[:1]).network
+    network = bhc.wrap(small_net(), space, example_input=digits.train.inputs[:1]).network
     draw = Draw.of(digits.train, 10, device=CPU, seed=0, augment=darken)
     network.bayesian.noisy = lambda x, *rest, **options: seen.append(x) or torch.zeros(len(x), 10)  # type: ignore[method-assign, func-returns-value]
     told: list[torch.Tensor] = []

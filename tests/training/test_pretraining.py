@@ -24,10 +24,10 @@ QUICK = BatchNormPretraining(epochs=6, batch=32, rate=0.05)
 
 def squares(count: int, seed: int) -> Split:
     """Noise with a bright square, whose colour is the class."""
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 100, (count, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 100, (count, 3, 16, 16), generator=rng, dtype=torch.uint8)
     labels = torch.arange(count) % 3
-    for image, label, place in zip(images, labels, torch.randint(2, 8, (count, 2), generator=generator), strict=True):
+    for image, label, place in zip(images, labels, torch.randint(2, 8, (count, 2), generator=rng), strict=True):
         top, left = place.tolist()
         image[label, top : top + 6, left : left + 6] = 255
     return Split(images, labels)
@@ -73,24 +73,24 @@ def test_it_is_written_and_read_with_its_running_statistics(colours: DataSet, tm
     save_weights(tmp_path / "net.safetensors", "resnet-20", net, colours, errors={})
     read = load_weights(tmp_path / "net.safetensors", "resnet-20", colours)
     with torch.no_grad():
-        assert torch.equal(read(colours.test.images), net(colours.test.images))
+        assert torch.equal(read(colours.test.inputs), net(colours.test.inputs))
 
 
 def test_each_epoch_has_every_image_once_and_altered(colours: DataSet) -> None:
     plan = BatchNormPretraining(epochs=2, batch=48)
-    generator = torch.Generator().manual_seed(0)
-    batches = list(plan.batches(colours.train, generator))
+    rng = torch.Generator().manual_seed(0)
+    batches = list(plan.batches(colours.train, rng))
     assert len(batches) == plan.steps(colours.train) == 8
     labels = torch.cat([labels for _, labels in batches])
     assert labels.bincount().tolist() == [128] * 3
     images = torch.cat([images for images, _ in batches])
     assert images.dtype == torch.uint8
-    same = (images[:, None] == colours.train.images[None]).flatten(2).all(2).any(1)
+    same = (images[:, None] == colours.train.inputs[None]).flatten(2).all(2).any(1)
     assert same.float().mean() < 0.1
 
-    plain = list(replace(plan, augmentation=None).batches(colours.train, generator))[:4]
+    plain = list(replace(plan, augmentation=None).batches(colours.train, rng))[:4]
     shown = torch.cat([images for images, _ in plain]).flatten(1)
-    assert torch.equal(shown.unique(dim=0), colours.train.images.flatten(1).unique(dim=0))
+    assert torch.equal(shown.unique(dim=0), colours.train.inputs.flatten(1).unique(dim=0))
 
 
 def test_smoothed_labels_cost_a_certain_answer_something() -> None:
@@ -122,7 +122,7 @@ def test_networks_with_batch_norm_have_a_plan_of_their_own(name: str) -> None:
 def test_too_few_images_for_a_batch_are_refused(colours: DataSet) -> None:
     plan = BatchNormPretraining(batch=193)
     with pytest.raises(BhcError, match="192 training images do not fill a batch of 193"):
-        train_plainly_(torch.nn.Identity(), colours.train, plan, generator=torch.Generator())
+        train_plainly_(torch.nn.Identity(), colours.train, plan, rng=torch.Generator())
 
 
 def test_an_absent_device_is_refused(colours: DataSet) -> None:

@@ -23,8 +23,8 @@ EVERYTHING = tuple(range(10))
 
 
 def split(num_classes=10, count=200):
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(1, 256, (count, *SHAPE), generator=generator, dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(1, 256, (count, *SHAPE), generator=rng, dtype=torch.uint8)
     return Split(images, torch.arange(count) % num_classes)
 
 
@@ -96,7 +96,7 @@ def test_a_single_context_is_one_probe():
 def test_a_domain_is_the_mean_of_the_training_images_of_its_classes():
     data = split()
     for probe in probes(SPACES["domain"]):
-        images = data.restricted_to(probe.classes).images
+        images = data.restricted_to(probe.classes).inputs
         torch.testing.assert_close(probe.context.domain, images.float().mean(0))
         assert probe.context.domain_size == len(images)
         assert probe.context.classes is None

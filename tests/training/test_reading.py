@@ -42,7 +42,7 @@ def fit(
     **options: object,
 ) -> bhc.Compressor:
     contexts = space or bhc.ClassSubsets(10, bhc.ConsecutivePairs())
-    model = bhc.wrap(small_net(), contexts, example_input=digits.train.images[:1], initial=NOISY, family=family)
+    model = bhc.wrap(small_net(), contexts, example_input=digits.train.inputs[:1], initial=NOISY, family=family)
     options = {"recipe": recipe, "progress": Silent()} | options
     return bhc.fit(model, digits.train, digits.validation, **options)  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ def test_a_finished_run_loads_and_emits_the_same_network(
     assert loaded.model.thresholds == model.model.thresholds == model.network.hypernet.family.thresholds
     assert not RunFolder(tmp_path / "run").checkpoint.exists()
     one, other = model.compress(classes=[2, 7]), loaded.compress(classes=[2, 7])
-    x = digits.test.images
+    x = digits.test.inputs
     assert torch.equal(one.module(x), other.module(x))
     assert one.report.error == other.report.error
 
@@ -181,7 +181,7 @@ def test_calibration_images_are_kept_whole_and_change_nothing(
     assert model.model.default_threshold == plain.model.default_threshold
     loaded = bhc.load(tmp_path / "run")
     assert loaded.model.calibration is not None
-    assert torch.equal(loaded.model.calibration.images, digits.test.images)
+    assert torch.equal(loaded.model.calibration.inputs, digits.test.inputs)
     assert torch.equal(loaded.model.calibration.labels, digits.test.labels)
     assert bhc.load(tmp_path / "plain").model.calibration is None
     assert files_in(tmp_path / "plain", "calibration") == []
@@ -193,7 +193,7 @@ def test_calibration_images_are_kept_whole_and_change_nothing(
 
 def test_more_than_the_validation_sample_may_be_kept(digits: DataSet, pretrained: torch.nn.Module) -> None:
     """A pair of tensors, and over 500 images of a class."""
-    images, labels = digits.test.images[:1].repeat(600, 1, 1, 1), digits.test.labels[:1].repeat(600)
+    images, labels = digits.test.inputs[:1].repeat(600, 1, 1, 1), digits.test.labels[:1].repeat(600)
     model = fit(digits, pretrained, calibration_set=(images, labels), recipe=(bhc.Learn(steps=1, contexts=2),))
     assert model.model.calibration is not None
     assert len(model.model.calibration) == 600
@@ -220,7 +220,7 @@ def test_saving_again_keeps_calibration_images_and_forgets_others(
 
 def test_calibration_images_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
     with pytest.raises(BhcError, match=r"inputs of shape \(1, 4, 4\)"):
-        fit(digits, pretrained, calibration_set=(digits.test.images[:, :, :4, :4], digits.test.labels))
+        fit(digits, pretrained, calibration_set=(digits.test.inputs[:, :, :4, :4], digits.test.labels))
 
 
 def test_a_loaded_run_asks_the_pretrained_network_nothing(
@@ -263,7 +263,7 @@ def test_another_sample_has_other_answers(digits: DataSet, pretrained: torch.nn.
     other = replace(loaded, validation=digits.test)
     assert other.base_logits is not None
     with torch.no_grad():
-        expected = loaded.network.base_model(digits.test.images)
+        expected = loaded.network.base_model(digits.test.inputs)
     assert torch.allclose(other.base_logits, expected, atol=1e-5)
 
 

@@ -30,7 +30,7 @@ def test_ratios_that_make_no_sense_are_refused(options: dict[str, tuple[float, f
 
 
 def test_ratios_become_the_thresholds_that_give_them(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, bhc.ConsecutivePairs()), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, bhc.ConsecutivePairs()), example_input=digits.train.inputs[:1])
     recipe = (
         bhc.Learn(steps=200, kl_weight=0.3, contexts=8, examples=8),
         bhc.Consolidate(steps=10, ratios=(2.0, 6.0), contexts=8, examples=8),
@@ -54,7 +54,7 @@ def test_the_divergence_warms_up() -> None:
 
 
 def test_log_variances_and_maps_have_rates_of_their_own(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     stage = bhc.Learn(rate=1e-3, logvar_rate=1e-2, map_slowdown=10)
     rate = {id(p): group["lr"] for group in stage.parameter_groups(model.network) for p in group["params"]}
     hypernet = model.network.hypernet
@@ -73,7 +73,7 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
         model = bhc.wrap(
             pretrained,
             bhc.BinaryBudget(),
-            example_input=digits.train.images[:1],
+            example_input=digits.train.inputs[:1],
             weight_generator=generator,
             std_limits=(0.2, None, None),
         )
@@ -122,13 +122,13 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
 def test_every_kind_of_context_trains_and_emits(
     digits: DataSet, pretrained: torch.nn.Module, space: bhc.ClassSubsets, request_: dict[str, object]
 ) -> None:
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=15, kl_weight=0.05, contexts=4, examples=8), bhc.Consolidate(steps=10))
     bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
-    sample = digits.train.restricted_to([1, 2]).images
+    sample = digits.train.restricted_to([1, 2]).inputs
     small = model.compress(**{key: sample if value == "images" else value for key, value in request_.items()})
     classes = 2 if "classes" in request_ else 10
-    assert small.module(digits.test.images).shape == (len(digits.test), classes)
+    assert small.module(digits.test.inputs).shape == (len(digits.test), classes)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_two_stage_recipe_is_for_a_binary_budget_alone(digits: DataSet, pret
         (bhc.Joint(bhc.ClassSubsets(10), bhc.BinaryBudget()), "for a budget of 0 or 1 alone"),
         (bhc.Budgets(), "for a budget of 0 or 1 alone"),
     ):
-        model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+        model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
         with pytest.raises(BhcError, match=message):
             bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
 
@@ -163,9 +163,9 @@ def test_a_domain_network_is_not_judged_on_images_outside_its_domain(
     digits: DataSet, pretrained: torch.nn.Module
 ) -> None:
     space = bhc.InputDomains((1, 8, 8), full_scale=16.0)
-    model = bhc.wrap(pretrained, space, example_input=digits.train.images[:1])
+    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     bhc.fit(model, digits.train, digits.validation, recipe=(LEARN,), progress=Silent())
-    report = model.compress(domain=digits.train.restricted_to([3, 4]).images).report
+    report = model.compress(domain=digits.train.restricted_to([3, 4]).inputs).report
     assert report.error is None
     assert any("not limited to this domain" in note for note in report.notes)
 

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def network_of(digits: DataSet, net: torch.nn.Module, **options: object) -> ConditionalNetwork:
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.images[:1], **options)  # type: ignore[arg-type]
+    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], **options)  # type: ignore[arg-type]
     return model.network
 
 

@@ -109,7 +109,7 @@ def test_the_first_process_draws_what_one_alone_draws_and_others_draw_something_
     plain, first, other = (
         Draw.of(digits.train, 10, device=CPU, seed=seed) for seed in (5, ALONE.seed(5), second().seed(5))
     )
-    numbers = [torch.rand(9, generator=draw.generator) for draw in (plain, first, other)]
+    numbers = [torch.rand(9, generator=draw.rng) for draw in (plain, first, other)]
     noise = [draw.noise.normal((9,), numbers[0]) for draw in (plain, first, other)]
     for same, equal, different in (numbers, noise):
         assert torch.equal(same, equal)

@@ -189,7 +189,7 @@ def _real_error(model: bhc.Compressor, small: bhc.Compressed, asked: Asked) -> f
     assert validation is not None
     given = asked.get("classes") or range(CLASSES)
     examples = validation.restricted_to(given)
-    missed = small.predict(examples.images).labels != examples.labels
+    missed = small.predict(examples.inputs).labels != examples.labels
     if not isinstance(given, dict) or len(set(given.values())) == 1:
         return 100 * int(missed.sum()) / len(missed)
     rates = {label: float(missed[examples.labels == label].double().mean()) for label in given}

@@ -72,7 +72,7 @@ def demo_command(
         f" {len(sampler.subsets(dataset.num_classes))} to train on, {len(held_out)} never shown."
     )
     space = ClassSubsets(dataset.num_classes, sampler, dataset.class_names)
-    model = wrap(net, space, example_input=dataset.train.images[:1], std_limits=(0.2, None, None), seed=seed)
+    model = wrap(net, space, example_input=dataset.train.inputs[:1], std_limits=(0.2, None, None), seed=seed)
     recipe = (replace(LEARN, steps=steps, kl_weight=kl_weight), replace(CONSOLIDATE, steps=consolidation_steps))
     fit(
         model,
@@ -149,7 +149,7 @@ def _result(
         "seed": seed,
         "config": {
             "recipe": model.model.training["recipe"],
-            "generator": model.network.design.generator.to_dict(),
+            "generator": model.network.design.weight_generator.to_dict(),
         },
         **environment(),
         "seconds": round(seconds, 1),

@@ -84,9 +84,9 @@ def evaluate_command(
     """Test error, size and latency of a file on the test images of its classes."""
     network = open_deployed(file)
     test = datasets.load(data, data_dir=data_dir).test
-    if len(network.signature) > 1 or not network.signature.inputs[0].fits(test.images):
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(test.inputs):
         raise BhcError(
-            f"{file} takes {network.signature}, {data} has inputs of shape {tuple(test.images.shape[1:])}",
+            f"{file} takes {network.signature}, {data} has inputs of shape {tuple(test.inputs.shape[1:])}",
             hint="evaluate it on the data set it was trained for",
         )
     only = (
@@ -99,7 +99,7 @@ def evaluate_command(
             f"{file} was made for the classes {', '.join(map(str, network.labels))}, asked for {classes}",
             hint="leave --classes out, or name some of these",
         )
-    left_out = test.images[~torch.isin(test.labels, torch.tensor(network.labels))]
+    left_out = test.inputs[~torch.isin(test.labels, torch.tensor(network.labels))]
     if classes is not None:  # of some classes alone, the file does not say how often they appear
         network = replace(network, appearance=None)
     result = evaluate(network, test.restricted_to(only or ()), left_out, file)
@@ -110,7 +110,7 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
     """Errors over the given images, how images of other classes are told from them, and the time for one image."""
     alarm = _alarm(network, file)
     numbering = torch.tensor(network.labels)
-    logits = _logits(network, examples.images)
+    logits = _logits(network, examples.inputs)
     wrong = numbering[logits.argmax(1)] != examples.labels
     places = (examples.labels[:, None] == numbering).int().argmax(1)
     present = examples.labels.unique().tolist()
@@ -128,7 +128,7 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
         test_error_by_class=by_class,
         test_images=len(examples),
         file_bytes=network.size,
-        latency_ms=_latency_ms(network, examples.images[:1]),
+        latency_ms=_latency_ms(network, examples.inputs[:1]),
         test_ece=expected_calibration_error(torch.softmax(logits / network.temperature, dim=1), places, weights),
         false_alarms=_percent_flagged(alarm, logits, None if weights is None else weights[places]),
         outside=_outside(alarm, logits, _logits(network, left_out)) if len(left_out) else None,

@@ -67,7 +67,7 @@ def _context(model: Compressor, request: dict[str, Any]) -> Context:
         features = [part.num_features for part in model.space.parts if isinstance(part, FeatureSubsets)]
         examples = {
             "classes": [0, 1],
-            "domain": None if sample is None else sample.images,
+            "domain": None if sample is None else sample.inputs,
             "features": [place for count in features for place in range(count)],
             "budget": 1,
         }
@@ -86,7 +86,7 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "whole": [{"name": each.name, "weights": each.weights, "reason": each.reason} for each in network.whole],
         "conditions": model.space.describe(),
         "context": model.space.to_dict(),
-        "generator": network.design.generator.to_dict(),
+        "generator": network.design.weight_generator.to_dict(),
         "family": network.design.family,
         "class_names": None if trained.class_names is None else list(trained.class_names),
         "thresholds": trained.thresholds,
@@ -105,7 +105,7 @@ def _run_text(model: Compressor, path: Path) -> str:
         f"network       {network.num_weights:,} weights: {layers}",
         *_whole_lines(network),
         *_accepted(model.space),
-        f"generator     {network.design.generator.to_dict()['kind']}, family {network.design.family}",
+        f"generator     {network.design.weight_generator.to_dict()['kind']}, family {network.design.family}",
         f"threshold     {trained.default_threshold:g} by default"
         + (f", {trained.thresholds[0]:g} to {trained.thresholds[1]:g} covered" if trained.thresholds else ""),
     ]

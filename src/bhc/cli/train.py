@@ -177,7 +177,7 @@ def train_command(
             image_shape=dataset.image_shape,
             num_classes=dataset.num_classes,
             full_scale=dataset.full_scale,
-            generator=torch.Generator().manual_seed(seed),
+            rng=torch.Generator().manual_seed(seed),
         )
     else:
         net = load_weights(weights, model, dataset, held_out=calibration or 0)
@@ -186,7 +186,7 @@ def train_command(
     compressor = wrap(
         net,
         space,
-        example_input=dataset.train.images[:1],
+        example_input=dataset.train.inputs[:1],
         weight_generator=spec,
         initial=Initial() if paper_init else Initial.exact(),
         family=family,
@@ -223,7 +223,7 @@ def train_command(
         progress=default_progress(),
         device=device,
         deterministic=deterministic,
-        augment=datasets.augmentation_for(dataset.train.images) if augment else None,
+        augment=datasets.augmentation_for(dataset.train.inputs) if augment else None,
         autocast=torch.bfloat16 if bf16 else None,
         processes=processes,
     )
@@ -314,7 +314,7 @@ def _features(dataset: DataSet) -> FeatureSubsets:
     if dataset.vocabulary is None:
         return FeatureSubsets(dataset.image_shape)
     count = len(dataset.vocabulary)
-    return VocabularySubsets((count,), WordsOfTexts.among(dataset.train.images, count))
+    return VocabularySubsets((count,), WordsOfTexts.among(dataset.train.inputs, count))
 
 
 def describe_curve(training: dict[str, Any], default_threshold: float) -> str:

@@ -57,8 +57,8 @@ class Budgets(ContextSpace):
             raise BhcError(f"budget {budget!r} is outside what this model takes: 0 to 1", hint=MEANING)
         return {"budget": float(budget)}
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        even = torch.rand(len(batch), 1, generator=generator, device=generator.device)
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        even = torch.rand(len(batch), 1, generator=rng, device=rng.device)
         return replace(batch, budget=even * (1 + 2 * self.margin) - self.margin)
 
     def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
@@ -110,8 +110,8 @@ class BinaryBudget(Budgets):
             raise BhcError(f"budget {budget!r} is outside what this model takes: 0 or 1", hint=MEANING)
         return {"budget": float(budget)}
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        coin = torch.randint(0, 2, (len(batch), 1), generator=generator, device=generator.device)
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        coin = torch.randint(0, 2, (len(batch), 1), generator=rng, device=rng.device)
         return replace(batch, budget=coin.float())
 
     def describe(self) -> dict[str, str]:

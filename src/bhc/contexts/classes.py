@@ -97,13 +97,13 @@ class ClassSubsets(ContextSpace):
         self._check(labels)
         return list(labels)
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        members = self.sampler.draw(len(batch), self.num_classes, generator=generator)
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        members = self.sampler.draw(len(batch), self.num_classes, rng=rng)
         rates = members.float()
         if self.concentration is not None:
             # Gamma variates, normalised below, are Dirichlet; the private sampler takes a generator.
             shape = torch.full_like(rates, self.concentration)
-            rates = rates * torch._standard_gamma(shape, generator=generator)
+            rates = rates * torch._standard_gamma(shape, generator=rng)
         return replace(
             batch,
             class_rates=rates / rates.sum(1, keepdim=True),

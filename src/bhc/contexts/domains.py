@@ -95,8 +95,8 @@ class InputDomains(ContextSpace):
         self.summary.check(sample)
         return SampleMean(self.told_by(sample).mean(0), len(sample))
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        members = self.sampler.draw(len(batch), self.num_sources or batch.num_classes, generator=generator).float()
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        members = self.sampler.draw(len(batch), self.num_sources or batch.num_classes, rng=rng).float()
         rates = members / members.sum(1, keepdim=True)
         return replace(batch, class_rates=rates) if self.num_sources is None else replace(batch, source_rates=rates)
 

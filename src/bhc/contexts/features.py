@@ -56,8 +56,8 @@ class FeatureSubsets(ContextSpace):
             raise BhcError("no feature is there: the mask removes everything", hint="keep at least one")
         return {"features": mask}
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        return replace(batch, inputs=draw_masks(self.training_masks, len(batch), self.shape, generator=generator))
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        return replace(batch, inputs=draw_masks(self.training_masks, len(batch), self.shape, rng=rng))
 
     def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
         assert batch.inputs is not None

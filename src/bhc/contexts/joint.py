@@ -80,11 +80,11 @@ class Joint(ContextSpace):
         self._check_features(parts)
         return parts
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
         # Classes last: they settle which examples are drawn.
         for space in sorted(self.spaces, key=lambda space: isinstance(space, ClassSubsets)):
-            batch = space.refine(batch, generator=generator)
-        return self._leave_out(batch, generator) if self.optional else batch
+            batch = space.refine(batch, rng=rng)
+        return self._leave_out(batch, rng) if self.optional else batch
 
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         for space in self.spaces:
@@ -123,8 +123,8 @@ class Joint(ContextSpace):
         found = [space.there(features, shape) for space in self.spaces]
         return next((mask for mask in found if mask is not None), None)
 
-    def _leave_out(self, batch: ContextBatch, generator: Generator) -> ContextBatch:
-        told = torch.rand(len(self.spaces), len(batch), generator=generator, device=generator.device) >= self.missing
+    def _leave_out(self, batch: ContextBatch, rng: Generator) -> ContextBatch:
+        told = torch.rand(len(self.spaces), len(batch), generator=rng, device=rng.device) >= self.missing
         narrowed = torch.zeros_like(told[0])  # by classes, said or only seen in the domain
         for space, own in zip(self.spaces, told, strict=True):
             batch = space.forget(batch, own)

@@ -20,7 +20,7 @@ class MaskSampler(ABC):
     """Draws masks over features, true where a feature is there."""
 
     @abstractmethod
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:  # (K, *shape) bool
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:  # (K, *shape) bool
         """Masks of ``count`` contexts, on the generator's device; one may be empty, ``draw_masks`` sees to that."""
 
     @abstractmethod
@@ -43,10 +43,10 @@ class ScatteredFeatures(MaskSampler):
         if not 0 <= low <= high <= 1 or high == 0:
             raise BhcError(f"the part of the features that is there lies between 0 and 1, given {self.parts}")
 
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         low, high = self.parts
-        part = low + (high - low) * _rand((count,), generator)
-        return _rand((count, *shape), generator) < part.reshape(-1, *[1] * len(shape))
+        part = low + (high - low) * _rand((count,), rng)
+        return _rand((count, *shape), rng) < part.reshape(-1, *[1] * len(shape))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "scattered", "parts": list(self.parts)}
@@ -68,12 +68,12 @@ class BlockFeatures(MaskSampler):
         if not 0 < self.least <= 1:
             raise BhcError(f"the shortest stretch is a part of a dimension, over 0 and up to 1, given {self.least}")
 
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
-        mask = torch.ones(count, *shape, dtype=torch.bool, device=generator.device)
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
+        mask = torch.ones(count, *shape, dtype=torch.bool, device=rng.device)
         for place in range(max(0, len(shape) - 2), len(shape)):
-            length = (self.least + (2 - self.least) * _rand((count, 1), generator)).clamp(max=1)
-            start = (1 - length) * _rand((count, 1), generator)
-            middles = (torch.arange(shape[place], device=generator.device) + 0.5) / shape[place]
+            length = (self.least + (2 - self.least) * _rand((count, 1), rng)).clamp(max=1)
+            start = (1 - length) * _rand((count, 1), rng)
+            middles = (torch.arange(shape[place], device=rng.device) + 0.5) / shape[place]
             inside = (middles >= start) & (middles <= start + length)
             mask = mask & inside.reshape(count, *[n if d == place else 1 for d, n in enumerate(shape)])
         return mask
@@ -95,14 +95,14 @@ class StripedFeatures(MaskSampler):
         if self.widest < 2:
             raise BhcError(f"stripes are 2 or more apart, given {self.widest}")
 
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
-        mask = torch.zeros(count, *shape, dtype=torch.bool, device=generator.device)
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
+        mask = torch.zeros(count, *shape, dtype=torch.bool, device=rng.device)
         places = list(range(max(0, len(shape) - 2), len(shape)))
-        which = (_rand((count,), generator) * len(places)).long()
-        apart = 2 + (_rand((count, 1), generator) * (self.widest - 1)).long()
-        first = (_rand((count, 1), generator) * apart).long()
+        which = (_rand((count,), rng) * len(places)).long()
+        apart = 2 + (_rand((count, 1), rng) * (self.widest - 1)).long()
+        first = (_rand((count, 1), rng) * apart).long()
         for number, place in enumerate(places):
-            striped = torch.arange(shape[place], device=generator.device) % apart == first
+            striped = torch.arange(shape[place], device=rng.device) % apart == first
             own = striped & (which == number)[:, None]
             mask = mask | own.reshape(count, *[n if d == place else 1 for d, n in enumerate(shape)])
         return mask
@@ -130,9 +130,9 @@ class ListedFeatures(MaskSampler):
             raise BhcError("a listed set of features is empty", hint=hint)
         object.__setattr__(self, "listed", listed)
 
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
-        table = _table(self, shape, generator.device)
-        return table[(_rand((count,), generator) * len(table)).long()]
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
+        table = _table(self, shape, rng.device)
+        return table[(_rand((count,), rng) * len(table)).long()]
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "listed", "listed": [list(places) for places in self.listed]}
@@ -166,13 +166,13 @@ class WordsOfTexts(MaskSampler):
         present = torch.zeros(len(texts), count, dtype=torch.bool).scatter(1, texts.long(), True)
         return cls(tuple(present.double().mean(0).tolist()), (min(50, len(texts)), 2 * len(texts)))
 
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         if shape != (len(self.rates),):
             raise BhcError(f"features of shape {shape}, and {len(self.rates):,} words")
         low, high = self.texts
-        number = low * (high / low) ** _rand((count, 1), generator)
-        absent = _absent(self, generator.device)[None] * number
-        return torch.log(_rand((count, *shape), generator)) > absent
+        number = low * (high / low) ** _rand((count, 1), rng)
+        absent = _absent(self, rng.device)[None] * number
+        return torch.log(_rand((count, *shape), rng)) > absent
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "words", "rates": list(self.rates), "texts": list(self.texts)}
@@ -191,10 +191,10 @@ class MixedFeatures(MaskSampler):
         if not self.samplers:
             raise BhcError("there is nothing to mix", hint="give at least one sampler")
 
-    def draw(self, count: int, shape: Shape, *, generator: Generator) -> Tensor:
-        masks = torch.stack([sampler.draw(count, shape, generator=generator) for sampler in self.samplers])
-        which = (_rand((count,), generator) * len(self.samplers)).long()
-        return masks[which, torch.arange(count, device=generator.device)]
+    def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
+        masks = torch.stack([sampler.draw(count, shape, rng=rng) for sampler in self.samplers])
+        which = (_rand((count,), rng) * len(self.samplers)).long()
+        return masks[which, torch.arange(count, device=rng.device)]
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "mixed", "samplers": [sampler.to_dict() for sampler in self.samplers]}
@@ -203,10 +203,10 @@ class MixedFeatures(MaskSampler):
         return ", ".join(sampler.describe() for sampler in self.samplers)
 
 
-def draw_masks(sampler: MaskSampler, count: int, shape: Shape, *, generator: Generator) -> Tensor:  # (K, F) bool
+def draw_masks(sampler: MaskSampler, count: int, shape: Shape, *, rng: Generator) -> Tensor:  # (K, F) bool
     """Masks with at least one feature each."""
-    masks = sampler.draw(count, shape, generator=generator).flatten(1)
-    order = _rand((count, masks.shape[1]), generator)
+    masks = sampler.draw(count, shape, rng=rng).flatten(1)
+    order = _rand((count, masks.shape[1]), rng)
     one = torch.zeros_like(masks).scatter(1, order.argmax(1, keepdim=True), True)
     return masks | (one & ~masks.any(1, keepdim=True))
 
@@ -258,5 +258,5 @@ def _absent(sampler: WordsOfTexts, device: torch.device) -> Tensor:  # (F,)
     return torch.log1p(-rates.clamp(max=1 - 1e-12)).float().to(device)
 
 
-def _rand(shape: Shape, generator: Generator) -> Tensor:
-    return torch.rand(shape, generator=generator, device=generator.device)
+def _rand(shape: Shape, rng: Generator) -> Tensor:
+    return torch.rand(shape, generator=rng, device=rng.device)

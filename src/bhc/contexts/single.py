@@ -45,7 +45,7 @@ class SingleContext(ContextSpace):
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {} if self.classes is None else {"classes": self.classes}
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
         if self.classes is None:
             return batch
         members = torch.zeros_like(batch.class_rates)

@@ -24,7 +24,7 @@ class ContextSpace(ABC):
         """Check the conditions of a request and return them as fields of a ``Context``."""
 
     @abstractmethod
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
         """Draw this space's part of every context in ``batch``."""
 
     @abstractmethod
@@ -51,10 +51,10 @@ class ContextSpace(ABC):
         """Say nothing of this space's part where ``told``, (K,) bool, is false."""
         return batch
 
-    def sample(self, count: int, num_classes: int, *, generator: Generator) -> ContextBatch:
+    def sample(self, count: int, num_classes: int, *, rng: Generator) -> ContextBatch:
         """Draw contexts for a training step, on the generator's device."""
-        batch = ContextBatch.unconditioned(count, num_classes, device=generator.device)
-        return self.refine(batch, generator=generator)
+        batch = ContextBatch.unconditioned(count, num_classes, device=rng.device)
+        return self.refine(batch, rng=rng)
 
     def check_network(self, num_classes: int) -> None:
         """Raise if a network with so many outputs cannot be conditioned on this space."""

@@ -25,7 +25,7 @@ class SubsetSampler(ABC):
     """Draws class subsets."""
 
     @abstractmethod
-    def draw(self, count: int, num_classes: int, *, generator: Generator) -> Tensor:  # (K, C) bool
+    def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:  # (K, C) bool
         """Membership rows of ``count`` subsets, on the generator's device."""
 
     @abstractmethod
@@ -52,9 +52,9 @@ class TabledSubsets(SubsetSampler):
         """Relative probability of each subset."""
         return torch.ones(len(subsets))
 
-    def draw(self, count: int, num_classes: int, *, generator: Generator) -> Tensor:
-        table, weights = _table(self, num_classes, generator.device)
-        return table[torch.multinomial(weights, count, replacement=True, generator=generator)]
+    def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:
+        table, weights = _table(self, num_classes, rng.device)
+        return table[torch.multinomial(weights, count, replacement=True, generator=rng)]
 
     def examples(self, num_classes: int, limit: int) -> Sequence[Subset]:
         subsets = self.subsets(num_classes)
@@ -135,15 +135,15 @@ class RandomSubsets(TabledSubsets):
         if self.shares is not None:
             object.__setattr__(self, "shares", _shares(self.shares, len(self.sizes), "sizes"))
 
-    def draw(self, count: int, num_classes: int, *, generator: Generator) -> Tensor:
+    def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:
         if self._has_table(num_classes):
-            return super().draw(count, num_classes, generator=generator)
-        return self._untabled(num_classes, generator.device).draw(count, generator=generator)
+            return super().draw(count, num_classes, rng=rng)
+        return self._untabled(num_classes, rng.device).draw(count, rng=rng)
 
     def examples(self, num_classes: int, limit: int) -> Sequence[Subset]:
         if self._has_table(num_classes):
             return super().examples(num_classes, limit)
-        rows = self.draw(limit, num_classes, generator=Generator().manual_seed(0))
+        rows = self.draw(limit, num_classes, rng=Generator().manual_seed(0))
         return [tuple(row.nonzero().flatten().tolist()) for row in rows]
 
     def subsets(self, num_classes: int) -> tuple[Subset, ...]:
@@ -209,22 +209,22 @@ class _Untabled:
         self.apart = _rows(sampler.never_together, num_classes).float().to(device)
         self.known = self._find(device)
 
-    def draw(self, count: int, *, generator: Generator) -> Tensor:  # (K, C) bool
-        tried = self._try(count, generator)
-        tried = torch.cat([tried, self._set_apart(tried[:, :1], generator)], dim=1)
+    def draw(self, count: int, *, rng: Generator) -> Tensor:  # (K, C) bool
+        tried = self._try(count, rng)
+        tried = torch.cat([tried, self._set_apart(tried[:, :1], rng)], dim=1)
         allowed = self._allowed(tried)
         first = tried.gather(1, allowed.int().argmax(1)[:, None, None].expand(-1, 1, self.num_classes))[:, 0]
         return torch.where(allowed.any(1, keepdim=True), first, self.known)
 
-    def _try(self, count: int, generator: Generator) -> Tensor:  # (K, tries, C) bool
-        place = torch.multinomial(self.shares, count, replacement=True, generator=generator)
-        order = torch.rand(count, TRIES, self.num_classes, generator=generator, device=generator.device)
+    def _try(self, count: int, rng: Generator) -> Tensor:  # (K, tries, C) bool
+        place = torch.multinomial(self.shares, count, replacement=True, generator=rng)
+        order = torch.rand(count, TRIES, self.num_classes, generator=rng, device=rng.device)
         return order.argsort(2).argsort(2) < self.sizes[place][:, None, None]
 
-    def _set_apart(self, members: Tensor, generator: Generator) -> Tensor:  # (K, 1, C) bool
+    def _set_apart(self, members: Tensor, rng: Generator) -> Tensor:  # (K, 1, C) bool
         """The same subsets without one class, drawn at random, of all that never meet: large ones have few others."""
         for apart in self.apart.bool():
-            order = torch.rand(members.shape, generator=generator, device=generator.device).masked_fill(~apart, -1.0)
+            order = torch.rand(members.shape, generator=rng, device=rng.device).masked_fill(~apart, -1.0)
             one = torch.zeros_like(members).scatter(2, order.argmax(2, keepdim=True), True)
             members = members & ~(one & (members | ~apart).all(2, keepdim=True))
         return members

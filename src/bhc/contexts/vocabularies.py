@@ -28,8 +28,8 @@ class VocabularySubsets(FeatureSubsets):
         if len(self.shape) != 1 or self.shape[0] <= UNKNOWN + 1:
             raise BhcError(f"a vocabulary of shape {self.shape}", hint="give the number of its words, such as 3,000")
 
-    def refine(self, batch: ContextBatch, *, generator: Generator) -> ContextBatch:
-        drawn = super().refine(batch, generator=generator)
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        drawn = super().refine(batch, rng=rng)
         assert drawn.inputs is not None
         return replace(drawn, inputs=_with_reserved(drawn.inputs))
 

@@ -14,7 +14,7 @@ from bhc.errors import BhcError
 class Augmentation(Protocol):
     """A way to alter a batch at random."""
 
-    def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:
+    def __call__(self, images: Tensor, *, rng: Generator) -> Tensor:
         """Altered images, or sounds or texts, of the same shape and type, on the same device as the generator is."""
 
 
@@ -37,19 +37,19 @@ class Shift:
         if self.padding < 0:
             raise BhcError(f"images cannot be padded by {self.padding} pixels", hint="use 0 to leave them in place")
 
-    def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:  # (N, C, H, W)
+    def __call__(self, images: Tensor, *, rng: Generator) -> Tensor:  # (N, C, H, W)
         count, channels, height, width = images.shape
         device = images.device
-        top, left = torch.randint(0, 2 * self.padding + 1, (2, count, 1), generator=generator, device=device)
+        top, left = torch.randint(0, 2 * self.padding + 1, (2, count, 1), generator=rng, device=device)
         rows = top + torch.arange(height, device=device)  # (N, H)
-        columns = left + self._across(count, width, generator)  # (N, W)
+        columns = left + self._across(count, width, rng)  # (N, W)
         padded = F.pad(images, (self.padding,) * 4)
         taken = padded.gather(2, rows[:, None, :, None].expand(-1, channels, -1, padded.shape[3]))
         return taken.gather(3, columns[:, None, None, :].expand(-1, channels, height, -1))
 
-    def _across(self, count: int, width: int, generator: Generator) -> Tensor:  # (N or 1, W)
+    def _across(self, count: int, width: int, rng: Generator) -> Tensor:  # (N or 1, W)
         """Where the columns of each image come from before it is moved."""
-        return torch.arange(width, device=generator.device)[None]
+        return torch.arange(width, device=rng.device)[None]
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class CropAndFlip(Shift):
 
     padding: int = 4
 
-    def _across(self, count: int, width: int, generator: Generator) -> Tensor:
-        device = generator.device
+    def _across(self, count: int, width: int, rng: Generator) -> Tensor:
+        device = rng.device
         across = torch.arange(width, device=device)
-        mirrored = torch.randint(0, 2, (count, 1), generator=generator, device=device, dtype=torch.bool)
+        mirrored = torch.randint(0, 2, (count, 1), generator=rng, device=device, dtype=torch.bool)
         return torch.where(mirrored, across.flip(0), across)
 
 
@@ -84,15 +84,15 @@ class ShiftAndNoise:
                 hint="a shift and a noise of 0 or more, and a gain of 1 or more",
             )
 
-    def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:  # (N, C, T) int16
+    def __call__(self, images: Tensor, *, rng: Generator) -> Tensor:  # (N, C, T) int16
         count, channels, samples = images.shape
         device = images.device
-        start = torch.randint(0, 2 * self.shift + 1, (count, 1, 1), generator=generator, device=device)
+        start = torch.randint(0, 2 * self.shift + 1, (count, 1, 1), generator=rng, device=device)
         places = start + torch.arange(samples, device=device)
         moved = F.pad(images, (self.shift, self.shift)).gather(2, places.expand(-1, channels, -1)).float()
-        loud, noisy = torch.rand(2, count, 1, 1, generator=generator, device=device)
+        loud, noisy = torch.rand(2, count, 1, 1, generator=rng, device=device)
         size = moved.square().mean(2, keepdim=True).sqrt()
-        hiss = torch.randn(moved.shape, generator=generator, device=device) * size * self.noise * noisy
+        hiss = torch.randn(moved.shape, generator=rng, device=device) * size * self.noise * noisy
         louder = (moved + hiss) * self.gain ** (2 * loud - 1)
         return louder.round().clamp(-32_768, 32_767).to(images.dtype)
 
@@ -107,6 +107,6 @@ class DropWords:
         if not 0 <= self.part <= 1:
             raise BhcError(f"the part of the words that is dropped lies between 0 and 1, given {self.part}")
 
-    def __call__(self, images: Tensor, *, generator: Generator) -> Tensor:  # (N, T) int32
-        drawn = torch.rand(images.shape, generator=generator, device=images.device)
+    def __call__(self, images: Tensor, *, rng: Generator) -> Tensor:  # (N, T) int32
+        drawn = torch.rand(images.shape, generator=rng, device=images.device)
         return images.masked_fill((drawn < self.part) & (images != PADDING), UNKNOWN)

@@ -1,5 +1,6 @@
 """Labelled examples, images most often, and the three splits of them that make a data set."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,27 +22,33 @@ FULL_SCALE_OF_SOUND = 32_768.0
 
 @dataclass(frozen=True)
 class Split:
-    """Examples with their labels. They are called images; sounds and texts are stored as other whole numbers."""
+    """Examples with their labels: pixels, samples of sound, or the numbers of words."""
 
-    images: Tensor  # (N, C, H, W) uint8, (N, C, T) int16 or (N, T) int32
+    inputs: Tensor  # (N, C, H, W) uint8, (N, C, T) int16 or (N, T) int32
     labels: Tensor  # (N,) int64
     sources: Tensor | None = None  # (N,) int64, where each is from: who speaks
 
     def __post_init__(self) -> None:
-        form, dimensions = STORED.get(self.images.dtype, ("", 0))
-        if self.images.ndim != dimensions:
+        form, dimensions = STORED.get(self.inputs.dtype, ("", 0))
+        if self.inputs.ndim != dimensions:
             allowed = form or " or ".join(form for form, _ in STORED.values())
-            raise BhcError(f"images must be {allowed}, not {_described(self.images)}")
+            raise BhcError(f"inputs must be {allowed}, not {_described(self.inputs)}")
         for name, numbers in (("labels", self.labels), ("sources", self.sources)):
             if numbers is None:
                 continue
             if numbers.ndim != 1 or numbers.dtype != torch.int64:
                 raise BhcError(f"{name} must be (N,) int64, not {_described(numbers)}")
-            if len(self.images) != len(numbers):
-                raise BhcError(f"{len(self.images):,} images cannot have {len(numbers):,} {name}")
+            if len(self.inputs) != len(numbers):
+                raise BhcError(f"{len(self.inputs):,} inputs cannot have {len(numbers):,} {name}")
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def images(self) -> Tensor:
+        """The old name of ``inputs``."""
+        warnings.warn("Split.images is Split.inputs now", DeprecationWarning, stacklevel=2)
+        return self.inputs
 
     @cached_property
     def present(self) -> tuple[int, ...]:
@@ -80,15 +87,15 @@ class Split:
     def at(self, places: Tensor | slice) -> "Split":
         """The examples at some places: a mask, numbers, or a slice."""
         if isinstance(places, Tensor) and places.dtype == torch.int64:
-            images = self.images.index_select(0, places)  # several times faster
+            inputs = self.inputs.index_select(0, places)  # several times faster
         else:
-            images = self.images[places]
-        return Split(images, self.labels[places], None if self.sources is None else self.sources[places])
+            inputs = self.inputs[places]
+        return Split(inputs, self.labels[places], None if self.sources is None else self.sources[places])
 
     def to(self, device: torch.device) -> "Split":
         """The same examples on a device."""
         return Split(
-            self.images.to(device),
+            self.inputs.to(device),
             self.labels.to(device),
             None if self.sources is None else self.sources.to(device),
         )
@@ -108,7 +115,7 @@ class DataSet:
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("validation", self.validation), ("test", self.test)):
-            shape = tuple(split.images.shape[1:])
+            shape = tuple(split.inputs.shape[1:])
             if shape != self.image_shape:
                 raise BhcError(f"the {part} images are {shape}, the train images {self.image_shape}")
             if ((split.labels < 0) | (split.labels >= self.num_classes)).any():
@@ -133,7 +140,7 @@ class DataSet:
         others, own = zip(*(_apart(split, place) for split in (self.train, self.validation, self.test)), strict=True)
         train, validation, test = others
         names = tuple(other for other in self.source_names if other != name)
-        left_out = Split(torch.cat([each.images for each in own]), torch.cat([each.labels for each in own]))
+        left_out = Split(torch.cat([each.inputs for each in own]), torch.cat([each.labels for each in own]))
         rest = replace(
             self,
             name=f"{self.name}-without-{name}",
@@ -153,12 +160,12 @@ class DataSet:
         """The largest value: 255 where pixels use a byte whole, 16 for the small digits; of texts the last word."""
         if self.vocabulary is not None:
             return float(len(self.vocabulary) - 1)
-        return FULL_SCALE_OF_SOUND if self.train.images.dtype == torch.int16 else float(self.train.images.max())
+        return FULL_SCALE_OF_SOUND if self.train.inputs.dtype == torch.int16 else float(self.train.inputs.max())
 
     @property
     def image_shape(self) -> tuple[int, ...]:
         """Of one example: channels, height and width; channels and samples; or the most words."""
-        return tuple(self.train.images.shape[1:])
+        return tuple(self.train.inputs.shape[1:])
 
 
 def _apart(split: Split, source: int) -> tuple[Split, Split]:

@@ -101,7 +101,7 @@ def with_voices(dataset: DataSet, speeds: Sequence[float]) -> DataSet:
 def _more(split: Split, speeds: Sequence[float], speakers: int) -> Split:
     assert split.sources is not None
     return Split(
-        torch.cat([split.images, *(at_speed(split.images, speed) for speed in speeds)]),
+        torch.cat([split.inputs, *(at_speed(split.inputs, speed) for speed in speeds)]),
         split.labels.repeat(len(speeds) + 1),
         torch.cat([split.sources + speakers * place for place in range(len(speeds) + 1)]),
     )

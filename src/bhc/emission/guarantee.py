@@ -130,7 +130,7 @@ class Calibration:
         classes = context.classes or tuple(range(model.network.num_classes))
         examples, share = stratified(model.calibration, classes, context.appearance)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        return cls(Judge(model, examples.images, labels, classes), share, max_error, confidence)
+        return cls(Judge(model, examples.inputs, labels, classes), share, max_error, confidence)
 
     def last_proved(self, networks: Iterable[T], graph_of: Callable[[T], Graph]) -> tuple[T, Guarantee] | None:
         """The last of the networks before the first that is not proved; None if that is the first of all."""

@@ -82,7 +82,7 @@ class Judge:
         as_stored: bool = True,  # whether the images are those of the run, nothing in them missing
     ) -> None:
         self.model, self.classes = model, classes
-        self.images, self.labels, self.weights = images, labels, weights
+        self.inputs, self.labels, self.weights = images, labels, weights
         self.as_stored = as_stored
 
     @classmethod
@@ -96,7 +96,7 @@ class Judge:
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
         # With zeros, or unknown words, for what is missing: all that the pretrained network would be given.
-        images = model.network.space.as_met(examples.images, context.inputs)
+        images = model.network.space.as_met(examples.inputs, context.inputs)
         weights = _weights(labels, context.frequencies)
         return cls(model, images, labels, classes, weights, as_stored=context.inputs is None)
 
@@ -117,7 +117,7 @@ class Judge:
 
     @cached_property
     def _images(self) -> "Inputs":
-        return Inputs(self.images)
+        return Inputs(self.inputs)
 
     def let_go(self) -> None:
         """Forget what was worked out of the images; it is larger than they are."""
@@ -140,7 +140,7 @@ class Judge:
         if answers is None or validation is None:
             return None
         if not self.as_stored:
-            return logits_of(self.model.network.base_model, self.images)[:, list(self.classes)]
+            return logits_of(self.model.network.base_model, self.inputs)[:, list(self.classes)]
         own = answers.index_select(0, validation.places_of(self.classes))
         return own.index_select(1, torch.tensor(self.classes))
 
@@ -159,7 +159,7 @@ class Judge:
         hardest = margin.argsort(stable=True)[:HARD_IMAGES]
         return Judge(
             self.model,
-            self.images.index_select(0, hardest),
+            self.inputs.index_select(0, hardest),
             self.labels[hardest],
             self.classes,
             self.weights,
@@ -171,7 +171,7 @@ class Judge:
         if self.num_images <= count:
             return self
         own = torch.arange(count) * self.num_images // count
-        images = self.images.index_select(0, own)
+        images = self.inputs.index_select(0, own)
         return Judge(self.model, images, self.labels[own], self.classes, self.weights, as_stored=False)
 
     def calibrate(self, logits: Tensor) -> float:

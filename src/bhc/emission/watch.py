@@ -62,9 +62,9 @@ class Watch:
 def _as_they_appear(judge: Judge, context: Context) -> Tensor:
     """The context's images; where its classes appear unequally often, as many of each as that says."""
     if context.frequencies is None:
-        return judge.images
+        return judge.inputs
     places = tuple(range(len(judge.classes)))
-    return stratified(Split(judge.images, judge.labels), places, context.appearance)[0].images
+    return stratified(Split(judge.inputs, judge.labels), places, context.appearance)[0].inputs
 
 
 def _left_out(model: TrainedModel, context: Context, *, limit: int) -> Tensor | None:
@@ -77,4 +77,4 @@ def _left_out(model: TrainedModel, context: Context, *, limit: int) -> Tensor | 
         return None
     by_class = left_out[labels[left_out].argsort(stable=True)]
     count = min(limit, len(by_class))
-    return model.validation.images[by_class[torch.arange(count) * len(by_class) // count]]
+    return model.validation.inputs[by_class[torch.arange(count) * len(by_class) // count]]

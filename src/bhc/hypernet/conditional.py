@@ -84,7 +84,7 @@ def _between(rates: Tensor, budget: Tensor) -> Tensor:  # (K, ...)
 class Design:
     """The choices behind a hypernetwork; with the graph and the space they determine its shape."""
 
-    generator: GeneratorSpec
+    weight_generator: GeneratorSpec
     initial: Initial = field(default_factory=Initial)
     family: str = "io-gnj"
     std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
@@ -110,7 +110,7 @@ class ConditionalNetwork(nn.Module):
         *,
         input_shape: Sequence[int],
         pretrained: bool = True,
-        generator: Generator | None = None,
+        rng: Generator | None = None,
     ) -> None:
         super().__init__()
         self.pretrained = pretrained  # whether the base model knows anything: it then teaches and is compared with
@@ -139,12 +139,12 @@ class ConditionalNetwork(nn.Module):
         self.hypernet = HyperNetwork(
             self.layers,
             space,
-            spec=design.generator,
+            spec=design.weight_generator,
             family=FAMILIES[design.family],
             initial=design.initial,
             std_limits=limits,
             prior_stds=prior_stds,
-            generator=generator,
+            rng=rng,
         )
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers)
@@ -273,10 +273,10 @@ class ConditionalNetwork(nn.Module):
         """Raise if contexts cannot be read back from the masks."""
         check_readable(self.layers, self.space, self.hypernet.family, self.find_masks.outputs)
 
-    def add_decoder_(self, *, generator: Generator | None = None) -> None:
+    def add_decoder_(self, *, rng: Generator | None = None) -> None:
         """Begin to read contexts back from the masks; set ``decoder`` to None to end it."""
         family, outputs = self.hypernet.family, self.find_masks.outputs
-        decoder = ContextDecoder(self.layers, self.space, family, outputs, generator=generator)
+        decoder = ContextDecoder(self.layers, self.space, family, outputs, rng=rng)
         self.decoder = decoder.to(self.device)
 
     def context_nll(self, posteriors: Sequence[LayerPosterior], batch: ContextBatch, *, noise: Noise) -> Tensor:  # (K,)
@@ -300,7 +300,7 @@ class ConditionalNetwork(nn.Module):
             "input_shape": list(self.input_shape),
             "pretrained": self.pretrained,
             "context": self.space.to_dict(),
-            "generator": self.design.generator.to_dict(),
+            "generator": self.design.weight_generator.to_dict(),
             "family": self.design.family,
             "std_limits": None if self.design.std_limits is None else list(self.design.std_limits),
             "keep": list(self.design.keep),

@@ -33,7 +33,7 @@ class ContextDecoder(nn.Module):
         outputs: Tensor,  # (C,) the units that are the network's outputs
         *,
         width: int = DECODER_WIDTH,
-        generator: Generator | None = None,
+        rng: Generator | None = None,
     ) -> None:
         super().__init__()
         check_readable(layers, space, family, outputs)
@@ -41,7 +41,7 @@ class ContextDecoder(nn.Module):
         self.shown = _deciding_scales(layers, family, outputs)
         self.project = nn.Linear(sum(map(sum, self.shown)), width)
         self.tell = nn.Linear(width, sum(likelihood.num_numbers for likelihood in self.likelihoods))
-        init.kaiming_uniform_(self.project.weight, nonlinearity="relu", generator=generator)
+        init.kaiming_uniform_(self.project.weight, nonlinearity="relu", generator=rng)
         for zero in (self.project.bias, self.tell.weight, self.tell.bias):  # it starts by telling nothing
             init.zeros_(zero)
 

@@ -71,8 +71,8 @@ class JointEmbedder(nn.Module):
         return self.mix(total)
 
 
-def build_embedder(space: ContextSpace, width: int, *, generator: Generator | None = None) -> tuple[nn.Module, int]:
-    """The embedder for a context space, its weights drawn from ``generator``, and the width it embeds to.
+def build_embedder(space: ContextSpace, width: int, *, rng: Generator | None = None) -> tuple[nn.Module, int]:
+    """The embedder for a context space, its weights drawn from ``rng``, and the width it embeds to.
 
     Where there is one context only there is nothing to embed: the offsets of all maps are the parameters. A binary
     budget by itself is one number that the maps can read as it is: a linear embedding would add nothing but width,
@@ -83,7 +83,7 @@ def build_embedder(space: ContextSpace, width: int, *, generator: Generator | No
     embedder = VectorEmbedder(1, width) if isinstance(space, Budgets) else _embedder(space, width)
     for module in embedder.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
-            init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=generator)
+            init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=rng)
             if module.bias is not None:
                 init.zeros_(module.bias)
     return embedder, width

@@ -69,7 +69,7 @@ class GeneratorSpec(ABC):
     kind: ClassVar[str]
 
     @abstractmethod
-    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
+    def head(self, layer: Layer, width: int, initial: Initial, *, rng: Generator | None) -> WeightHead:
         """Build the head of one layer for embeddings of ``width`` numbers."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,8 +82,8 @@ class Full(GeneratorSpec):
 
     kind = "full"
 
-    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
-        return _FullHead(layer, width, initial, generator=generator)
+    def head(self, layer: Layer, width: int, initial: Initial, *, rng: Generator | None) -> WeightHead:
+        return _FullHead(layer, width, initial, rng=rng)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class LowRank(GeneratorSpec):
         if self.rank < 1:
             raise BhcError(f"the rank must be 1 or more, given {self.rank}", hint="use ScalesOnly() for none")
 
-    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
-        return _LowRankHead(layer, width, initial, rank=self.rank, generator=generator)
+    def head(self, layer: Layer, width: int, initial: Initial, *, rng: Generator | None) -> WeightHead:
+        return _LowRankHead(layer, width, initial, rank=self.rank, rng=rng)
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class ScalesOnly(GeneratorSpec):
 
     kind = "scales-only"
 
-    def head(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> WeightHead:
-        return _SharedHead(layer, initial, generator=generator)
+    def head(self, layer: Layer, width: int, initial: Initial, *, rng: Generator | None) -> WeightHead:
+        return _SharedHead(layer, initial, rng=rng)
 
 
 GENERATORS: dict[str, type[GeneratorSpec]] = {spec.kind: spec for spec in (Full, LowRank, ScalesOnly)}
@@ -127,12 +127,12 @@ def generator_from_dict(data: Mapping[str, Any]) -> GeneratorSpec:
 
 
 class _FullHead(WeightHead):
-    def __init__(self, layer: Layer, width: int, initial: Initial, *, generator: Generator | None) -> None:
+    def __init__(self, layer: Layer, width: int, initial: Initial, *, rng: Generator | None) -> None:
         super().__init__()
         weight = layer.module.weight.detach()
-        logvar = initial.log_variance(*weight.shape, generator=generator)
-        self.mean_map = Map(weight, width, initial, generator=generator)
-        self.logvar_map = Map(logvar, width, initial, generator=generator)
+        logvar = initial.log_variance(*weight.shape, rng=rng)
+        self.mean_map = Map(weight, width, initial, rng=rng)
+        self.logvar_map = Map(logvar, width, initial, rng=rng)
 
     def mean(self, embedding: Tensor) -> WeightMean:
         return WeightMean(self.mean_map(embedding))
@@ -163,11 +163,11 @@ class _KeptFull(KeptWeights):
 
 
 class _SharedHead(WeightHead):
-    def __init__(self, layer: Layer, initial: Initial, *, generator: Generator | None) -> None:
+    def __init__(self, layer: Layer, initial: Initial, *, rng: Generator | None) -> None:
         super().__init__()
         weight = layer.module.weight.detach()
         self.shared_mean = Constant(weight)
-        self.shared_logvar = Constant(initial.log_variance(*weight.shape, generator=generator))
+        self.shared_logvar = Constant(initial.log_variance(*weight.shape, rng=rng))
 
     def mean(self, embedding: Tensor) -> WeightMean:
         return WeightMean(self.shared_mean(embedding))
@@ -199,12 +199,12 @@ class _LowRankHead(_SharedHead):
     """``left`` has no offset, so a zero embedding gives the shared mean; ``right`` starts at random, so that
     ``left`` receives a gradient from the first step on even with zero maps."""
 
-    def __init__(self, layer: Layer, width: int, initial: Initial, *, rank: int, generator: Generator | None) -> None:
-        super().__init__(layer, initial, generator=generator)
+    def __init__(self, layer: Layer, width: int, initial: Initial, *, rank: int, rng: Generator | None) -> None:
+        super().__init__(layer, initial, rng=rng)
         columns = layer.num_inputs * layer.kernel_area
         self.rank = rank
-        self.left_matrix = nn.Parameter(initial.map(layer.num_outputs * rank, width, generator=generator))
-        right = kaiming_uniform(rank, columns, gain=1.0, generator=generator).mT.contiguous()
+        self.left_matrix = nn.Parameter(initial.map(layer.num_outputs * rank, width, rng=rng))
+        right = kaiming_uniform(rank, columns, gain=1.0, rng=rng).mT.contiguous()
         self.right = Constant(right)
 
     def left(self, embedding: Tensor) -> Tensor:  # (K, O, R)

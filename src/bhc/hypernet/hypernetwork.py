@@ -56,15 +56,15 @@ class HyperNetwork(nn.Module):
         std_limits: Sequence[float | None],
         prior_stds: Sequence[float],
         width: int = EMBEDDING_WIDTH,
-        generator: Generator | None = None,
+        rng: Generator | None = None,
     ) -> None:
         super().__init__()
         self.family = family
-        self.embedder, width = build_embedder(space, width, generator=generator)
-        self.vectors = VectorHeads(layers, family, initial, width=width, generator=generator)
+        self.embedder, width = build_embedder(space, width, rng=rng)
+        self.vectors = VectorHeads(layers, family, initial, width=width, rng=rng)
         self.prior_stds = tuple(prior_stds)
         self.weights = nn.ModuleList(
-            spec.head(layer, width, initial.under(prior_std), generator=generator)
+            spec.head(layer, width, initial.under(prior_std), rng=rng)
             for layer, prior_std in zip(layers, self.prior_stds, strict=True)
         )
         for head, largest_std in zip(self.weight_heads, std_limits, strict=True):

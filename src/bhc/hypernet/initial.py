@@ -34,18 +34,18 @@ class Initial:
     def exact(cls) -> "Initial":
         return cls(map_gain=0.0, scale_std=0.0)
 
-    def map(self, rows: int, width: int, *, generator: Generator | None) -> Tensor:  # (rows, E)
+    def map(self, rows: int, width: int, *, rng: Generator | None) -> Tensor:  # (rows, E)
         """A linear map from the embedding."""
-        return kaiming_uniform(rows, width, gain=self.map_gain, generator=generator)
+        return kaiming_uniform(rows, width, gain=self.map_gain, rng=rng)
 
-    def log_variance(self, *shape: int, generator: Generator | None) -> Tensor:
-        return torch.randn(*shape, generator=generator).mul_(self.logvar_std).add_(self.logvar)
+    def log_variance(self, *shape: int, rng: Generator | None) -> Tensor:
+        return torch.randn(*shape, generator=rng).mul_(self.logvar_std).add_(self.logvar)
 
 
-def kaiming_uniform(rows: int, width: int, *, gain: float, generator: Generator | None) -> Tensor:
+def kaiming_uniform(rows: int, width: int, *, gain: float, rng: Generator | None) -> Tensor:
     """``U(-b, b)`` with ``b = gain sqrt(3 / width)``."""
     bound = gain * sqrt(3 / width) if width else 0.0
-    return torch.empty(rows, width).uniform_(-bound, bound, generator=generator) if bound else torch.zeros(rows, width)
+    return torch.empty(rows, width).uniform_(-bound, bound, generator=rng) if bound else torch.zeros(rows, width)
 
 
 FEW_LAYERS = 4  # networks of so many or fewer are trained as published

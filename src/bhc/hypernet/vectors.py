@@ -19,10 +19,10 @@ from bhc.posterior import Family, Scales
 class Map(nn.Module):
     """``offset + matrix e``, shaped like the offset. At a zero embedding it gives the offset, bit for bit."""
 
-    def __init__(self, offset: Tensor, width: int, initial: Initial, *, generator: Generator | None) -> None:
+    def __init__(self, offset: Tensor, width: int, initial: Initial, *, rng: Generator | None) -> None:
         super().__init__()
         self.offset = nn.Parameter(offset.detach().clone())
-        self.matrix = nn.Parameter(initial.map(offset.numel(), width, generator=generator))
+        self.matrix = nn.Parameter(initial.map(offset.numel(), width, rng=rng))
 
     def forward(self, embedding: Tensor) -> Tensor:  # (K, E) -> (K, *shape)
         flat = F.linear(embedding, self.matrix, self.offset.flatten())
@@ -81,7 +81,7 @@ class VectorHeads(nn.Module):
         initial: Initial,
         *,
         width: int,
-        generator: Generator | None,
+        rng: Generator | None,
     ) -> None:
         super().__init__()
         self.family = family
@@ -91,15 +91,15 @@ class VectorHeads(nn.Module):
         self.bias_sizes = [0 if bias is None else len(bias) for bias in biases]
         self.num_numbers = sum(self.scale_sizes)
         offset = torch.cat(
-            [family.initial_means(count, initial.scale_std, generator=generator) for count in counts]
+            [family.initial_means(count, initial.scale_std, rng=rng) for count in counts]
             + [bias.detach().cpu() for bias in biases if bias is not None]
         )
-        self.mean_map = Map(offset, width, initial, generator=generator)
+        self.mean_map = Map(offset, width, initial, rng=rng)
         with torch.no_grad():
             # The paper's noise is for weights and scales; a bias starts as it was.
             self.mean_map.matrix[self.num_numbers :] = 0
-        logvar = initial.log_variance(self.num_numbers, generator=generator)
-        self.logvar_map = Map(logvar, width, initial, generator=generator)
+        logvar = initial.log_variance(self.num_numbers, rng=rng)
+        self.logvar_map = Map(logvar, width, initial, rng=rng)
 
     def means(self, embedding: Tensor) -> tuple[LayerVectors, ...]:
         """Means of the scales, and the biases."""

@@ -65,13 +65,13 @@ def build(
     image_shape: tuple[int, ...],
     num_classes: int,
     full_scale: float = 255.0,
-    generator: Generator | None = None,
+    rng: Generator | None = None,
 ) -> nn.Sequential:
-    """A fresh network by its name on the command line; with ``generator`` its weights follow from that."""
+    """A fresh network by its name on the command line; with ``rng`` its weights follow from that."""
     check(name)
     net = BUILDERS[name](image_shape=image_shape, num_classes=num_classes, full_scale=full_scale)
-    if generator is not None:
-        initialise_(net, generator)
+    if rng is not None:
+        initialise_(net, rng)
     return net
 
 

@@ -32,7 +32,7 @@ class Family(ABC):
         """How many means (and as many log-variances) stand behind so many scales of one group."""
 
     @abstractmethod
-    def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
+    def initial_means(self, scales: int, std: float, *, rng: Generator | None) -> Tensor:
         """Those means at the start: scales of one, but for a little noise."""
 
     @abstractmethod
@@ -55,8 +55,8 @@ class NormalJeffreys(Family):
     def num_numbers(self, scales: int) -> int:
         return scales
 
-    def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
-        return 1.0 + std * torch.randn(scales, generator=generator)
+    def initial_means(self, scales: int, std: float, *, rng: Generator | None) -> Tensor:
+        return 1.0 + std * torch.randn(scales, generator=rng)
 
     def scales(self, means: Tensor, logvars: Tensor) -> NormalScales:
         return NormalScales(means, logvars)
@@ -112,8 +112,8 @@ class GroupHorseshoe(Family):
     def num_numbers(self, scales: int) -> int:
         return 2 * scales + 2 if scales else 0
 
-    def initial_means(self, scales: int, std: float, *, generator: Generator | None) -> Tensor:
-        means = std * torch.randn(self.num_numbers(scales), generator=generator)
+    def initial_means(self, scales: int, std: float, *, rng: Generator | None) -> Tensor:
+        means = std * torch.randn(self.num_numbers(scales), generator=rng)
         # The global scale starts where its prior has it, and the heavy-tailed b_i make up for that.
         means[scales : 2 * scales] -= self._log_global
         means[2 * scales : 2 * scales + 1] += self._log_global

@@ -199,12 +199,12 @@ class Service:
         sample = self.model.model.validation
         if sample is None or not 0 <= number < self._pictures() or not 0 <= label < self.model.network.num_classes:
             return None
-        return png(sample.images[(sample.labels == label).nonzero().flatten()[number]])
+        return png(sample.inputs[(sample.labels == label).nonzero().flatten()[number]])
 
     def _full_scale(self) -> float:
         """The largest value of an input."""
         sample = self.model.model.validation
-        return 255.0 if sample is None else max(float(sample.images.max()), 1.0)
+        return 255.0 if sample is None else max(float(sample.inputs.max()), 1.0)
 
     def example(self) -> dict[str, Any]:
         """A request that this model answers."""
@@ -220,7 +220,7 @@ class Service:
                     asked["features"] = list(range(part.num_features))
                 case InputDomains() if not space.optional:
                     grey = SampleMean(torch.full(part.domain_shape, part.full_scale / 2), LARGEST_EXAMPLE)
-                    seen = None if sample is None else part.mean_of(sample.images[:LARGEST_EXAMPLE])
+                    seen = None if sample is None else part.mean_of(sample.inputs[:LARGEST_EXAMPLE])
                     asked["domain"] = to_token(seen or grey)
         return asked
 

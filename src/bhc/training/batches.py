@@ -17,7 +17,7 @@ class ClassIndex:
     def __init__(self, split: Split, num_classes: int, *, device: torch.device | None = None) -> None:
         if len(split) == 0 or int(split.labels.max()) >= num_classes:
             raise BhcError(f"the training set must be non-empty with labels from 0 to {num_classes - 1}")
-        self.images = split.images.to(device)
+        self.inputs = split.inputs.to(device)
         self.counts = torch.bincount(split.labels.cpu(), minlength=num_classes)
         missing = (self.counts == 0).nonzero().flatten().tolist()
         if missing:
@@ -30,7 +30,7 @@ class ClassIndex:
         self._starts = self.counts.cumsum(0) - self.counts
         self.by_source = None if split.sources is None else SourceIndex(split, num_classes, device=device)
 
-    def draw(self, batch: ContextBatch, examples: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, batch: ContextBatch, examples: int, *, rng: Generator) -> tuple[Tensor, Tensor]:
         """Places of images and their labels, (K * B,) each: each context's classes at its rates, with replacement.
 
         Batch, generator and data are on one device, so that nothing is waited for.
@@ -38,9 +38,9 @@ class ClassIndex:
         if batch.source_rates is not None:
             if self.by_source is None:
                 raise BhcError("contexts are sources, and the training set does not say where its examples are from")
-            return self.by_source.draw(batch.class_rates, batch.source_rates, examples, generator=generator)
-        labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=generator)
-        places = torch.rand(labels.shape, generator=generator, device=generator.device) * self.counts[labels]
+            return self.by_source.draw(batch.class_rates, batch.source_rates, examples, rng=rng)
+        labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=rng)
+        places = torch.rand(labels.shape, generator=rng, device=rng.device) * self.counts[labels]
         return self._order[self._starts[labels] + places.long()].flatten(), labels.flatten()
 
     def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
@@ -69,12 +69,12 @@ class SourceIndex:
         source_rates: Tensor,  # (K, S)
         examples: int,
         *,
-        generator: Generator,
+        rng: Generator,
     ) -> tuple[Tensor, Tensor]:  # (K * B,) each
         """Places and labels, cells at the product of their rates; those that are empty are passed over."""
         rates = self._rates(class_rates, source_rates)
-        cells = torch.multinomial(rates, examples, replacement=True, generator=generator)
-        places = torch.rand(cells.shape, generator=generator, device=generator.device) * self.counts[cells]
+        cells = torch.multinomial(rates, examples, replacement=True, generator=rng)
+        places = torch.rand(cells.shape, generator=rng, device=rng.device) * self.counts[cells]
         return self._order[self._starts[cells] + places.long()].flatten(), (cells % self.num_classes).flatten()
 
     def context_sizes(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K,)
@@ -89,11 +89,11 @@ def blend(
     contexts: int,
     *,
     part: float,
-    generator: Generator,
+    rng: Generator,
 ) -> tuple[Tensor, ...]:
     """Each example of such a part mixed with another of its context, up to half and half; all kinds alike."""
-    examples, device = len(kinds[0]), generator.device
-    chosen, share = torch.rand(2, examples, generator=generator, device=device)
+    examples, device = len(kinds[0]), rng.device
+    chosen, share = torch.rand(2, examples, generator=rng, device=device)
     share = torch.where(chosen < part, share / 2, 0.0)
     blended = []
     for values in kinds:

@@ -98,7 +98,7 @@ def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor], network
 
 
 def generator_states(generators: dict[str, Generator]) -> dict[str, Tensor]:
-    return {name: generator.get_state() for name, generator in generators.items()}
+    return {name: rng.get_state() for name, rng in generators.items()}
 
 
 def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor], *, rank: int = 0) -> None:

@@ -84,7 +84,7 @@ class Consolidate(Stage):
     @torch.no_grad()
     def equipped(self, network: ConditionalNetwork, draw: Draw) -> Draw:
         """With the teacher's answers, where it is asked about the same images again and again."""
-        images = draw.data.images
+        images = draw.data.inputs
         altered = self.blended > 0 or draw.augment is not None
         if altered or not self._taught(network) or self.steps * self.contexts * self.examples < len(images):
             return draw
@@ -103,10 +103,10 @@ class Consolidate(Stage):
         batch, x = show(network, draw, batch.askable(), places)
         assert self.ratios is None, "ratios are settled before the first step"
         low, high = self.thresholds or network.hypernet.family.thresholds
-        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.generator, device=x.device)
+        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.rng, device=x.device)
         if self.blended:
             every = torch.arange(network.num_classes, device=x.device)
-            x, labels = blend((x, labels[:, None] == every), self.contexts, part=self.blended, generator=draw.generator)
+            x, labels = blend((x, labels[:, None] == every), self.contexts, part=self.blended, rng=draw.rng)
         logits = network.masked(x, batch, threshold=threshold)
         with torch.no_grad():
             teacher = network.bayesian.plain(x) if draw.teacher is None else draw.teacher[places]

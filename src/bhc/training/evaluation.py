@@ -220,7 +220,7 @@ def try_contexts(
     device = network.device
     batch = ContextBatch.of(contexts, network.num_classes).to(device)
     places = [_padded(len(own), max(map(len, examples))) for own in examples]
-    images = torch.stack([own.images[at] for own, at in zip(examples, places, strict=True)])  # (K, B, ...)
+    images = torch.stack([own.inputs[at] for own, at in zip(examples, places, strict=True)])  # (K, B, ...)
     labels = torch.stack([own.labels[at] for own, at in zip(examples, places, strict=True)]).to(device)
     counted = torch.stack([torch.arange(labels.shape[1]) < len(own) for own in examples]).to(device)
     dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
@@ -285,7 +285,7 @@ def base_error(network: ConditionalNetwork, panel: Panel) -> float:
     wrong = seen = 0
     for probe, examples in zip(panel.probes, panel.examples, strict=True):
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
-        for x, labels in zip(examples.images.split(CHUNK), examples.labels.split(CHUNK), strict=True):
+        for x, labels in zip(examples.inputs.split(CHUNK), examples.labels.split(CHUNK), strict=True):
             images = network.space.as_met(x, probe.context.inputs)
             logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())

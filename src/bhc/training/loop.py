@@ -102,7 +102,7 @@ def train(
         raise BhcError(f"a vocabulary of {len(vocabulary):,} words for a network that does not read just those")
     for count in words_read(network):
         for split in (train_set, validation_set):
-            check_words(split.images, count)
+            check_words(split.inputs, count)
     folder = None if options.run is None else RunFolder(options.run)
     if folder is not None:
         options.team.decide(partial(folder.open, resume=options.resume, overwrite=options.overwrite))
@@ -344,7 +344,7 @@ class _Trainer:
         self.network.hypernet.reset_()
         self.network.decoder = None
         if any(stage.context_weight for stage in self.recipe):
-            self.network.add_decoder_(generator=torch.Generator().manual_seed(self.options.seed))
+            self.network.add_decoder_(rng=torch.Generator().manual_seed(self.options.seed))
         if self.folder is None:
             return None
         if not self.options.resume:
@@ -390,7 +390,7 @@ class _Trainer:
             **self.network.to_dict(),
             "recipe": [stage.to_dict() for stage in self.recipe],
             "seed": self.options.seed,
-            "data": int(train_set.images.long().sum()),
+            "data": int(train_set.inputs.long().sum()),
             "device": self.network.device.type,  # its generators' states fit no other
             "augment": None if self.options.augment is None else str(self.options.augment),
             "precision": None if self.options.autocast is None else str(self.options.autocast),

@@ -33,7 +33,7 @@ class Plan(Protocol):
     def schedule(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """What changes the rate, after each step."""
 
-    def batches(self, split: Split, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, split: Split, rng: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels, step by step."""
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -60,18 +60,18 @@ class Pretraining:
     def schedule(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         return OneCycleLR(optimizer, self.rate, total_steps=steps, pct_start=RISING)
 
-    def batches(self, split: Split, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, split: Split, rng: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.steps(split)):
-            index = torch.randint(len(split), (self.batch,), generator=generator, device=generator.device)
-            yield self._augmented(split.images[index], generator), split.labels[index]
+            index = torch.randint(len(split), (self.batch,), generator=rng, device=rng.device)
+            yield self._augmented(split.inputs[index], rng), split.labels[index]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels)
 
-    def _augmented(self, images: Tensor, generator: Generator) -> Tensor:
+    def _augmented(self, images: Tensor, rng: Generator) -> Tensor:
         if self.augmentation is not None:
-            return self.augmentation(images, generator=generator)
-        return _shifted(images, self.shift, generator)
+            return self.augmentation(images, rng=rng)
+        return _shifted(images, self.shift, rng)
 
 
 @dataclass(frozen=True)
@@ -106,25 +106,25 @@ class BatchNormPretraining:
     def schedule(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         return OneCycleLR(optimizer, self.rate, total_steps=steps, pct_start=RISING, cycle_momentum=False)
 
-    def batches(self, split: Split, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, split: Split, rng: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         full = len(split) - len(split) % self.batch
         for _ in range(self.epochs):
-            order = torch.randperm(len(split), generator=generator, device=generator.device)
+            order = torch.randperm(len(split), generator=rng, device=rng.device)
             for index in order[:full].split(self.batch):
-                yield self._augmented(split.images[index], generator), split.labels[index]
+                yield self._augmented(split.inputs[index], rng), split.labels[index]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
-    def _augmented(self, images: Tensor, generator: Generator) -> Tensor:
-        return images if self.augmentation is None else self.augmentation(images, generator=generator)
+    def _augmented(self, images: Tensor, rng: Generator) -> Tensor:
+        return images if self.augmentation is None else self.augmentation(images, rng=rng)
 
 
-def _shifted(x: Tensor, most: int, generator: Generator) -> Tensor:
+def _shifted(x: Tensor, most: int, rng: Generator) -> Tensor:
     """The whole batch moved by the same few pixels, zeros moving in."""
     if most == 0 or x.ndim != 4 or min(x.shape[2:]) < SMALLEST_SHIFTED:
         return x
     height, width = x.shape[2:]
-    down, right = torch.randint(0, 2 * most + 1, (2,), generator=generator, device=generator.device).tolist()
+    down, right = torch.randint(0, 2 * most + 1, (2,), generator=rng, device=rng.device).tolist()
     padded = F.pad(x, (most,) * 4)
     return padded[:, :, down : down + height, right : right + width]

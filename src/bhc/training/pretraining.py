@@ -45,25 +45,25 @@ def pretrain(
     From a seed it starts with the same weights on every device; a GPU draws other batches than a CPU.
     """
     place = find_device(device)
-    generator = Generator().manual_seed(seed)
+    rng = Generator().manual_seed(seed)
     net = build(
         name,
         image_shape=data.image_shape,
         num_classes=data.num_classes,
         full_scale=data.full_scale,
-        generator=generator,
+        rng=rng,
     ).to(place)
     if place.type != "cpu":
-        generator = Generator(place).manual_seed(seed)
-    train_plainly_(net, data.train, plan or default_plan(name), generator=generator, progress=progress)
+        rng = Generator(place).manual_seed(seed)
+    train_plainly_(net, data.train, plan or default_plan(name), rng=rng, progress=progress)
     return net.eval().requires_grad_(False)
 
 
 def train_plainly_(
-    net: nn.Module, split: Split, plan: Plan, *, generator: Generator, progress: Progress | None = None
+    net: nn.Module, split: Split, plan: Plan, *, rng: Generator, progress: Progress | None = None
 ) -> None:
     """Follow a plan on the generator's device, where the network is and the images go once, as bytes."""
-    split = split.to(generator.device)
+    split = split.to(rng.device)
     steps = plan.steps(split)
     if steps < 1:
         raise BhcError(
@@ -74,7 +74,7 @@ def train_plainly_(
     schedule = plan.schedule(optimizer, steps)
     progress.begin("pretraining", steps)
     net.train()
-    for step, (x, labels) in enumerate(plan.batches(split, generator), start=1):
+    for step, (x, labels) in enumerate(plan.batches(split, rng), start=1):
         loss = plan.loss(net(x), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -89,7 +89,7 @@ def train_plainly_(
 def error_of(net: nn.Module, split: Split) -> float:
     """Percent of wrong answers over all classes, computed where the network is."""
     device = next(net.parameters()).device
-    answers = torch.cat([net(x.to(device)).argmax(1).cpu() for x in split.images.split(CHUNK)])
+    answers = torch.cat([net(x.to(device)).argmax(1).cpu() for x in split.inputs.split(CHUNK)])
     return 100 * float((answers != split.labels.cpu()).float().mean())
 
 

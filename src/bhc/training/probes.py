@@ -60,7 +60,7 @@ def _probe(
                 context = replace(context, classes=part.classes)
             case InputDomains():
                 # The mean of training images, as at use: the examples judged on stay unseen.
-                images = Probe(context, subset, sources).examples(train).images
+                images = Probe(context, subset, sources).examples(train).inputs
                 context = replace(context, domain=_mean(space, part, images, mask), domain_size=len(images))
     return Probe(context, subset, sources)
 
@@ -97,7 +97,7 @@ def _masks(space: ContextSpace, limit: int) -> Sequence[Tensor | None]:
     for part in space.parts:
         if isinstance(part, FeatureSubsets):
             empty = ContextBatch.unconditioned(limit, 1)
-            drawn = part.refine(empty, generator=Generator().manual_seed(0)).inputs
+            drawn = part.refine(empty, rng=Generator().manual_seed(0)).inputs
             assert drawn is not None
             return list(drawn)
     return [None]

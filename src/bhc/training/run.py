@@ -118,7 +118,7 @@ class TrainedModel:
         """What the pretrained network says to the validation sample; None without one or the other."""
         if self.validation is None or not self.network.pretrained:
             return None
-        parts = [self.network.base_model(x.to(self.network.device)).cpu() for x in self.validation.images.split(CHUNK)]
+        parts = [self.network.base_model(x.to(self.network.device)).cpu() for x in self.validation.inputs.split(CHUNK)]
         return torch.cat(parts)
 
 
@@ -129,7 +129,7 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     for kind in SAMPLES:
         sample: Split | None = getattr(model, kind)
         if sample is not None:
-            parts = {"images": sample.images, "labels": sample.labels}
+            parts = {"images": sample.inputs, "labels": sample.labels}
             if sample.sources is not None:
                 parts["sources"] = sample.sources
             if kind == "validation" and model.base_logits is not None:
@@ -208,7 +208,7 @@ def _sample_in(samples: dict[str, dict[str, Tensor]], kind: str, network: Condit
         return None
     tensors = samples[kind]
     sample = Split(tensors["images"], tensors["labels"], tensors.get("sources"))
-    if len(network.signature) > 1 or not network.signature.inputs[0].fits(sample.images):
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(sample.inputs):
         raise ValueError(f"the {kind} sample does not fit the network")
     return sample
 

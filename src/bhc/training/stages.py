@@ -24,7 +24,7 @@ class Draw:
     """Where a step's randomness and examples come from."""
 
     data: ClassIndex
-    generator: Generator  # of contexts and examples, on the device of the data
+    rng: Generator  # of contexts and examples, on the device of the data
     noise: Noise
     augment: Augmentation | None = None
     teacher: Tensor | None = None  # (n, C): what the pretrained network says of each training example
@@ -40,15 +40,15 @@ class Draw:
         augment: Augmentation | None = None,
     ) -> "Draw":
         """Everything on one device, and following from the seed."""
-        generator = Generator(device).manual_seed(seed)
+        rng = Generator(device).manual_seed(seed)
         noise = PooledNoise(seed) if device.type == "cpu" else FreshNoise(Generator(device).manual_seed(seed + 1))
-        return cls(ClassIndex(split, num_classes, device=device), generator, noise, augment)
+        return cls(ClassIndex(split, num_classes, device=device), rng, noise, augment)
 
     @property
     def generators(self) -> dict[str, Generator]:
         """Those whose states are kept with a run, by name."""
-        named = {"draw": self.generator, "noise": self.noise.generator}
-        return {name: generator for name, generator in named.items() if generator is not None}
+        named = {"draw": self.rng, "noise": self.noise.rng}
+        return {name: rng for name, rng in named.items() if rng is not None}
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,14 @@ def draw_places(
     network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
 ) -> tuple[ContextBatch, Tensor, Tensor]:
     """Contexts, places of their examples in the training set, and labels, (K * B,) each."""
-    batch = network.space.sample(contexts, network.num_classes, generator=draw.generator)
+    batch = network.space.sample(contexts, network.num_classes, rng=draw.rng)
     if budget is not None:
-        batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.generator.device))
-    return batch, *draw.data.draw(batch, examples, generator=draw.generator)
+        batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.rng.device))
+    return batch, *draw.data.draw(batch, examples, rng=draw.rng)
 
 
 def show(network: ConditionalNetwork, draw: Draw, batch: ContextBatch, places: Tensor) -> tuple[ContextBatch, Tensor]:
     """The contexts with what is to be seen of their examples, and these as they are learned from, (K * B, ...)."""
-    x = draw.data.images[places]
+    x = draw.data.inputs[places]
     batch = network.space.observe(batch, x.unflatten(0, (len(batch), -1)))
-    return batch, x if draw.augment is None else draw.augment(x, generator=draw.generator)
+    return batch, x if draw.augment is None else draw.augment(x, rng=draw.rng)

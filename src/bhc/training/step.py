@@ -183,12 +183,12 @@ class CapturedStep(TrainingStep):
             return self._run()
 
     def _capture_and_take(self) -> Terms:
-        generators = [generator for generator in self.draw.generators.values() if generator.device.type == "cuda"]
-        untouched = [generator.clone_state() for generator in generators]
+        generators = [rng for rng in self.draw.generators.values() if rng.device.type == "cuda"]
+        untouched = [rng.clone_state() for rng in generators]
         graph = torch.cuda.CUDAGraph()
         try:
-            for generator in generators:
-                graph.register_generator_state(generator)
+            for rng in generators:
+                graph.register_generator_state(rng)
             # What other threads do on the GPU meanwhile is no part of it, unless they capture too: then one falls back.
             with (
                 keeping_garbage(),
@@ -196,8 +196,8 @@ class CapturedStep(TrainingStep):
             ):
                 self._terms = self._run_side_by_side()
         except RuntimeError as error:
-            for generator, state in zip(generators, untouched, strict=True):
-                generator.graphsafe_set_state(state)
+            for rng, state in zip(generators, untouched, strict=True):
+                rng.graphsafe_set_state(state)
             self._schedule.go_to(self._first + WARM_UP)
             reason = str(error).splitlines()[0]
             warnings.warn(f"training runs kernel by kernel: {reason}", CaptureWarning, stacklevel=2)
