@@ -17,10 +17,7 @@ from timing import Results, options, take_turns, write
 
 import bhc
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import Cutter, make_plan
-from bhc.emission.plan import Generated, cut_all
-from bhc.emission.slim import assemble
-from bhc.emission.weights import Slimmer
+from bhc.emission import ContextScales, Cutter, Slimmer, assemble, cut_all, make_cut
 from bhc.graph import Graph
 from bhc.hypernet import ConditionalNetwork
 
@@ -50,7 +47,7 @@ def prune_(network: ConditionalNetwork, *, kept: float = KEPT) -> None:
 def vary_(network: ConditionalNetwork, contexts: list[Context]) -> None:
     """Let contexts keep different units: rates move by as much as those that stay are under the threshold."""
     vectors = network.hypernet.vectors
-    embedding = Generated.of(network, contexts).embedding
+    embedding = ContextScales.of(network, contexts).embedding
     rng = torch.Generator().manual_seed(0)
     vectors.logvar_map.matrix.normal_(0.0, 6.0 / float(embedding.norm(dim=1).mean()), generator=rng)
     vectors.logvar_map.offset.copy_(torch.where(vectors.logvar_map.offset < 0, -6.0, 10.0))
@@ -59,21 +56,21 @@ def vary_(network: ConditionalNetwork, contexts: list[Context]) -> None:
 def emit(network: ConditionalNetwork, context: Context = CONTEXT, threshold: float = THRESHOLD) -> Graph:
     """The module for a context."""
     cutter = Cutter(network, context)
-    plan = cutter.cut(threshold)
-    return assemble(network, plan, Slimmer(cutter.generated).layers(plan))
+    cut = cutter.cut(threshold)
+    return assemble(network, cut, Slimmer(cutter.scales).layers(cut))
 
 
 def weigh_each(network: ConditionalNetwork, contexts: list[Context]) -> None:
     """Masks and kept weights of contexts, one after the other."""
     for context in contexts:
         cutter = Cutter(network, context)
-        Slimmer(cutter.generated).layers(cutter.cut(THRESHOLD))
+        Slimmer(cutter.scales).layers(cutter.cut(THRESHOLD))
 
 
 def weigh_together(network: ConditionalNetwork, contexts: list[Context]) -> None:
     """The same, all at once."""
-    generated = Generated.of(network, contexts)
-    Slimmer(generated).layers_of_all(cut_all(generated, THRESHOLD))
+    scales = ContextScales.of(network, contexts)
+    Slimmer(scales).layers_of_all(cut_all(scales, THRESHOLD))
 
 
 @torch.no_grad()
@@ -97,9 +94,9 @@ def main() -> None:
                 {"emit": partial(emit, network), "all": partial(generate_everything, network)},
                 rounds=2 if arguments.quick else arguments.rounds,
             )
-            ratio = network.num_weights / make_plan(network, CONTEXT, THRESHOLD).num_weights
+            ratio = network.num_weights / make_cut(network, CONTEXT, THRESHOLD).num_weights
             vary_(network, contexts)
-            kept = [plan.num_weights for plan in cut_all(Generated.of(network, contexts), THRESHOLD)]
+            kept = [cut.num_weights for cut in cut_all(ContextScales.of(network, contexts), THRESHOLD)]
             batches = take_turns(
                 {
                     "each": partial(weigh_each, network, contexts[: TOGETHER // 10]),

@@ -18,9 +18,7 @@ from torch.nn import functional as F
 import bhc
 from bhc.contexts import ContextBatch
 from bhc.data import DataSet, Split
-from bhc.emission.plan import Cutter
-from bhc.emission.slim import assemble
-from bhc.emission.weights import Slimmer
+from bhc.emission import Cutter, Slimmer, assemble
 from bhc.layers import Select, is_weighted
 from bhc.models.parts import initialise_
 from bhc.training.evaluation import threshold_for
@@ -191,7 +189,7 @@ def _bayesian_attempt(
                 taken += 1
         cutter = Cutter(single, context)
         plan = cutter.cut(threshold_for(single, batch, ratio))
-        net = assemble(single, plan, Slimmer(cutter.generated).layers(plan)).to(task.device)
+        net = assemble(single, plan, Slimmer(cutter.scales).layers(plan)).to(task.device)
     return task.attempt(net, seconds=clock.seconds, steps=steps)
 
 

@@ -7,7 +7,7 @@ import torch
 import bhc
 from bhc.contexts import all_subsets
 from bhc.data import Split
-from bhc.emission.guarantee import upper_bound
+from bhc.emission import upper_bound
 from bhc.results import answers
 from questions.bench import Bench
 

@@ -8,11 +8,7 @@ import torch
 
 import bhc
 from bhc.contexts import Context, ContextBatch
-from bhc.emission.plan import Cutter, Plan
-from bhc.emission.quantisation import FINER_SCALES, scales_for
-from bhc.emission.slim import assemble
-from bhc.emission.trial import Workshop
-from bhc.emission.weights import Slimmer
+from bhc.emission import FINER_SCALES, CandidateFactory, Cut, Cutter, Slimmer, assemble, scales_for
 from bhc.posterior import Family
 from bhc.results import answers, exact_convolutions, logits
 from bhc.training import Point, ThresholdTrial, largest_within, pooled, try_thresholds
@@ -80,22 +76,22 @@ def _emitted_trials(
     network = member.model.network
     images, labels = sample.examples.inputs, sample.examples.labels
     cutter = Cutter(network, _context(member, sample))
-    slimmer = Slimmer(cutter.generated)
+    slimmer = Slimmer(cutter.scales)
     known: dict[tuple[int, ...], ThresholdTrial] = {}
     trials = []
     for threshold in thresholds:
-        plan = cutter.cut(threshold)
-        signature = (*plan.widths, *(int(kept.sum()) for kept in _kept_weights(plan)))
+        cut = cutter.cut(threshold)
+        signature = (*cut.widths, *(int(kept.sum()) for kept in _kept_weights(cut)))
         if signature not in known:  # a falling threshold only ever removes, so the counts tell
-            small = assemble(network, plan, slimmer.layers(plan))
-            wrong = torch.tensor(plan.classes)[logits(small, images, device=device).argmax(1)] != labels
-            known[signature] = ThresholdTrial(network.num_weights / plan.num_weights, int(wrong.sum()), len(labels))
+            small = assemble(network, cut, slimmer.layers(cut))
+            wrong = torch.tensor(cut.classes)[logits(small, images, device=device).argmax(1)] != labels
+            known[signature] = ThresholdTrial(network.num_weights / cut.num_weights, int(wrong.sum()), len(labels))
         trials.append(known[signature])
     return trials
 
 
-def _kept_weights(plan: Plan) -> list[torch.Tensor]:
-    return [layer.kept_weights for layer in plan.layers if layer.kept_weights is not None]
+def _kept_weights(cut: Cut) -> list[torch.Tensor]:
+    return [layer.kept_weights for layer in cut.layers if layer.kept_weights is not None]
 
 
 def choose(
@@ -129,9 +125,9 @@ def rounded_errors(
     for member, case in asked[:CONTEXTS_ROUNDED]:
         examples = case.validation.examples
         cutter = Cutter(member.model.network, _context(member, case.validation))
-        stock = Workshop(member.model.model, cutter).stock(threshold)
+        floats = CandidateFactory(member.model.model, cutter).at(threshold)
         for scale in scales:
-            rounded = stock.trial(scale).network
+            rounded = floats.rounded(scale).network
             wrong[scale] += int((answers(rounded, examples.inputs, device=device) != examples.labels).sum())
         images += len(examples)
     return {scale: 100 * misses / images for scale, misses in wrong.items()}

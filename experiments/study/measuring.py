@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import bhc
-from bhc.emission.emit import ThresholdWarning
+from bhc.emission import ThresholdWarning
 from bhc.results import Outcome, answers, environment, harmonic, judge, mean, summarise
 from bhc.training import describe_device
 from study import sparse

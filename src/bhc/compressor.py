@@ -13,7 +13,7 @@ from bhc.contexts import ContextSpace, SampleMean
 from bhc.data import Split, Vocabulary
 from bhc.data.augment import Augmentation
 from bhc.deprecated import renamed, renamed_in
-from bhc.emission import CHUNK, Compressed, Limits, Quantisation, Request, VarianceBits, Watch, emit, emit_many
+from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
 from bhc.errors import BhcError
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
@@ -137,7 +137,7 @@ class Compressor:
         flag_outside: float | None,
     ) -> Request:
         context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
-        watch = None
+        alarm_samples = None
         if flag_outside is not None:
             if isinstance(sample, SampleMean):
                 raise BhcError(
@@ -145,8 +145,8 @@ class Compressor:
                     hint="give the samples themselves, or leave flag_outside out",
                 )
             inputs = None if sample is None else torch.as_tensor(sample).float()
-            watch = Watch.of(self.model, context, flag_outside, sample=inputs)
-        return Request(context, limits, quantisation or VarianceBits(), watch)
+            alarm_samples = AlarmSamples.of(self.model, context, flag_outside, sample=inputs)
+        return Request(context, limits, quantisation or VarianceBits(), alarm_samples)
 
     def _as_numbers(self, conditions: Mapping[str, Any]) -> Mapping[str, Any]:
         """With features that are words as their numbers."""

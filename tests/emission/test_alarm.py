@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.emission.alarm import Alarm, outside_score
+from bhc.emission import Alarm, outside_score
 
 LOGITS = torch.tensor([[1.0, 5.0, 3.0], [-2.0, -4.0, -8.0]])
 

@@ -3,7 +3,8 @@ from math import comb
 
 import pytest
 
-from bhc.emission.guarantee import at_most, images_needed, proves, upper_bound
+from bhc.emission import upper_bound
+from bhc.emission.guarantee import at_most, images_needed, proves
 
 
 def exactly(wrong: int, images: int, rate: float) -> float:

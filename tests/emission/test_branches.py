@@ -77,13 +77,13 @@ def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) ->
     cutter = Cutter(model.network, Context(classes=CLASSES))
     sizes = []
     for threshold in THRESHOLDS:
-        plan = cutter.cut(threshold)
-        slim = slim_model(model.network, plan)
+        cut = cutter.cut(threshold)
+        slim = slim_model(model.network, cut)
         assert_equal(slim(x), masked(model.network, x, threshold))
         assert_equal(slim.plain()(x), slim(x))
-        assert count(slim, model.network.input_shape).weights == plan.num_weights
-        assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in plan.layers)
-        sizes.append(plan.num_weights)
+        assert count(slim, model.network.input_shape).weights == cut.num_weights
+        assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in cut.layers)
+        sizes.append(cut.num_weights)
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 2
 
@@ -95,8 +95,8 @@ def test_slim_equals_masked_in_networks_drawn_at_random(seed: int, tmp_path: Pat
     net, x = used(lambda: Random(seed), (3, 6, 6))
     model = wrapped_as(net, x, GENERATORS[seed % 3], family)
     for threshold in THRESHOLDS:
-        plan = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
-        assert_equal(slim_model(model.network, plan)(x), masked(model.network, x, threshold))
+        cut = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
+        assert_equal(slim_model(model.network, cut)(x), masked(model.network, x, threshold))
     small = model.compress(classes=list(CLASSES), threshold=0.0)
     small.save(tmp_path / "small.bhc")
     assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
@@ -108,9 +108,9 @@ def test_the_whole_network_is_the_original_where_nothing_is_cut(name: str) -> No
     net, x = build(name)
     model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, initial=bhc.Initial.exact())
     everything = Context(classes=tuple(range(10)))
-    plan = Cutter(model.network, everything).cut(EVERYTHING)
-    assert plan.num_weights == model.network.num_weights
-    torch.testing.assert_close(slim_model(model.network, plan)(x), net(x), rtol=1e-2, atol=1e-2)
+    cut = Cutter(model.network, everything).cut(EVERYTHING)
+    assert cut.num_weights == model.network.num_weights
+    torch.testing.assert_close(slim_model(model.network, cut)(x), net(x), rtol=1e-2, atol=1e-2)
 
 
 @torch.no_grad()
@@ -118,17 +118,17 @@ def test_the_whole_network_is_the_original_where_nothing_is_cut(name: str) -> No
 def test_one_unit_of_everything_survives_any_threshold(name: str) -> None:
     """What layers write together has one unit left, or a group of them."""
     model, _ = wrapped(name, bhc.ScalesOnly(), "io-gnj")
-    plan = Cutter(model.network, Context(classes=CLASSES)).cut(NOTHING)
+    cut = Cutter(model.network, Context(classes=CLASSES)).cut(NOTHING)
     units, outputs = model.network.units, set(model.network.find_masks.outputs.tolist())
     free = ~units.always
     free[list(outputs)] = False
-    alive = plan.alive.numpy() & free
+    alive = cut.alive.numpy() & free
     for layer in model.network.layers:
         written = np.unique(layer.writes.numpy())
         if free[written].all():
             assert alive[written].any()
     assert alive.sum() < free.sum()
-    assert any(layer.rescued for layer in plan.layers)
+    assert any(layer.rescued for layer in cut.layers)
 
 
 @torch.no_grad()
@@ -154,10 +154,10 @@ def test_a_layer_that_is_kept_stays_whole(kept: str) -> None:
     model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, keep=[kept])
     spread_(model.network, "io-gnj")
     for threshold in (NOTHING, 0.0):
-        plan = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
-        cut = next(layer for layer in plan.layers if layer.layer.name == kept)
-        whole = cut.layer.num_outputs if kept != "end" else len(CLASSES)
-        assert len(cut.kept_outputs) == whole
-        if cut.layer.has_kernel:
-            assert len(cut.kept_inputs) == cut.layer.num_inputs
-        assert_equal(slim_model(model.network, plan)(x), masked(model.network, x, threshold))
+        cut = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
+        own = next(layer for layer in cut.layers if layer.layer.name == kept)
+        whole = own.layer.num_outputs if kept != "end" else len(CLASSES)
+        assert len(own.kept_outputs) == whole
+        if own.layer.has_kernel:
+            assert len(own.kept_inputs) == own.layer.num_inputs
+        assert_equal(slim_model(model.network, cut)(x), masked(model.network, x, threshold))

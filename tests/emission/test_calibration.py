@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from bhc.emission.judge import best_temperature, expected_calibration_error
+from bhc.emission import expected_calibration_error
+from bhc.emission.judge import best_temperature
 
 
 def two(*confidences: float) -> torch.Tensor:

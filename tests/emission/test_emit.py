@@ -27,7 +27,6 @@ def test_the_report_counts_what_the_module_has(quick_model: bhc.Compressor, digi
 def test_the_error_is_that_of_the_validation_sample(quick_model: bhc.Compressor, digits: DataSet) -> None:
     small = quick_model.compress(classes=[3, 4, 8])
     examples = quick_model.model.validation
-    assert examples is not None
     examples = examples.restricted_to([3, 4, 8])
     wrong = small.predict(examples.inputs).labels != examples.labels
     assert small.report.error == pytest.approx(100 * wrong.float().mean().item())
@@ -46,7 +45,6 @@ def test_predictions_carry_the_original_numbering(quick_model: bhc.Compressor, d
 def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> None:
     small = quick_model.compress(classes=[3, 8, 9])
     validation = quick_model.model.validation
-    assert validation is not None
     examples = validation.restricted_to([3, 8, 9])
     labels = torch.searchsorted(torch.tensor([3, 8, 9]), examples.labels)
     with torch.no_grad():
@@ -123,8 +121,6 @@ def test_the_weights_are_rounded_unless_told_otherwise(quick_model: bhc.Compress
     plain = quick_model.compress(classes=[3, 4], quantisation=bhc.Float32())
     assert plain.report.architecture == rounded.report.architecture
     assert max(rounded.report.bits) <= 8 < min(plain.report.bits)
-    assert rounded.report.file_bytes is not None
-    assert plain.report.file_bytes is not None
     assert rounded.report.file_bytes < plain.report.file_bytes / 3
     assert not torch.equal(rounded.module(digits.test.inputs), plain.module(digits.test.inputs))
     assert plain.report.bits_ratio == pytest.approx(plain.report.pruning_ratio)

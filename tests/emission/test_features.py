@@ -66,7 +66,6 @@ def build(name: str) -> tuple[bhc.Compressor, Tensor, Tensor, list[int]]:
     model = bhc.wrap(net, space, example_input=x[:1], initial=bhc.Initial())
     perturb_(model.network.hypernet, std=0.05)
     mask = space.resolve({"features": there}).features
-    assert mask is not None
     return model, x, x.where(space.there(mask[None], shape), other), there
 
 
@@ -103,7 +102,7 @@ def test_masked_networks_see_nothing_of_missing_features(name: str) -> None:
 @torch.no_grad()
 def test_each_context_of_a_batch_misses_its_own_features(name: str) -> None:
     model, x, changed, there = build(name)
-    everything = list(range(model.space.num_features))  # type: ignore[attr-defined]
+    everything = list(range(model.space.num_features))
     batch = batch_of(model, there, everything)
     limit = torch.full((2, 1), 5.0)
     first, second = (
@@ -213,12 +212,10 @@ def test_the_error_before_is_that_of_the_full_network_with_zeros(digits: DataSet
     left = torch.zeros(1, 8, 8, dtype=torch.bool)
     left[..., :4] = True
     validation = model.model.validation
-    assert validation is not None
     zeroed = 100 * float((pretrained(validation.inputs * left).argmax(1) != validation.labels).float().mean())
     report = model.compress(features=left, threshold=1.0).report
     assert report.error_before == pytest.approx(zeroed)
     whole = model.compress(features=torch.ones(1, 8, 8, dtype=torch.bool), threshold=1.0).report
-    assert whole.error_before is not None
     assert whole.error_before < zeroed
 
 
@@ -228,5 +225,4 @@ def test_what_training_calls_the_original_error_is_with_zeros_too(digits: DataSe
     bhc.fit(model, digits.train, digits.validation, recipe=(bhc.Learn(steps=2),), progress=Silent())
     report = model.compress(features=[27], threshold=1.0).report
     assert model.model.training["original_error"] == pytest.approx(report.error_before)
-    assert report.error_before is not None
     assert report.error_before > 50

@@ -14,12 +14,12 @@ from torch import Tensor
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
-from bhc.emission import Cutter, Guarantee, Limits
-from bhc.emission.guarantee import Calibration, stratified, upper_bound
+from bhc.emission import CandidateFactory, Cutter, Guarantee, Limits, upper_bound
+from bhc.emission.emit import in_order
+from bhc.emission.guarantee import Calibration, stratified
 from bhc.emission.judge import Verdict
 from bhc.emission.report import from_card, to_card
 from bhc.emission.search import Search
-from bhc.emission.trial import Workshop
 from bhc.errors import BhcError
 from bhc.formats import pack
 
@@ -36,14 +36,12 @@ def model(quick_model: bhc.Compressor, digits: DataSet) -> bhc.Compressor:
 
 
 def images_of(model: bhc.Compressor, *classes: int) -> dict[int, int]:
-    assert model.model.calibration is not None
     return {label: int((model.model.calibration.labels == label).sum()) for label in classes}
 
 
 def wrong_by_hand(model: bhc.Compressor, small: bhc.Compressed, counts: dict[int, int]) -> int:
     """Mistakes among the first so many images of each class."""
     calibration, wrong = model.model.calibration, 0
-    assert calibration is not None
     for label, count in counts.items():
         images = calibration.inputs[calibration.labels == label][:count]
         wrong += int((small.predict(images).labels != label).sum())
@@ -61,7 +59,6 @@ def test_the_network_is_the_last_before_the_first_that_is_not_proved(model: bhc.
     max_error = 100 * upper_bound(wrongs[0], 3 * each, confidence=0.95) + 1e-6
     small = model.compress(classes=TRIPLE, max_error=max_error, confidence=0.95)
     guarantee, last = small.report.guarantee, reports[first_worse - 1]
-    assert guarantee is not None
     assert (guarantee.wrong, guarantee.images) == (wrongs[first_worse - 1], 3 * each)
     assert (small.report.architecture, small.report.scale) == (last.architecture, last.scale)
 
@@ -90,7 +87,6 @@ def test_a_given_precision_is_kept(model: bhc.Compressor, precision: bhc.Float32
 
 def test_other_limits_are_kept_too(model: bhc.Compressor, tmp_path: Path) -> None:
     free = model.compress(classes=PAIR, max_error=20, confidence=0.9, threshold=1)
-    assert free.report.file_bytes is not None
     for limits in (
         {"max_bytes": free.report.file_bytes - 1},
         {"max_flops": free.report.flops_after - 1},
@@ -135,7 +131,6 @@ def test_validation_images_do_not_decide(model: bhc.Compressor) -> None:
 def test_the_report_says_it_in_words_in_json_and_in_the_file(model: bhc.Compressor, tmp_path: Path) -> None:
     small = model.compress(classes=PAIR, max_error=20, confidence=0.95).save(tmp_path / "small.bhc")
     guarantee = small.report.guarantee
-    assert guarantee is not None
     line = f"guarantee     at most 20 % error with 95 % confidence ({guarantee.images:,} images)"
     assert line in str(small.report).splitlines()
     assert bhc.read(tmp_path / "small.bhc").report.guarantee == guarantee
@@ -164,7 +159,6 @@ def test_any_confidence_is_kept_in_the_card(model: bhc.Compressor, confidence: f
     small = model.compress(classes=PAIR)
     report = replace(small.report, guarantee=Guarantee(1.0, confidence, 1006, 3))
     again = from_card(replace(small.network, card=to_card(report))).guarantee
-    assert again is not None
     assert again.confidence == pytest.approx(confidence, rel=1e-15)
     assert replace(again, confidence=confidence) == report.guarantee
 
@@ -214,7 +208,6 @@ def test_a_largest_network_that_fails_names_what_could_be_promised(model: bhc.Co
         model.compress(max_error=10, **request)
     named = float(caught.value.hint.split("max_error=")[1].split(" ")[0])
     guarantee = model.compress(max_error=named, **request).report.guarantee
-    assert guarantee is not None
     assert f"{guarantee.wrong} of {guarantee.images} calibration images" in str(caught.value)
     with pytest.raises(BhcError, match="the largest network answers"):
         model.compress(max_error=named - 0.002, **request)
@@ -241,7 +234,6 @@ def test_unequal_classes_are_proved_by_as_unequal_images(model: bhc.Compressor, 
     counts = {3: there[3], 4: -(-there[3] // 4)}
     small = model.compress(classes={3: 0.8, 4: 0.2}, max_error=25, confidence=0.9)
     guarantee = small.report.guarantee
-    assert guarantee is not None
     assert guarantee.images == sum(counts.values())
     assert guarantee.wrong == wrong_by_hand(model, small, counts)
 
@@ -346,14 +338,14 @@ class Remembered:
 def test_the_promise_holds_for_a_trained_model(model: bhc.Compressor, digits: DataSet) -> None:
     """Images of each class are drawn anew from those of the test set, which are the truth."""
     search = Search(
-        Workshop(model.model, Cutter(model.network, Context(classes=tuple(range(10))))),
+        CandidateFactory(model.model, Cutter(model.network, Context(classes=tuple(range(10))))),
         Limits(max_error=10, confidence=0.8),
         bhc.VarianceBits(),
     )
-    trials = list(search.in_order(Guarantee(10, 0.8, 1, 1)))
+    candidates = list(in_order(search, Guarantee(10, 0.8, 1, 1)))
     labels = digits.test.labels
     places = [(labels == label).nonzero().flatten() for label in range(10)]
-    missed = [trial.network.graph(digits.test.inputs).argmax(1) != labels for trial in trials]
+    missed = [candidate.network.graph(digits.test.inputs).argmax(1) != labels for candidate in candidates]
     truth = [sum(float(wrong[own].double().mean()) for own in places) / 10 for wrong in missed]
     limit = next(error for error in truth if error > truth[0] + 0.02) - 1e-6  # the first few keep it
     rng, draws, broken = torch.Generator().manual_seed(2), 400, 0
@@ -362,7 +354,6 @@ def test_the_promise_holds_for_a_trained_model(model: bhc.Compressor, digits: Da
         judge: Any = Remembered(drawn)
         calibration = Calibration(judge, 1.0, max_error=100 * limit, confidence=0.8)
         with suppress(BhcError):  # not even the first is proved, and nothing is promised
-            found = calibration.last_proved(range(len(trials)), missed.__getitem__)  # type: ignore[arg-type]
-            assert found is not None
+            found = calibration.last_proved(range(len(candidates)), missed.__getitem__)
             broken += truth[found[0]] > limit
     assert 0.02 < broken / draws <= 0.2 + 3 * (0.2 * 0.8 / draws) ** 0.5

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
-from bhc.emission.judge import CHUNK, HARD_IMAGES, Judge, logits_of
+from bhc.emission import Judge
+from bhc.emission.judge import CHUNK, HARD_IMAGES, logits_of
 from bhc.graph import Graph
 from bhc.layers import Select
 from bhc.models import Normalise
@@ -24,15 +25,12 @@ class Spectrum(nn.Module):
 
 
 def judge_of(model: bhc.Compressor, classes: tuple[int, ...] = TEN) -> Judge:
-    judge = Judge.of(model.model, Context(classes=classes))
-    assert judge is not None
-    return judge
+    return Judge.of(model.model, Context(classes=classes))
 
 
 def answers_of(model: bhc.Compressor, classes: tuple[int, ...]) -> list[tuple[torch.Tensor, list[float], int]]:
     """Image, the pretrained network's logits of the classes, and the right one's place, one image at a time."""
     examples, rows = model.model.validation, []
-    assert examples is not None
     for image, label in zip(examples.inputs, examples.labels.tolist(), strict=True):
         if label in classes:
             logits = model.network.base_model(image[None])[0].tolist()
@@ -104,7 +102,6 @@ def test_an_untrained_network_is_not_compared_with(quick_model: bhc.Compressor, 
     ).network
     model = TrainedModel(network, validation=quick_model.model.validation)
     judge = Judge.of(model, Context(classes=TEN))
-    assert judge is not None
     assert judge.wrong_before is None
     assert judge.hard is judge
     report = bhc.Compressor(model).compress(classes=[3, 4]).report
@@ -135,9 +132,7 @@ UNEQUAL = Context(classes=(1, 8, 9), appearance=(0.1, 1.0, 0.35))
 
 
 def weighted_judge(model: bhc.Compressor, context: Context = UNEQUAL) -> Judge:
-    judge = Judge.of(model.model, context)
-    assert judge is not None
-    return judge
+    return Judge.of(model.model, context)
 
 
 def test_unequal_classes_give_the_error_to_be_expected(quick_model: bhc.Compressor) -> None:
@@ -150,7 +145,6 @@ def test_unequal_classes_give_the_error_to_be_expected(quick_model: bhc.Compress
         rates = by_class(judge.labels, logits.argmax(1), 3)
         expected = sum(rate * weight for rate, weight in zip(rates, (0.1, 1.0, 0.35), strict=True)) / 1.45
         assert judge._wrong(logits) / judge.num_images == pytest.approx(expected, rel=1e-6)
-    assert judge.wrong_before is not None
     assert judge.wrong_before != round(judge.wrong_before)
 
 
@@ -191,19 +185,16 @@ def test_an_error_of_unequal_classes_is_searched_and_reported(weighing_model: bh
     for request in (common, rare):
         small = weighing_model.compress(classes=request, threshold=-1.5)
         validation = weighing_model.model.validation
-        assert validation is not None
         examples = validation.restricted_to([8, 9])
         rates = by_class((examples.labels == 9).long(), (small.predict(examples.inputs).labels == 9).long(), 2)
         expected = 100 * (rates[0] * request[8] + rates[1] * request[9]) / sum(request.values())
         assert small.report.error == pytest.approx(expected, rel=1e-5)
         limited = weighing_model.compress(classes=request, max_error=expected + 1, threshold=-1.5).report
-        assert limited.error is not None
         assert limited.error <= expected + 1
 
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_a_quick_look_counts_what_the_verdict_counts(quick_model: bhc.Compressor, end: int) -> None:
-    assert quick_model.model.thresholds is not None
     graph = quick_model.compress(classes=[1, 8, 9], threshold=quick_model.model.thresholds[end]).network.graph
     judge = judge_of(quick_model, (1, 8, 9))
     assert judge.wrong_of(graph) == judge.judge(graph).wrong
@@ -211,7 +202,6 @@ def test_a_quick_look_counts_what_the_verdict_counts(quick_model: bhc.Compressor
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_pixels_picked_before_normalising_give_the_same_bits(quick_model: bhc.Compressor, end: int) -> None:
-    assert quick_model.model.thresholds is not None
     graph = quick_model.compress(classes=list(TEN), threshold=quick_model.model.thresholds[end]).network.graph
     images = judge_of(quick_model).inputs
     with torch.no_grad():

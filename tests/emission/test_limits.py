@@ -14,10 +14,8 @@ from torch import nn
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
-from bhc.emission import Cutter, Limits, ThresholdWarning
-from bhc.emission.quantisation import SCALES
+from bhc.emission import SCALES, Candidate, CandidateFactory, Cutter, Limits, ThresholdWarning
 from bhc.emission.search import STEPS_COMPARED
-from bhc.emission.trial import Trial, Workshop
 from bhc.errors import BhcError
 from bhc.formats import c_memory, onnx_bytes, onnx_latency_ms
 
@@ -46,7 +44,6 @@ def real_flops(small: bhc.Compressed) -> int:
 
 
 def real_error(model: bhc.Compressor, small: bhc.Compressed) -> float:
-    assert model.model.validation is not None
     examples = model.model.validation.restricted_to(small.classes)
     return 100 * int((small.predict(examples.inputs).labels != examples.labels).sum()) / len(examples)
 
@@ -64,7 +61,6 @@ def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, 
     assert told == tuple(real.values())
     for name, limit in limits.items():
         if name == "max_latency_ms":
-            assert report.latency_ms is not None
             assert report.latency_ms <= limit
         elif name in real:
             assert real[name] <= limit, name
@@ -179,7 +175,7 @@ def test_a_latency_is_measured_anew_as_the_last_act(
         looked_at.add(content)
         return 9.0 if slow else 1.0
 
-    monkeypatch.setattr("bhc.emission.trial.onnx_latency_ms", latency)
+    monkeypatch.setattr("bhc.emission.candidate.onnx_latency_ms", latency)
     with pytest.raises(BhcError, match="at most 2 ms latency") as caught:
         quick_model.compress(classes=PAIR, max_latency_ms=2, **others)
     assert "reached is 13.5, 1.5 times what was measured" in str(caught.value)  # with room for times that vary
@@ -214,7 +210,7 @@ def test_the_door_holds_whatever_the_search_believes(
     quick_model: bhc.Compressor, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search that takes every network to fit: what is over a limit is still not handed out."""
-    monkeypatch.setattr(Trial, "has_at_most", lambda self, size: True)
+    monkeypatch.setattr("bhc.emission.search.has_at_most", lambda candidate, size: True)
     try:
         small = quick_model.compress(classes=PAIR, **limits)
     except BhcError:
@@ -231,18 +227,18 @@ def test_contradictory_limits_are_refused(quick_model: bhc.Compressor) -> None:
 @pytest.mark.parametrize("name", [*SIZES, "max_error", "max_latency_ms"])
 @pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), float("inf"), True, False, "12", [5], 1j])
 def test_a_limit_that_is_no_positive_number_is_refused(quick_model: bhc.Compressor, name: str, value: object) -> None:
-    message = f"{name} must be " + ("more than zero" if type(value) in (int, float) and value <= 0 else "a number")  # type: ignore[operator]
+    message = f"{name} must be " + ("more than zero" if type(value) in (int, float) and value <= 0 else "a number")
     with pytest.raises(BhcError, match=message):
-        quick_model.compress(classes=PAIR, **{name: value})  # type: ignore[arg-type]
+        quick_model.compress(classes=PAIR, **{name: value})
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_count_is_a_whole_number(name: str) -> None:
     with pytest.raises(BhcError, match=rf"{name} is a whole number of \w+, given 600\.5") as caught:
-        Limits(**{name: 600.5})  # type: ignore[arg-type]
+        Limits(**{name: 600.5})
     assert "600" in caught.value.hint
-    assert getattr(Limits(**{name: 600.0}), name) == 600  # type: ignore[arg-type]
-    assert type(getattr(Limits(**{name: 600.0}), name)) is int  # type: ignore[arg-type]
+    assert getattr(Limits(**{name: 600.0}), name) == 600
+    assert type(getattr(Limits(**{name: 600.0}), name)) is int
 
 
 @pytest.mark.parametrize("value", [-(10**400), 10**400])
@@ -297,34 +293,36 @@ def test_an_error_cannot_be_limited_in_a_domain(quick_model: bhc.Compressor, dig
         model.compress(domain=digits.train.inputs[:20], max_error=5)
 
 
-Grid = dict[float, list[Trial]]
+Grid = dict[float, list[Candidate]]
 
 
 @pytest.fixture(scope="module")
 def grid(quick_model: bhc.Compressor) -> Grid:
     """Every threshold with every step, the finest first."""
-    shop = Workshop(quick_model.model, Cutter(quick_model.network, Context(classes=tuple(TRIPLE))))
-    stocks = {threshold: shop.stock(threshold) for threshold in (*INSIDE, *BELOW)}
-    return {threshold: [stock.trial(scale) for scale in SCALES] for threshold, stock in stocks.items()}
+    factory = CandidateFactory(quick_model.model, Cutter(quick_model.network, Context(classes=tuple(TRIPLE))))
+    cuts = {threshold: factory.at(threshold) for threshold in (*INSIDE, *BELOW)}
+    return {threshold: [floats.rounded(scale) for scale in SCALES] for threshold, floats in cuts.items()}
 
 
-def rank(trial: Trial) -> tuple[float, float]:
-    assert trial.verdict is not None
-    return trial.verdict.wrong, trial.verdict.loss
+def rank(candidate: Candidate) -> tuple[float, float]:
+    return candidate.verdict.wrong, candidate.verdict.loss
 
 
 def test_the_network_chosen_has_the_lowest_error_of_those_that_fit(quick_model: bhc.Compressor, grid: Grid) -> None:
     """At each threshold the two finest steps that fit, found by looking at every one of them."""
     for size in (6000, 1800, 700, 250):
-        fitting = {threshold: [t for t in trials if t.file_bytes <= size] for threshold, trials in grid.items()}
-        finest = [(threshold, trial) for threshold, trials in fitting.items() for trial in trials[:STEPS_COMPARED]]
+        fitting = {threshold: [t for t in candidates if t.file_bytes <= size] for threshold, candidates in grid.items()}
+        finest = [
+            (threshold, candidate)
+            for threshold, candidates in fitting.items()
+            for candidate in candidates[:STEPS_COMPARED]
+        ]
         report = quick_model.compress(classes=TRIPLE, max_bytes=size).report
         # Cuts under the consolidated range are looked at only where those inside it do harm.
         lowest = -inf if report.threshold < -2 else -2
-        best = min((trial for threshold, trial in finest if threshold >= lowest), key=rank)
+        best = min((candidate for threshold, candidate in finest if threshold >= lowest), key=rank)
         # Thresholds between these are tried too, where they come nearer to the limit.
-        assert report.threshold in grid or report.threshold > best.stock.plan.threshold
-        assert report.error is not None
+        assert report.threshold in grid or report.threshold > best.cut.threshold
         assert report.error <= (best.error or 0.0)
 
 
@@ -342,16 +340,18 @@ def test_with_flops_limited_the_network_chosen_has_the_lowest_error_of_its_thres
 
 
 def test_with_the_error_alone_limited_the_network_is_the_smallest(quick_model: bhc.Compressor, grid: Grid) -> None:
-    trials = [trial for threshold in INSIDE for trial in grid[threshold]]
+    candidates = [candidate for threshold in INSIDE for candidate in grid[threshold]]
     for limit in (8.0, 10.0, 20.0):
-        right = [trial.file_bytes for trial in trials if trial.error is not None and trial.error <= limit]
+        right = [
+            candidate.file_bytes for candidate in candidates if candidate.error is not None and candidate.error <= limit
+        ]
         assert quick_model.compress(classes=TRIPLE, max_error=limit).report.file_bytes == min(right)
 
 
 def test_more_room_is_used(quick_model: bhc.Compressor) -> None:
-    shop = Workshop(quick_model.model, Cutter(quick_model.network, Context(classes=tuple(TRIPLE))))
+    factory = CandidateFactory(quick_model.model, Cutter(quick_model.network, Context(classes=tuple(TRIPLE))))
     reports = [quick_model.compress(classes=TRIPLE, max_bytes=size).report for size in (300, 1000, 4000)]
-    losses = [rank(shop.stock(report.threshold).trial(report.scale))[1] for report in reports]
+    losses = [rank(factory.at(report.threshold).rounded(report.scale))[1] for report in reports]
     assert losses == sorted(losses, reverse=True)
 
 

@@ -9,9 +9,7 @@ import torch
 import bhc
 from bhc.contexts import Context, all_subsets
 from bhc.data import DataSet
-from bhc.emission import Cutter, weights
-from bhc.emission.plan import Generated, cut_all
-from bhc.emission.weights import Slimmer
+from bhc.emission import ContextScales, Cutter, Slimmer, cut_all, weights
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
@@ -108,8 +106,8 @@ def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, rng: bhc
 
 def test_groups_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     network = perturbed_network("lenet-300-100", bhc.Full())
-    together = Generated.of(network, [Context(classes=(3, 4))] * 5)
-    slimmer, plans = Slimmer(together), cut_all(together, 0.0)
+    together = ContextScales.of(network, [Context(classes=(3, 4))] * 5)
+    slimmer, cuts = Slimmer(together), cut_all(together, 0.0)
     asked: list[int] = []
     patch = slimmer._patch
 
@@ -118,10 +116,10 @@ def test_groups_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
         return patch(index, own, rows, columns)
 
     monkeypatch.setattr(slimmer, "_patch", noting)
-    numbers = together.embedding.shape[1] * max(layer.num_weights for layer in plans[0].layers)
+    numbers = together.embedding.shape[1] * max(layer.num_weights for layer in cuts[0].layers)
     for room, groups in ((5, [5]), (2, [2, 2, 1]), (0, [1] * 5)):
         monkeypatch.setattr(weights, "LARGEST", room * numbers)
-        assert len(slimmer.layers_of_all(plans)) == 5
+        assert len(slimmer.layers_of_all(cuts)) == 5
         assert asked == [count for count in groups for _ in range(3)]
         asked.clear()
 
@@ -159,15 +157,15 @@ def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pr
 
 
 def assert_batch_is_each_alone(network: ConditionalNetwork, contexts: list[Context], *, threshold: float) -> None:
-    together = Generated.of(network, contexts)
-    plans = cut_all(together, threshold)
-    layers = Slimmer(together).layers_of_all(plans)
-    for place, (context, plan, own) in enumerate(zip(contexts, plans, layers, strict=True)):
+    together = ContextScales.of(network, contexts)
+    cuts = cut_all(together, threshold)
+    layers = Slimmer(together).layers_of_all(cuts)
+    for place, (context, cut, own) in enumerate(zip(contexts, cuts, layers, strict=True)):
         for cutter in (Cutter(network, context), Cutter(network, context, together.alone(place))):
             alone = cutter.cut(threshold)
-            assert alone.classes == plan.classes
-            assert torch.equal(alone.alive, plan.alive)
-            expected = Slimmer(cutter.generated).layers(alone)
+            assert alone.classes == cut.classes
+            assert torch.equal(alone.alive, cut.alive)
+            expected = Slimmer(cutter.scales).layers(alone)
             for one, other in zip(own, expected, strict=True):
                 assert torch.equal(one.cut.kept_inputs, other.cut.kept_inputs)
                 assert torch.equal(one.cut.kept_outputs, other.cut.kept_outputs)

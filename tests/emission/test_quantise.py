@@ -9,9 +9,8 @@ import torch
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
-from bhc.emission import Cutter
-from bhc.emission.quantisation import FINER_SCALES, SCALES, quantise, scales_for, step_of
-from bhc.emission.weights import SlimLayer, Slimmer
+from bhc.emission import FINER_SCALES, SCALES, Cutter, SlimLayer, Slimmer, scales_for
+from bhc.emission.weights import quantise, step_of
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.formats.quantised import round_step
 from bhc.posterior import FAMILIES
@@ -21,7 +20,7 @@ from bhc.posterior import FAMILIES
 def layers(quick_model: bhc.Compressor) -> tuple[SlimLayer, ...]:
     """What stays for two classes, before it is rounded."""
     cutter = Cutter(quick_model.network, Context(classes=(3, 4)))
-    return Slimmer(cutter.generated).layers(cutter.cut(-1.0))
+    return Slimmer(cutter.scales).layers(cutter.cut(-1.0))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.25, 4.0])
@@ -75,26 +74,22 @@ def test_biases_are_bytes(layers: tuple[SlimLayer, ...]) -> None:
     for layer in layers:
         codes = biases[layer.cut.layer.name]
         assert np.abs(codes.codes).max() <= LARGEST_BIAS_CODE
-        assert layer.bias is not None
         torch.testing.assert_close(codes.values(), layer.bias, rtol=0, atol=codes.step / 2 + 1e-6)
         assert quantise(layers, 1e-3)[1][layer.cut.layer.name] is codes
 
 
 def test_layers_without_a_bias_or_with_one_of_zeros_are_rounded_too(layers: tuple[SlimLayer, ...]) -> None:
     layer = layers[0]
-    assert layer.bias is not None
     none = SlimLayer(layer.cut, layer.weight, None, lambda: layer.variance)
     zeros = SlimLayer(layer.cut, layer.weight, torch.zeros_like(layer.bias), lambda: layer.variance)
     assert quantise([none], 1.0)[1] == {}
-    assert torch.equal(quantise([zeros], 1.0)[1][layer.cut.layer.name].values(), zeros.bias)  # type: ignore[arg-type]
+    assert torch.equal(quantise([zeros], 1.0)[1][layer.cut.layer.name].values(), zeros.bias)
 
 
 def test_the_module_s_weights_are_codes_times_a_step(quick_model: bhc.Compressor) -> None:
     small = quick_model.compress(classes=[3, 4])
     for layer in small.network.layers:
         module = small.module.get_submodule(layer.name)
-        assert layer.weight is not None
-        assert layer.bias is not None
         for numbers, codes in ((module.weight, layer.weight), (module.bias, layer.bias)):
             expected = codes.codes.astype(np.float32) * np.float32(codes.step)
             assert np.array_equal(numbers.numpy(), expected)
@@ -149,7 +144,7 @@ def test_finer_steps_are_taken_where_the_usual_ones_do_harm(
     usual, floats = (
         quick_model.compress(classes=[2, 7], quantisation=each).report for each in (bhc.VarianceBits(), bhc.Float32())
     )
-    monkeypatch.setattr("bhc.emission.quantisation.step_of", lambda layer, scale: step_of(layer, 1000 * scale))
+    monkeypatch.setattr("bhc.emission.weights.step_of", lambda layer, scale: step_of(layer, 1000 * scale))
     model = bhc.Compressor(replace(quick_model.model, calibration=digits.test))
     report = model.compress(classes=[2, 7], **limits).report
     assert usual.scale in SCALES

@@ -7,9 +7,8 @@ import torch
 
 import bhc
 from bhc.contexts import Context
-from bhc.emission import Cutter
-from bhc.emission.quantisation import exponent_bits, reference_bits, significant_bits
-from bhc.emission.weights import SlimLayer, Slimmer
+from bhc.emission import Cutter, SlimLayer, Slimmer
+from bhc.emission.weights import exponent_bits, reference_bits, significant_bits
 
 
 def twin_of_significant_bits(variances: list[float]) -> int:
@@ -36,7 +35,7 @@ def spread(layer: SlimLayer, times: float, variance_times: float) -> SlimLayer:
 @pytest.fixture(scope="module")
 def layers(quick_model: bhc.Compressor) -> tuple[SlimLayer, ...]:
     cutter = Cutter(quick_model.network, Context(classes=(3, 4)))
-    return Slimmer(cutter.generated).layers(cutter.cut(-2.0))
+    return Slimmer(cutter.scales).layers(cutter.cut(-2.0))
 
 
 def test_bits_are_those_of_the_published_formula(quick_model: bhc.Compressor, layers: tuple[SlimLayer, ...]) -> None:

@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 import torch
 
-from bhc.emission.alarm import auroc
+from bhc.emission import auroc
 
 
 @pytest.mark.parametrize(

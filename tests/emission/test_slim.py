@@ -8,9 +8,7 @@ import torch
 
 import bhc
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import Cutter, make_plan, slim_model
-from bhc.emission.plan import Plan
-from bhc.emission.weights import SlimLayer, Slimmer
+from bhc.emission import Cut, Cutter, SlimLayer, Slimmer, make_cut, slim_model
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
 from bhc.posterior import LogNormalScales, NormalScales, Scales
 from bhc.training import TrainedModel
@@ -64,12 +62,12 @@ def test_slim_equals_masked_at_many_thresholds(name: str, generator: GeneratorSp
     for threshold in torch.linspace(-12, 12, 9).tolist():
         for classes in ((3, 4), (0, 5, 9), tuple(range(10))):
             context = Context(classes=classes)
-            plan = make_plan(network, context, threshold)
-            slim = slim_model(network, plan)
+            cut = make_cut(network, context, threshold)
+            slim = slim_model(network, cut)
             expected = masked_logits(network, context, threshold, x)
             assert_equal(slim(x), expected)
-            assert sum(p.numel() for n, p in slim.named_parameters() if n.endswith("weight")) == plan.num_weights
-            sizes.append(plan.num_weights)
+            assert sum(p.numel() for n, p in slim.named_parameters() if n.endswith("weight")) == cut.num_weights
+            sizes.append(cut.num_weights)
     assert min(sizes) < 100
     assert max(sizes) > 0.9 * network.num_weights
 
@@ -83,16 +81,16 @@ def test_slim_equals_masked_with_every_other_family(name: str, generator: Genera
     sizes = []
     for threshold in (-4.0, -1.0, 0.0, 2.0, 4.0):
         context = Context(classes=(1, 7))
-        plan = make_plan(network, context, threshold)
-        assert_equal(slim_model(network, plan)(x), masked_logits(network, context, threshold, x))
-        sizes.append(_num_kept(plan))
+        cut = make_cut(network, context, threshold)
+        assert_equal(slim_model(network, cut)(x), masked_logits(network, context, threshold, x))
+        sizes.append(_num_kept(cut))
     assert sizes == sorted(sizes)
     assert sizes[0] < 0.5 * sizes[-1]
 
 
-def _num_kept(plan: Plan) -> int:
+def _num_kept(cut: Cut) -> int:
     """Weights that are not zero, where single ones go; else all of those of the kept units."""
-    kept = [layer.num_weights if layer.kept_weights is None else int(layer.kept_weights.sum()) for layer in plan.layers]
+    kept = [layer.num_weights if layer.kept_weights is None else int(layer.kept_weights.sum()) for layer in cut.layers]
     return sum(kept)
 
 
@@ -102,11 +100,10 @@ def test_single_weights_go_by_their_own_rates(name: str) -> None:
     network, context = perturbed_network(name, bhc.Full(), family="sparse-vd"), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
     posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))
-    for layer, belief in zip(Slimmer(cutter.generated).layers(cutter.cut(1.0)), posterior, strict=True):
+    for layer, belief in zip(Slimmer(cutter.scales).layers(cutter.cut(1.0)), posterior, strict=True):
         rows, columns = layer.cut.kept_outputs, layer.cut.kept_inputs
         mean, logvar = (t[0][rows][:, columns] for t in (belief.mean.weight.dense(), belief.weight_logvar))
         kept = logvar - (mean.square() + 1e-8).log() < 1.0
-        assert layer.cut.kept_weights is not None
         assert torch.equal(layer.cut.kept_weights, kept)
         assert torch.equal(layer.weight != 0, kept)
         torch.testing.assert_close(layer.weight, mean * kept)
@@ -117,9 +114,8 @@ def test_single_weights_go_by_their_own_rates(name: str) -> None:
 def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=(3, 4)))
-    for layer in Slimmer(cutter.generated).layers(cutter.cut(0.0)):
+    for layer in Slimmer(cutter.scales).layers(cutter.cut(0.0)):
         kept = layer.cut.kept_weights
-        assert kept is not None
         variances = [v for v, k in zip(layer.variance.flatten().tolist(), kept.flatten().tolist(), strict=True) if k]
         assert 0 < len(variances) < layer.variance.numel()
         assert layer.kept_variance.tolist() == variances
@@ -130,8 +126,7 @@ def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
 def test_a_layer_of_which_no_weight_stays_has_the_variance_of_all() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=(3, 4)))
-    for layer in Slimmer(cutter.generated).layers(cutter.cut(-1e5)):
-        assert layer.cut.kept_weights is not None
+    for layer in Slimmer(cutter.scales).layers(cutter.cut(-1e5)):
         assert not layer.cut.kept_weights.any()
         assert torch.equal(layer.kept_variance, layer.variance)
         assert not layer.weight.any()
@@ -147,10 +142,9 @@ def test_the_zeros_of_single_weights_survive_rounding_and_packing(
     small = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, quantisation=precision)
     small.save(tmp_path / "small.bhc")
     again = bhc.read(tmp_path / "small.bhc")
-    for layer in make_plan(network, context, 0.0).layers:
+    for layer in make_cut(network, context, 0.0).layers:
         weight = again.module.get_submodule(layer.layer.name).weight
         assert torch.equal(weight, small.module.get_submodule(layer.layer.name).weight)
-        assert layer.kept_weights is not None
         assert not weight[~layer.kept_weights].any()
         assert (~layer.kept_weights).any()
         if isinstance(precision, bhc.Float32):
@@ -163,21 +157,19 @@ def test_the_zeros_of_single_weights_survive_rounding_and_packing(
 @pytest.mark.parametrize("family", ["io-gnj", "ghs", "sparse-vd"])
 def test_after_consolidation_the_cut_is_that_of_the_end_of_learning(family: str) -> None:
     network, context = perturbed_network("lenet-300-100", bhc.LowRank(rank=3), family=family), Context(classes=(3, 4))
-    before = make_plan(network, context, 0.0)
+    before = make_cut(network, context, 0.0)
     network.hypernet.freeze_gates_()
     for key, parameter in network.hypernet.named_parameters():
         if not key.startswith("gates."):
             parameter.mul_(1.5)
-    after = make_plan(network, context, 0.0)
+    after = make_cut(network, context, 0.0)
     for one, other in zip(before.layers, after.layers, strict=True):
         assert torch.equal(one.kept_inputs, other.kept_inputs)
         assert torch.equal(one.kept_outputs, other.kept_outputs)
         if family == "sparse-vd":
-            assert one.kept_weights is not None
-            assert other.kept_weights is not None
             assert torch.equal(one.kept_weights, other.kept_weights)
     network.hypernet.thaw_()
-    assert _num_kept(make_plan(network, context, 0.0)) != _num_kept(before)
+    assert _num_kept(make_cut(network, context, 0.0)) != _num_kept(before)
 
 
 def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int, context: Context) -> torch.Tensor:
@@ -196,7 +188,7 @@ def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int
         else:
             assert isinstance(scales, NormalScales)
             mean, variance = scales.mean[0].double(), scales.logvar[0].double().exp()
-        return tuple(t.expand(len(places)) if len(t) == 1 else t[places] for t in (mean, variance))  # type: ignore[return-value]
+        return tuple(t.expand(len(places)) if len(t) == 1 else t[places] for t in (mean, variance))
 
     ones = [1] * layer.cut.layer.module.weight[0, 0].dim()
     (z, z_var), (s, s_var) = moments(posterior.in_scale, columns), moments(posterior.out_scale, rows)
@@ -215,7 +207,7 @@ def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator:
     network, context = perturbed_network(name, generator, family=family), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
     for threshold in (-1.0, 1e5):
-        for index, layer in enumerate(Slimmer(cutter.generated).layers(cutter.cut(threshold))):
+        for index, layer in enumerate(Slimmer(cutter.scales).layers(cutter.cut(threshold))):
             assert layer.variance.shape == layer.weight.shape
             expected = variance_in_double(network, layer, index, context)
             torch.testing.assert_close(layer.variance.double(), expected, rtol=2e-3, atol=1e-9)
@@ -231,7 +223,7 @@ def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
     network = perturbed_network(name, bhc.LowRank(rank=3))
     network.hypernet.vectors.logvar_map.offset.sub_(3.0)  # samples of a wide scale would have to be many
     cutter = Cutter(network, context)
-    *_, layer = Slimmer(cutter.generated).layers(cutter.cut(-6.0))
+    *_, layer = Slimmer(cutter.scales).layers(cutter.cut(-6.0))
     posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))[-1]
     rows, columns, mean = layer.cut.kept_outputs, layer.cut.kept_inputs[:20], posterior.mean
     rng = torch.Generator().manual_seed(0)
@@ -257,13 +249,9 @@ def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> 
     network.hypernet.freeze_gates_()
     network.hypernet.vectors.mean_map.offset.mul_(1.5)
     cutter = Cutter(network, context)
-    layer = Slimmer(cutter.generated).layers(cutter.cut(1e5))[0]
-    embedding, head = cutter.generated.embedding, network.hypernet.weight_heads[0]
+    layer = Slimmer(cutter.scales).layers(cutter.cut(1e5))[0]
+    embedding, head = cutter.scales.embedding, network.hypernet.weight_heads[0]
     vectors = network.hypernet.vectors.means(embedding)[0]
-    assert rates.in_log_dropout is not None
-    assert rates.out_log_dropout is not None
-    assert vectors.in_scale is not None
-    assert vectors.out_scale is not None
     z2, s2 = vectors.in_scale[0].square(), vectors.out_scale[0].square()
     w, w_var = head.mean(embedding).dense()[0], head.logvar(embedding)[0].exp()
     noisy = (1 + rates.in_log_dropout.exp()) * (1 + rates.out_log_dropout[0, :, None].exp()) * (w_var + w.square())
@@ -275,21 +263,21 @@ def test_without_rounding_the_module_is_the_slim_network() -> None:
     network = perturbed_network("lenet-5-caffe", bhc.ScalesOnly())
     x = torch.randint(0, 256, (8, 1, 16, 16)).to(torch.uint8)
     emitted = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, quantisation=bhc.Float32())
-    assert torch.equal(emitted.module(x), slim_model(network, make_plan(network, Context(classes=(3, 4)), 0.0))(x))
+    assert torch.equal(emitted.module(x), slim_model(network, make_cut(network, Context(classes=(3, 4)), 0.0))(x))
     assert_equal(emitted.module(x), masked_logits(network, Context(classes=(3, 4)), 0.0, x))
 
 
 def test_one_unit_a_layer_survives_any_threshold() -> None:
     network = perturbed_network("lenet-5-caffe", bhc.ScalesOnly())
-    plan = make_plan(network, Context(classes=(3, 4)), -1e6)
-    assert [len(layer.kept_inputs) for layer in plan.layers] == [1, 1, 1, 1]
-    assert [len(layer.kept_outputs) for layer in plan.layers] == [1, 1, 1, 2]
-    assert plan.layers[1].rescued
+    cut = make_cut(network, Context(classes=(3, 4)), -1e6)
+    assert [len(layer.kept_inputs) for layer in cut.layers] == [1, 1, 1, 1]
+    assert [len(layer.kept_outputs) for layer in cut.layers] == [1, 1, 1, 2]
+    assert cut.layers[1].rescued
 
 
 def test_the_slim_network_is_made_of_plain_modules_and_takes_raw_pixels() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly())
-    slim = slim_model(network, make_plan(network, Context(classes=(3, 4)), 0.0))
+    slim = slim_model(network, make_cut(network, Context(classes=(3, 4)), 0.0))
     assert [type(step.module).__name__ for step in slim.steps] == [
         "Normalise", "Flatten", "Select", "Linear", "ReLU", "Linear", "ReLU", "Linear",
     ]  # fmt: skip
@@ -299,7 +287,7 @@ def test_the_slim_network_is_made_of_plain_modules_and_takes_raw_pixels() -> Non
 def test_a_lower_threshold_never_keeps_more() -> None:
     network = perturbed_network("lenet-300-100", bhc.ScalesOnly())
     sizes = [
-        make_plan(network, Context(classes=(3, 4)), threshold).num_weights
+        make_cut(network, Context(classes=(3, 4)), threshold).num_weights
         for threshold in torch.linspace(10, -10, 41).tolist()
     ]
     assert sizes == sorted(sizes, reverse=True)

@@ -11,8 +11,7 @@ import torch
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
-from bhc.emission.alarm import auroc
-from bhc.emission.watch import Watch
+from bhc.emission import AlarmSamples, auroc
 from bhc.errors import BhcError
 from bhc.formats import open_deployed
 from bhc.training import TrainedModel
@@ -33,15 +32,12 @@ def domains(digits: DataSet, pretrained: torch.nn.Module) -> bhc.Compressor:
 
 def validation(model: bhc.Compressor, *, of_context: bool) -> torch.Tensor:
     split = model.model.validation
-    assert split is not None
     return split.inputs[torch.isin(split.labels, torch.tensor(CLASSES)) == of_context]
 
 
 def test_no_more_of_the_context_s_own_inputs_are_flagged(quick_model: bhc.Compressor, small: bhc.Compressed) -> None:
     own = small.predict(validation(quick_model, of_context=True)).outside
     others = small.predict(validation(quick_model, of_context=False)).outside
-    assert own is not None
-    assert others is not None
     assert own.dtype == torch.bool
     assert RATE / 2 < own.float().mean() <= RATE
     assert others.float().mean() > 0.5
@@ -57,27 +53,23 @@ def test_the_report_says_how_well_classes_left_out_are_told(quick_model: bhc.Com
 
 
 def test_the_part_of_the_second_logit_is_the_best_one(quick_model: bhc.Compressor, small: bhc.Compressed) -> None:
-    watch = Watch.of(quick_model.model, Context(classes=tuple(CLASSES)), RATE)
-    assert watch.outside is not None
+    samples = AlarmSamples.of(quick_model.model, Context(classes=tuple(CLASSES)), RATE)
     with torch.no_grad():
-        inside, outside = (small.network.graph(images) for images in (watch.inside, watch.outside))
+        inside, outside = (small.network.graph(images) for images in (samples.inside, samples.outside))
     areas = []
     for part in (0, 0.25, 0.5, 0.75, 1):
         scores = [part * x.topk(2).values[:, 1] - x.amax(1) for x in (inside, outside)]
         areas.append(auroc(*scores))
-    assert small.alarm is not None
     assert areas[small.alarm.quarters] == max(areas)
     assert small.report.outside_auroc == pytest.approx(max(areas), abs=1e-3)
 
 
 def test_images_left_out_are_as_many_and_of_all_classes(quick_model: bhc.Compressor) -> None:
-    watch = Watch.of(quick_model.model, Context(classes=(3, 4)), RATE)
-    assert watch.outside is not None
-    assert len(watch.outside) == len(watch.inside)
+    samples = AlarmSamples.of(quick_model.model, Context(classes=(3, 4)), RATE)
+    assert len(samples.outside) == len(samples.inside)
     split = quick_model.model.validation
-    assert split is not None
     rows = {image.numpy().tobytes(): label for image, label in zip(split.inputs, split.labels.tolist(), strict=True)}
-    labels = [rows[image.numpy().tobytes()] for image in watch.outside]
+    labels = [rows[image.numpy().tobytes()] for image in samples.outside]
     assert set(labels) == {0, 1, 2, 5, 6, 7, 8, 9}
     counts = [labels.count(label) for label in set(labels)]
     assert max(counts) - min(counts) <= 3
@@ -100,8 +92,6 @@ def test_it_is_read_back_from_every_file(small: bhc.Compressed, digits: DataSet,
     again = bhc.read(tmp_path / "a.bhc")
     before, after = small.predict(digits.test.inputs), again.predict(digits.test.inputs)
     assert again.alarm == small.alarm
-    assert before.outside is not None
-    assert after.outside is not None
     assert torch.equal(before.outside, after.outside)
     assert torch.equal(before.outside_score, after.outside_score)
     assert again.report.flag_outside == RATE
@@ -124,7 +114,6 @@ def test_a_domain_s_alarm_is_set_by_its_sample(domains: bhc.Compressor, digits: 
     for given in (sample, sample.numpy(), sample.double()):
         small = domains.compress(domain=given, flag_outside=RATE)
         flags = small.predict(sample).outside
-        assert flags is not None
         assert RATE / 2 < flags.float().mean() <= RATE
         assert small.report.flag_outside == RATE
         assert small.report.outside_auroc is None
@@ -167,7 +156,6 @@ def test_a_rate_that_the_hint_names_is_accepted(quick_model: bhc.Compressor) -> 
 
 def test_without_data_there_is_nothing_to_set_it_by(quick_model: bhc.Compressor) -> None:
     split = quick_model.model.validation
-    assert split is not None
     some = split.restricted_to([0, 1, 3])
     for sample in (None, Split(some.inputs, some.labels)):
         model = bhc.Compressor(TrainedModel(quick_model.network, validation=sample))
@@ -177,6 +165,5 @@ def test_without_data_there_is_nothing_to_set_it_by(quick_model: bhc.Compressor)
 
 def test_exported_files_carry_plain_data(small: bhc.Compressed) -> None:
     alarm = small.alarm
-    assert alarm is not None
     stored = json.loads(json.dumps(small.metadata()))["alarm"]
     assert stored == [alarm.quarters, alarm.threshold, float(np.float16(RATE))]

@@ -9,7 +9,7 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ContextBatch, ContextSpace, WordsOfTexts
 from bhc.data import PADDING, UNKNOWN, Split, Vocabulary
-from bhc.emission import make_plan, slim_model
+from bhc.emission import make_cut, slim_model
 from bhc.formats import open_deployed
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
 from bhc.layers import Embed
@@ -59,21 +59,21 @@ def test_slim_equals_masked(generator: GeneratorSpec, family: str) -> None:
     batch = ContextBatch.of([context], CLASSES)
     sizes = set()
     for threshold in (-4.0, -1.0, 1.0, 4.0, 9.0):
-        plan = make_plan(network, context, threshold)
+        cut = make_cut(network, context, threshold)
         expected = network.masked(x, batch, threshold=torch.full((1, 1), threshold))[:, [1, 3]]
-        slim = slim_model(network, plan)
+        slim = slim_model(network, cut)
         tolerance = 1e-4 * max(1.0, float(expected.detach().abs().max()))
         torch.testing.assert_close(slim(x), expected, rtol=0, atol=tolerance)
-        sizes.add(plan.num_weights)
+        sizes.add(cut.num_weights)
     assert len(sizes) > 2
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 2.0, 100.0])
 def test_a_network_for_some_words_has_rows_for_no_others(threshold: float) -> None:
-    space = bhc.VocabularySubsets(WORDS)  # type: ignore[arg-type]
+    space = bhc.VocabularySubsets(WORDS)
     network = perturbed(wrapped(space).network, "io-gnj")
     context, x = space.resolve({"features": subset()}), texts()
-    slim = slim_model(network, make_plan(network, context, threshold))
+    slim = slim_model(network, make_cut(network, context, threshold))
     embed = slim.steps[0].module
     assert isinstance(embed, Embed)
     kept = set(embed.words.tolist())

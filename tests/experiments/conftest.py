@@ -9,7 +9,7 @@ import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.emission.quantisation import SCALES
+from bhc.emission import SCALES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 

@@ -15,7 +15,7 @@ from study.training import Member
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
-from bhc.emission.quantisation import FINER_SCALES, SCALES
+from bhc.emission import FINER_SCALES, SCALES
 from bhc.hypernet import LowRank
 from bhc.training import Panel, Point, Probe, TrainedModel, largest_within, trade_off
 from tests.experiments.toys import (

@@ -19,7 +19,7 @@ from study.training import Member
 import bhc
 from bhc.contexts import BinaryBudget
 from bhc.data import DataSet
-from bhc.emission.quantisation import SCALES
+from bhc.emission import SCALES
 from tests.experiments.toys import (
     ALONE,
     few,
@@ -130,7 +130,7 @@ def test_errors_are_told_apart_and_pooled_over_images_not_over_contexts(pairs_re
     assert pairs_result["summary"]["pruning_error"] != pytest.approx(mean_of(pairs_result, "pruning_error"))
 
 
-@pytest.mark.filterwarnings("ignore::bhc.emission.emit.ThresholdWarning")
+@pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
 def test_a_row_is_the_network_that_was_chosen(
     pairs_result: dict[str, Any], pairs_member: Member, digits: DataSet, tmp_path: Path
 ) -> None:

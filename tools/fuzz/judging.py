@@ -14,7 +14,7 @@ from tools.fuzz.changes import Changed, change
 from tools.fuzz.envelope import NAME
 from tools.fuzz.sources import make_extremes, make_sources
 
-from bhc.emission.compressed import Compressed, from_file
+from bhc.emission import Compressed, from_file
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork
 from bhc.formats.file import NetworkFile, parse_network

@@ -13,8 +13,7 @@ from bhc.cli.console import show
 from bhc.cli.options import DataDir, Json, parse_classes
 from bhc.contexts import ClassSubsets
 from bhc.data import Split
-from bhc.emission import Alarm, auroc, expected_calibration_error, outside_score
-from bhc.emission.alarm import NAME
+from bhc.emission import NAME, Alarm, auroc, expected_calibration_error, outside_score
 from bhc.errors import BhcError
 from bhc.formats import Deployed, median_ms, open_deployed
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import Compressed, Report, make_plan
+from bhc.emission import Compressed, Report, make_cut
 from bhc.files import write_bytes
 from bhc.formats import Part, StoredLayer
 from bhc.hypernet import ConditionalNetwork
@@ -50,11 +50,11 @@ def run_figure(
         figure = Figure(figsize=(4 * columns, 3 * rows))
         grid = figure.add_gridspec(rows, columns)
         draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
-        plan = make_plan(network, context, threshold)
+        cut = make_cut(network, context, threshold)
         before = [layer.width for layer in network.layers]
         axes = figure.add_subplot(grid[0, columns - 1])
         names = [layer.name for layer in network.layers]
-        draw_architecture(axes, names, before, [cut.width for cut in plan.layers], f"kept for {name}")
+        draw_architecture(axes, names, before, [layer.width for layer in cut.layers], f"kept for {name}")
         for place, (title, rates) in enumerate(scales):
             axes = figure.add_subplot(grid[1 + place // columns, place % columns])
             draw_histogram(axes, title, rates, threshold)

@@ -1,42 +1,63 @@
-"""What comes out: a threshold or limits, a plan, a slim network, its bits, its files and its report."""
+"""What comes out: from a request to a cut, a candidate within the limits, and its files and report."""
 
-from bhc.emission.alarm import Alarm, auroc, outside_score
+from bhc.emission.alarm import NAME, Alarm, AlarmSamples, auroc, outside_score
+from bhc.emission.candidate import Candidate, CandidateFactory
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
-from bhc.emission.emit import CHUNK, DomainWarning, Request, ThresholdWarning, emit, emit_many
-from bhc.emission.guarantee import Guarantee
-from bhc.emission.judge import expected_calibration_error
-from bhc.emission.limits import Limits
-from bhc.emission.plan import Cutter, LayerPlan, Plan, make_plan
-from bhc.emission.quantisation import Float32, Quantisation, VarianceBits
+from bhc.emission.cut import ContextScales, Cut, Cutter, LayerCut, cut_all, make_cut
+from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, emit, emit_many
+from bhc.emission.guarantee import Guarantee, upper_bound
+from bhc.emission.judge import Judge, expected_calibration_error
 from bhc.emission.report import Report
-from bhc.emission.slim import slim_model
-from bhc.emission.watch import Watch
+from bhc.emission.request import (
+    FINER_SCALES,
+    SCALES,
+    Float32,
+    Limits,
+    Quantisation,
+    Request,
+    VarianceBits,
+    scales_for,
+)
+from bhc.emission.weights import SlimLayer, Slimmer, assemble, slim_model
 
 __all__ = [
     "CHUNK",
+    "FINER_SCALES",
+    "NAME",
+    "SCALES",
     "Alarm",
+    "AlarmSamples",
+    "Candidate",
+    "CandidateFactory",
     "Compressed",
+    "ContextScales",
+    "Cut",
     "Cutter",
     "DomainWarning",
     "Float32",
     "Guarantee",
-    "LayerPlan",
+    "Judge",
+    "LayerCut",
     "Limits",
-    "Plan",
     "Prediction",
     "Quantisation",
     "Report",
     "Request",
+    "SlimLayer",
+    "Slimmer",
     "ThresholdWarning",
     "VarianceBits",
-    "Watch",
+    "assemble",
     "auroc",
+    "cut_all",
     "emit",
     "emit_many",
     "expected_calibration_error",
     "from_file",
-    "make_plan",
+    "make_cut",
     "outside_score",
     "read",
+    "scales_for",
     "slim_model",
+    "upper_bound",
 ]

@@ -30,7 +30,7 @@ from bhc.formats import (
     parse_network,
     read_network,
 )
-from bhc.graph import INPUT, Inputs
+from bhc.graph import INPUT, Graph, Inputs
 from bhc.layers import NoForm, check_words, kind_of
 
 
@@ -85,7 +85,7 @@ class Compressed:
         score for lying outside the context, and with ``flag_outside`` a verdict.
         """
         given = self.network.signature.taken(x)
-        self._check_words(given)
+        _check_words(self.network.graph, given)
         try:
             logits = self.network.graph.run(given)
         except RuntimeError as error:
@@ -102,14 +102,6 @@ class Compressed:
             return Prediction(labels, probabilities, self.classes, outside_score(logits))
         scores, flags = self.alarm.score(logits), self.alarm.flags(logits)
         return Prediction(labels, probabilities, self.classes, scores, flags)
-
-    def _check_words(self, x: Inputs) -> None:
-        graph = self.network.graph
-        values = dict(zip(graph.given or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
-        for step in graph.steps:
-            words = kind_of(step.module).words(step.module)
-            if words is not None and step.reads[0] in values:
-                check_words(values[step.reads[0]], words[0])
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> "Compressed":
         """Write a packed ``.bhc`` file in one step, once it was found to read back."""
@@ -217,6 +209,14 @@ def from_file(file: NetworkFile, path: Path) -> Compressed:
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise BhcError(f"{path} is damaged: its report is not one ({error})", hint="copy or make it again") from error
     return Compressed(file.network, report)
+
+
+def _check_words(graph: Graph, x: Inputs) -> None:
+    values = dict(zip(graph.given or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
+    for step in graph.steps:
+        words = kind_of(step.module).words(step.module)
+        if words is not None and step.reads[0] in values:
+            check_words(values[step.reads[0]], words[0])
 
 
 def _write(path: Path, content: bytes, *, overwrite: bool) -> None:

@@ -1,24 +1,39 @@
-"""From a request to a runnable network, its file and its report: one, or many at once."""
+"""From a request to a runnable network, its file and its report: one, or many at once.
+
+Every emitted network goes through one door. As the last act, what is about to be handed out is held against every limit
+by the real thing: the bytes of its file, the FLOPs counted on it, its wrong answers, its latency measured anew. Where
+nothing may pass, the refusal names figures of networks that were really made, and it names them only after the same
+door has let a network through that was asked for with just these figures.
+"""
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
+from math import ceil, inf
 
-from bhc.contexts import Context
-from bhc.emission.admission import admitted
+from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most, report_of
 from bhc.emission.compressed import Compressed
-from bhc.emission.limits import Limits
-from bhc.emission.plan import Cutter
-from bhc.emission.quantisation import Quantisation, VarianceBits
+from bhc.emission.cut import Cutter
+from bhc.emission.guarantee import MORE_IMAGES, Calibration, Guarantee
+from bhc.emission.request import Limits, Request
 from bhc.emission.search import Search
-from bhc.emission.trial import Workshop
-from bhc.emission.watch import Watch
 from bhc.errors import BhcError
 from bhc.training import TrainedModel
 
 CHUNK = 256  # contexts whose scales are in memory at once
+UNITS = {
+    "max_bytes": "bytes",
+    "max_flops": "FLOPs",
+    "max_ram_bytes": "bytes in its C form",
+    "max_error": "% error",
+    "max_latency_ms": "ms latency",
+}
+LATENCY_MARGIN = 1.5  # times vary: what is named as reachable has to be reached again
+TRIES = 6  # at figures that hang on each other, such as a guarantee and the bytes that it takes
+
+Figures = dict[str, float]  # by the names of their limits
 
 
 class ThresholdWarning(UserWarning):
@@ -29,45 +44,31 @@ class DomainWarning(UserWarning):
     """A network was emitted for a domain far from all that training has seen."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """A network that is asked for."""
-
-    context: Context
-    limits: Limits = field(default_factory=Limits)
-    quantisation: Quantisation = field(default_factory=VarianceBits)
-    watch: Watch | None = None
-
-
 def emit(model: TrainedModel, request: Request, *, cutter: Cutter | None = None) -> Compressed:
     """The network for a context that keeps the limits: scales, cut, only the kept weights, steps, file.
 
-    With a ``watch`` it flags inputs outside the context. ``cutter`` is that of the context, where there is one already.
+    With ``alarm_samples`` it flags inputs outside the context. ``cutter`` is that of the context, if there is one.
     """
     context, limits = request.context, request.limits
     began = time.perf_counter()
-    workshop = Workshop(model, cutter or Cutter(model.network, context), request.watch)
+    factory = CandidateFactory(model, cutter or Cutter(model.network, context), request.alarm_samples)
     try:
-        trial = admitted(Search(workshop, limits, request.quantisation))
+        candidate = admitted(Search(factory, limits, request.quantisation))
+        report = report_of(candidate)
         report = replace(
-            trial.report,
-            file_bytes=trial.file_bytes,
-            ece_before=trial.ece_before,
-            ece=trial.ece,
-            flag_outside=None if trial.alarm is None else trial.alarm.rate,
-            outside_auroc=trial.outside_auroc,
+            report,
             emit_ms=1e3 * (time.perf_counter() - began),
-            latency_ms=None if limits.max_latency_ms is None else trial.stock.latency_ms,
+            latency_ms=None if limits.max_latency_ms is None else factory.latency_ms(candidate),
             domain_distance=None if model.domains is None else model.domains.distance(context, model.network.space),
         )
     finally:
-        # Cuts and their roundings refer to each other: nothing large may wait with them for the garbage collector.
-        if workshop.judge is not None:
-            workshop.judge.let_go()
+        # The factory and its judge may wait for the garbage collector: nothing large may wait with them.
+        if factory.judge is not None:
+            factory.judge.let_go()
     for note, kind in ((report.threshold_note, ThresholdWarning), (report.domain_note, DomainWarning)):
         if note is not None:
             warnings.warn(note, kind, stacklevel=3)
-    return Compressed(trial.finished, report, trial.content)
+    return Compressed(candidate.finished, report, candidate.content)
 
 
 def emit_many(
@@ -93,3 +94,232 @@ def _outcome(model: TrainedModel, request: Request, cutter: Cutter) -> Compresse
         return emit(model, request, cutter=cutter)
     except BhcError as error:
         return error
+
+
+def admitted(search: Search) -> Candidate:
+    """The network to hand out, or an error that says how near to the limits one can come."""
+    found = _first_admitted(search)
+    if found is None:
+        raise (_refusal if search.limits.confidence is None else _unproved)(search)
+    return found
+
+
+def _first_admitted(search: Search) -> Candidate | None:
+    limits = search.limits
+    proposals = search.proposals() if limits.confidence is None else _proved(search)
+    return next((candidate for candidate in proposals if not limits.broken_by(_final_figures(candidate, limits))), None)
+
+
+def _final_figures(candidate: Candidate, limits: Limits) -> Figures:
+    """What is limited, of the network as it is about to be handed out."""
+    assert (candidate.guarantee is None) == (limits.confidence is None)
+    candidate.factory.forget(candidate)
+    if limits.max_latency_ms is not None:
+        candidate.factory.latency_ms(candidate, anew=True)
+    return {name: candidate.figure(name) for name in limits.promised}
+
+
+def in_order(search: Search, longest: Guarantee) -> Iterator[Candidate]:
+    """From the largest network to the smallest, those that keep every limit but the error, with harmless steps.
+
+    Calibration images are not looked at, so the order is fixed for them. A file must have room for ``longest``.
+    """
+    for floats in search.thresholds.distinct(search.thresholds.tested):
+        if floats.cut.num_flops <= (search.limits.max_flops or inf):
+            candidate = search.rounding.harmless(floats)
+            if search.keeps(candidate.rounded(candidate.scale, longest)):
+                yield candidate
+
+
+def _calibration(search: Search) -> Calibration:
+    """What proofs rest on."""
+    model, context, limits = search.factory.model, search.factory.cutter.context, search.limits
+    assert limits.max_error is not None
+    assert limits.confidence is not None
+    return Calibration.of(model, context, max_error=float(limits.max_error), confidence=float(limits.confidence))
+
+
+def _proved(search: Search) -> Iterator[Candidate]:
+    """The smallest network that keeps the error on new data, as far as calibration images can tell, if there is one."""
+    calibration = _calibration(search)
+    if calibration.proves(0):
+        order = in_order(search, calibration.longest)
+        found = calibration.last_proved(order, lambda candidate: candidate.network.graph)
+        if found is not None:
+            yield found[0].rounded(found[0].scale, found[1])
+
+
+def _smallest(search: Search, calibration: Calibration) -> Candidate:
+    """The last of the order, with room for the longest guarantee."""
+    last = search.rounding.harmless(search.factory.at(search.thresholds.tested[-1]))
+    return last.rounded(last.scale, calibration.longest)
+
+
+def _refusal(search: Search) -> BhcError:
+    """Name the limit that cannot be kept beside the others, and the nearest figure that can."""
+    limits, whose = search.limits, _whose(search)
+    singles = [relaxed for relaxed in _single_relaxations(search) if _holds(search, relaxed)]
+    if singles:
+        (name, figure), *_ = singles[0].items()
+        lowest = "lowest" if name == "max_error" else "smallest"
+        within = " within the other limits" if len(limits.promised) > 1 else ""
+        margin = f", {LATENCY_MARGIN:g} times what was measured, as times vary" if name == "max_latency_ms" else ""
+        return BhcError(
+            f"{whose} has at most {_amount(limits, name)}{within}; the {lowest} that can be reached is"
+            f" {_number(name, figure)}{' %' if name == 'max_error' else ''}{margin}",
+            hint=f"ask for {' or more, or for '.join(map(_as_asked, singles))} or more",
+        )
+    nearest = next((relaxed for relaxed in _joint_relaxations(search) if _holds(search, relaxed)), None)
+    busy = ", or try again when the machine is less busy" if "max_latency_ms" in limits.promised else ""
+    if nearest is None:
+        return BhcError(f"{whose} keeps all limits at once", hint=f"loosen some of them{busy}")
+    return BhcError(
+        f"{whose} keeps all limits at once; the nearest has {_list(nearest)}",
+        hint=f"ask for {_as_asked(nearest)} or more{busy}",
+    )
+
+
+def _single_relaxations(search: Search) -> Iterator[Figures]:
+    """One figure each, that of a network which keeps all other limits: the lowest there is."""
+    lowest: Figures = {}
+    for candidate in search.everything():
+        broken = _first_two_broken(search, candidate)
+        if len(broken) == 1 and _is_lower(candidate, broken[0], lowest):
+            lowest[broken[0]] = candidate.figure(broken[0])
+    yield from ({name: _rounded(name, lowest[name])} for name in UNITS if name in lowest)
+
+
+def _first_two_broken(search: Search, candidate: Candidate) -> list[str]:
+    broken: list[str] = []
+    for name in search.limits.promised:
+        if search.breaks(candidate, name):
+            broken.append(name)
+        if len(broken) == 2:
+            break
+    return broken
+
+
+def _is_lower(candidate: Candidate, name: str, lowest: Figures) -> bool:
+    """Whether a figure is under the lowest so far; a quick look spares most networks from being finished for it."""
+    if name not in lowest:
+        return True
+    if name == "max_bytes" and not has_at_most(candidate, int(lowest[name]) - 1):
+        return False
+    return candidate.figure(name) < lowest[name]
+
+
+def _joint_relaxations(search: Search) -> Iterator[Figures]:
+    """What is over the limits of networks with the coarsest steps, the nearest to all limits first."""
+    limits = search.limits
+    broken: list[Figures] = []
+    for floats in search.thresholds.cuts():
+        candidate = floats.rounded(search.rounding.scales[-1])
+        over = limits.broken_by({name: candidate.figure(name) for name in limits.promised})
+        broken += [{name: _rounded(name, figure) for name, figure in over.items()}] if over else []
+    return iter(sorted(broken, key=lambda over: max(over[name] / limits.promised[name] for name in over)))
+
+
+def _holds(search: Search, relaxed: Figures) -> bool:
+    """Whether these figures in the place of their limits get a network through the door."""
+    return _first_admitted(search.under(replace(search.limits, **relaxed))) is not None  # type: ignore[arg-type]
+
+
+def _unproved(search: Search) -> BhcError:
+    """Why nothing is proved, and what can be."""
+    calibration, context = _calibration(search), search.factory.cutter.context
+    largest = next(in_order(search, calibration.longest), None)
+    relaxed = _provable(search)
+    asking = "" if relaxed is None else f"ask for {_as_asked(relaxed)} or more"
+    if not calibration.proves(0):
+        return BhcError(
+            f"{calibration.guarantee(0).promise} takes {calibration.images_needed:,} calibration images of {context}"
+            f" without a mistake, and there are {calibration.judge.num_images:,}",
+            hint="; ".join(filter(None, (MORE_IMAGES, asking))),
+        )
+    if largest is None:
+        smallest = _smallest(search, calibration)
+        sizes = {
+            name: smallest.figure(name) for name in UNITS if name in search.limits.promised and name != "max_error"
+        }
+        return BhcError(
+            f"no network for {context} keeps the other limits with weights that are rounded without harm; the"
+            f" smallest has {_list(sizes)}",
+            hint="a guarantee is given for such networks alone: "
+            + (asking or "loosen the other limits")
+            + ", or leave confidence out",
+        )
+    wrong = calibration.wrong_of(largest.network.graph)
+    return BhcError(
+        f"the largest network answers {wrong:,} of {calibration.judge.num_images:,} calibration images wrong, which"
+        f" does not prove {calibration.guarantee(wrong).promise}",
+        hint=f"{asking}, or {MORE_IMAGES}" if asking else MORE_IMAGES,
+    )
+
+
+def _provable(search: Search) -> Figures | None:
+    """Limits in the place of those given under which something is proved.
+
+    A guarantee takes bytes of its file, and which error can be proved hangs on which networks fit: it is tried until
+    both agree.
+    """
+    limits = search.limits
+    for _ in range(TRIES):
+        trying = search.under(limits)
+        if _first_admitted(trying) is not None:
+            return {
+                name: limits.promised[name]
+                for name in limits.promised
+                if limits.promised[name] != search.limits.promised[name]
+            }
+        calibration = _calibration(trying)
+        largest = next(in_order(trying, calibration.longest), None)
+        if largest is None:
+            smallest = _smallest(trying, calibration)
+            over = limits.broken_by({name: smallest.figure(name) for name in limits.promised})
+        else:
+            error = calibration.lowest_error(calibration.wrong_of(largest.network.graph))
+            over = {} if error is None else {"max_error": error}
+        if not over:
+            return None
+        limits = replace(limits, **{name: _rounded(name, figure) for name, figure in over.items()})  # type: ignore[arg-type]
+    return None
+
+
+def _whose(search: Search) -> str:
+    threshold = search.limits.threshold
+    return f"no network for {search.factory.cutter.context}" + (
+        "" if threshold is None else f" at threshold {threshold:g}"
+    )
+
+
+def _rounded(name: str, figure: float) -> float:
+    """As it is named: errors and times to three decimals, upwards, for what is named has to be reached again."""
+    if name not in ("max_error", "max_latency_ms"):
+        return figure
+    if name == "max_latency_ms":
+        figure *= LATENCY_MARGIN
+    thousandths = ceil(figure * 1e3)
+    return (thousandths if thousandths / 1e3 >= figure else thousandths + 1) / 1e3
+
+
+def _number(name: str, figure: float) -> str:
+    return f"{figure:g}" if name == "max_error" else f"{figure:,}"
+
+
+def _amount(limits: Limits, name: str) -> str:
+    return f"{_number(name, limits.promised[name])} {UNITS[name]}"
+
+
+def _list(figures: Figures) -> str:
+    return _joined([f"{_number(name, figure)} {UNITS[name]}" for name, figure in figures.items()])
+
+
+def _as_asked(figures: Figures) -> str:
+    return _joined(
+        [f"{name}={figure:g}" if name == "max_error" else f"{name}={figure}" for name, figure in figures.items()]
+    )
+
+
+def _joined(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

@@ -7,18 +7,16 @@ against every limit before it is handed out, and only when each network there is
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from math import inf
 
 import numpy as np
 
-from bhc.emission.guarantee import Calibration, Guarantee
-from bhc.emission.limits import Limits
-from bhc.emission.quantisation import Quantisation
-from bhc.emission.rounding import Rounding, Scale
-from bhc.emission.trial import Stock, Trial, Workshop
+from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most
+from bhc.emission.judge import Judge
+from bhc.emission.request import FINER_SCALES, Float32, Limits, Quantisation, scales_for
 from bhc.errors import BhcError
+from bhc.posterior import Family
 
 THRESHOLDS = 13  # tried across the consolidated range
 ORDERED_THRESHOLDS = 33  # the same where the first network that is not proved ends it
@@ -28,15 +26,120 @@ LARGEST_HALF = 65_504.0  # of 16-bit floats
 HALVINGS = 4  # between the smallest network that does not fit and the largest that does
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
 UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
+SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
+GRAVE = 0.01  # so many more, and finer steps than are usual are worth their bytes
+COARSEST_USUAL = 2.0**-1  # most often six scales from 2^-6: three looks find the right one
+
+Scale = float | None  # None: floats
+
+
+class Thresholds:
+    """Where one context is cut under given limits, from the largest network to the smallest."""
+
+    def __init__(self, factory: CandidateFactory, limits: Limits) -> None:
+        self.factory, self.limits = factory, limits
+
+    def inside(self, count: int = THRESHOLDS) -> list[float]:
+        """Those of the consolidated range."""
+        low, high = self.factory.model.thresholds or UNCONSOLIDATED
+        return [min(max(_brief(threshold), low), high) for threshold in np.linspace(high, low, count).tolist()]
+
+    def below(self) -> list[float]:
+        """Those under it."""
+        return [_brief(self.inside()[-1] - far) for far in BELOW]
+
+    @property
+    def tested(self) -> list[float]:
+        """Those that are tested where something is to be proved."""
+        given = self.limits.threshold
+        return self.inside(ORDERED_THRESHOLDS) if given is None else [given]
+
+    def distinct(self, thresholds: Sequence[float]) -> Iterator[Candidate]:
+        """What stays at falling thresholds, the same cut only once."""
+        widths: set[tuple[int, ...]] = set()
+        for floats in map(self.factory.at, thresholds):
+            if floats.cut.widths not in widths:  # what stays only ever shrinks, so its widths tell
+                widths.add(floats.cut.widths)
+                yield floats
+
+    def cuts(self) -> Iterator[Candidate]:
+        """Every cut that there is, whatever the limits but that on the threshold."""
+        if self.limits.threshold is not None:
+            return self.distinct([self.limits.threshold])
+        return chain(self.distinct(self.inside()), self.distinct(self.below() if self.limits.bound_size else []))
+
+
+class Rounding:
+    """The scales of steps that may be tried, and what is known of their harm."""
+
+    def __init__(self, quantisation: Quantisation, family: Family, judge: Judge | None) -> None:
+        self.judge = judge
+        self.scales: tuple[Scale, ...] = (None,)
+        if not isinstance(quantisation, Float32):
+            self.scales = scales_for(family) if quantisation.scale is None else (quantisation.scale,)
+
+    def usual(self, floats: Candidate) -> list[Candidate]:
+        """A cut with every usual step, the finest first."""
+        return [floats.rounded(scale) for scale in self.scales]
+
+    def finer(self, floats: Candidate) -> list[Candidate]:
+        """With finer steps than are usual, the coarsest of them first: for networks that those do harm to."""
+        if len(self.scales) == 1:
+            return []
+        return [floats.rounded(scale) for scale in reversed(FINER_SCALES) if scale < (self.scales[0] or 0.0)]
+
+    def coarsest_first(self, floats: Candidate) -> Iterator[Candidate]:
+        """With every step there is."""
+        yield from reversed(self.usual(floats))
+        yield from self.finer(floats)
+
+    def harmless(self, floats: Candidate) -> Candidate:
+        """The coarsest step, of those that are usual, that costs next to nothing against floats; or a finer one."""
+        candidates = self.usual(floats)
+        if len(candidates) == 1:
+            return candidates[0]
+        candidates = [candidate for candidate in candidates if (candidate.scale or 0.0) <= COARSEST_USUAL]
+        if self.judge is None:
+            return candidates[0]  # without labelled data nothing is known to be harmless: the finest
+        allowed = floats.wrong_on_hard + self.slack()
+        chosen = _last(candidates, lambda candidate: candidate.wrong_on_hard <= allowed) or candidates[0]
+        # The hard examples are a quick look; what they let pass is looked at on all.
+        while chosen is not candidates[0] and not self._costs_at_most(SLACK, chosen):
+            chosen = candidates[candidates.index(chosen) - 1]
+        if not self.gravely_harms(chosen):
+            return chosen
+        finer = self.finer(floats)
+        harmless = next((candidate for candidate in finer if self._costs_at_most(SLACK, candidate)), None)
+        return harmless or min([chosen, *finer], key=lambda candidate: candidate.error or 0.0)
+
+    def gravely_harms(self, candidate: Candidate) -> bool:
+        """Whether rounding costs more than bytes are worth; harm mostly shows on the hard examples, at a quick look."""
+        if self.judge is None or candidate.wrong_on_hard <= candidate.floats.wrong_on_hard + self.slack():
+            return False
+        return not self._costs_at_most(GRAVE, candidate)
+
+    def slack(self, part: float = SLACK) -> int:
+        """Wrong answers that rounding may add, given as a part of all images."""
+        return 0 if self.judge is None else round(part * self.judge.num_images)
+
+    def _costs_at_most(self, part: float, candidate: Candidate) -> bool:
+        """Whether rounding makes at most so large a part of the whole sample wrong that floats have right."""
+        floats, slack = candidate.floats, self.slack(part)
+        if candidate.verdict is None:
+            return True
+        if candidate.verdict.wrong <= floats.wrong_on_hard + slack:
+            return True  # floats make no fewer errors on all than on the hard examples: they need no full look
+        return floats.verdict is None or candidate.verdict.wrong <= floats.verdict.wrong + slack
 
 
 class Search:
     """One context, one set of limits."""
 
-    def __init__(self, workshop: Workshop, limits: Limits, quantisation: Quantisation) -> None:
-        self.workshop, self.limits, self.quantisation = workshop, limits, quantisation
-        self.rounding = Rounding(quantisation, workshop.cutter.network.hypernet.family, workshop.judge)
-        if limits.max_error is not None and limits.confidence is None and workshop.judge is None:
+    def __init__(self, factory: CandidateFactory, limits: Limits, quantisation: Quantisation) -> None:
+        self.factory, self.limits, self.quantisation = factory, limits, quantisation
+        self.thresholds = Thresholds(factory, limits)
+        self.rounding = Rounding(quantisation, factory.cutter.network.hypernet.family, factory.judge)
+        if limits.max_error is not None and limits.confidence is None and factory.judge is None:
             raise BhcError(
                 "max_error needs labelled validation data for this context, and the run has none",
                 hint="leave max_error out; for a domain, the run's labelled sample says nothing",
@@ -44,212 +147,151 @@ class Search:
 
     def under(self, limits: Limits) -> "Search":
         """The same for other limits."""
-        return Search(self.workshop, limits, self.quantisation)
+        return Search(self.factory, limits, self.quantisation)
 
-    def proposals(self) -> Iterator[Trial]:
+    def proposals(self) -> Iterator[Candidate]:
         """Networks to hand out, the preferred first; who asks for another has refused the one before."""
-        if self.limits.confidence is not None:
-            proved = self._proved()
-            if proved is not None:
-                yield proved
-            return
         best, refused = self._preferred(), set[tuple[object, ...]]()
         while True:
             if best is not None:
                 yield best
                 refused.add(best.name)
-            others = (trial for trial in self.everything() if trial.name not in refused and self.keeps(trial))
-            best = min(others, key=self._rank, default=None)
+            others = (each for each in self.everything() if each.name not in refused)
+            best = min(filter(self.keeps, others), key=self._rank, default=None)
             if best is None:
                 return
 
-    def everything(self) -> Iterator[Trial]:
+    def everything(self) -> Iterator[Candidate]:
         """Every network that there is under a threshold that may be given, whatever the other limits."""
-        for stock in self.stocks():
-            yield from self.rounding.coarsest_first(stock)
+        for floats in self.thresholds.cuts():
+            yield from self.rounding.coarsest_first(floats)
 
-    def stocks(self) -> Iterator[Stock]:
-        """Every cut of them."""
-        if self.limits.threshold is not None:
-            return self._distinct([self.limits.threshold])
-        return chain(self._distinct(self._inside()), self._distinct(self._below() if self.limits.bound_size else []))
-
-    def keeps(self, trial: Trial) -> bool:
+    def keeps(self, candidate: Candidate) -> bool:
         """Whether all limits hold, the cheapest to check first."""
-        return not any(self.breaks(trial, name) for name in self.limits.promised)
+        return not any(self.breaks(candidate, name) for name in self.limits.promised)
 
-    def breaks(self, trial: Trial, name: str) -> bool:
+    def breaks(self, candidate: Candidate, name: str) -> bool:
         """Whether the limit of that name does not hold; decided without the figure where that is quicker."""
         limit = self.limits.promised[name]
         if name == "max_bytes":
-            return not trial.has_at_most(int(limit))
-        if name == "max_flops" and trial.stock.plan.num_flops > limit:
+            return not has_at_most(candidate, int(limit))
+        if name == "max_flops" and candidate.cut.num_flops > limit:
             return True
-        if name == "max_error" and trial.guarantee is None:
-            judge = self.workshop.judge
-            if judge is None or 100 * trial.wrong_on_hard / judge.num_images > limit:
+        if name == "max_error" and candidate.guarantee is None:
+            judge = self.factory.judge
+            if judge is None or 100 * candidate.wrong_on_hard / judge.num_images > limit:
                 return True  # the hard examples alone are too many; most are told by this quick look
-        return not trial.figure(name) <= limit
+        return not candidate.figure(name) <= limit
 
-    def in_order(self, longest: Guarantee) -> Iterator[Trial]:
-        """From the largest network to the smallest, those that keep every limit but the error, with harmless steps.
-
-        Calibration images are not looked at, so the order is fixed for them. A file must have room for ``longest``.
-        """
-        for stock in self._distinct(self.order):
-            if stock.plan.num_flops <= (self.limits.max_flops or inf):
-                trial = self.rounding.harmless(stock)
-                if self.keeps(replace(trial, guarantee=longest)):
-                    yield trial
-
-    @property
-    def order(self) -> list[float]:
-        """The thresholds that are tested where something is to be proved, from the largest network to the smallest."""
-        given = self.limits.threshold
-        return self._inside(ORDERED_THRESHOLDS) if given is None else [given]
-
-    def calibration(self) -> Calibration:
-        """What proofs rest on."""
-        limits = self.limits
-        assert limits.max_error is not None
-        assert limits.confidence is not None
-        context = self.workshop.cutter.context
-        return Calibration.of(
-            self.workshop.model, context, max_error=float(limits.max_error), confidence=float(limits.confidence)
-        )
-
-    def _proved(self) -> Trial | None:
-        """The smallest network that keeps the error on new data, as far as calibration images can tell."""
-        calibration = self.calibration()
-        if not calibration.proves(0):
-            return None
-        found = calibration.last_proved(self.in_order(calibration.longest), lambda trial: trial.network.graph)
-        return None if found is None else replace(found[0], guarantee=found[1])
-
-    def _preferred(self) -> Trial | None:
+    def _preferred(self) -> Candidate | None:
         """The best of those that a quick look finds; None if it finds none that fits."""
         limits = self.limits
         if not limits.searched:
-            fixed = self.workshop.model.default_threshold if limits.threshold is None else limits.threshold
+            fixed = self.factory.model.default_threshold if limits.threshold is None else limits.threshold
             return self._best_of([fixed])
-        chosen = self._best_of(self._inside())
+        chosen = self._best_of(self.thresholds.inside())
         if limits.bound_size and self._hurts(chosen):
-            below = self._best_of(self._below())
+            below = self._best_of(self.thresholds.below())
             return min(filter(None, (chosen, below)), key=self._rank, default=None)
         return chosen
 
-    def _hurts(self, trial: Trial | None) -> bool:
+    def _hurts(self, candidate: Candidate | None) -> bool:
         """Whether the limits are so tight that a cut below the consolidated range might do better."""
-        if trial is None:
+        if candidate is None:
             return True
-        if trial.verdict is None:
-            return (trial.scale or 0.0) > UNJUDGED_SCALE
-        smallest = self.workshop.stock(self._inside()[-1]).floats
-        return smallest.verdict is not None and trial.verdict.wrong > smallest.verdict.wrong + self.rounding.slack()
+        if candidate.verdict is None:
+            return (candidate.scale or 0.0) > UNJUDGED_SCALE
+        smallest = self.factory.at(self.thresholds.inside()[-1]).floats
+        return smallest.verdict is not None and candidate.verdict.wrong > smallest.verdict.wrong + self.rounding.slack()
 
-    def _inside(self, count: int = THRESHOLDS) -> list[float]:
-        """Thresholds of the consolidated range, from the largest network to the smallest."""
-        low, high = self.workshop.model.thresholds or UNCONSOLIDATED
-        return [min(max(_brief(threshold), low), high) for threshold in np.linspace(high, low, count).tolist()]
-
-    def _below(self) -> list[float]:
-        return [_brief(self._inside()[-1] - far) for far in BELOW]
-
-    def _distinct(self, thresholds: Sequence[float]) -> Iterator[Stock]:
-        """What stays at falling thresholds, the same cut only once."""
-        widths: set[tuple[int, ...]] = set()
-        for stock in map(self.workshop.stock, thresholds):
-            if stock.plan.widths not in widths:  # what stays only ever shrinks, so its widths tell
-                widths.add(stock.plan.widths)
-                yield stock
-
-    def _best_of(self, thresholds: Sequence[float]) -> Trial | None:
-        """The best trial that fits; ``thresholds`` fall, so a step that fitted one network mostly fits the next."""
-        trials: list[Trial] = []
+    def _best_of(self, thresholds: Sequence[float]) -> Candidate | None:
+        """The best candidate that fits; ``thresholds`` fall, so a step that fitted one network mostly fits the next."""
+        candidates: list[Candidate] = []
         known: Scale = None
         too_large = fitting = None
-        for stock in self._distinct(thresholds):
-            offers = self._offers(stock, known=known)
+        for floats in self.thresholds.distinct(thresholds):
+            offers = self._offers(floats, known=known)
             known = offers[0].scale if offers else None
-            too_large, fitting = (too_large, fitting or stock) if trials or offers else (stock, None)
-            trials += offers
-        best = self._best(trials)
+            too_large, fitting = (too_large, fitting or floats) if candidates or offers else (floats, None)
+            candidates += offers
+        best = self._best(candidates)
         if best is None or too_large is None or fitting is None or not self.limits.bound_size:
             return best
         # Only where one of the thresholds will do: what they cannot keep is refused, with figures of theirs.
         return self._best([best, *self._between(too_large, fitting)])
 
-    def _best(self, trials: Sequence[Trial]) -> Trial | None:
+    def _best(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """The first in rank that keeps all limits.
 
-        Errors on the hard examples bound those on all from below, so not all trials need the full look.
+        Errors on the hard examples bound those on all from below, so not all candidates need the full look.
         """
-        best: Trial | None = None
-        judged = self.workshop.judge is not None and not self._smallest_wins
-        for trial in sorted(trials, key=lambda trial: trial.wrong_on_hard) if judged else trials:
-            if judged and best is not None and best.verdict is not None and trial.wrong_on_hard > best.verdict.wrong:
+        best: Candidate | None = None
+        judged = self.factory.judge is not None and not self._smallest_wins
+        for candidate in sorted(candidates, key=lambda candidate: candidate.wrong_on_hard) if judged else candidates:
+            most = inf if best is None or best.verdict is None else best.verdict.wrong
+            if judged and candidate.wrong_on_hard > most:
                 break
-            if (best is None or self._rank(trial) < self._rank(best)) and self.keeps(trial):
-                best = trial
+            if (best is None or self._rank(candidate) < self._rank(best)) and self.keeps(candidate):
+                best = candidate
         return best
 
-    def _between(self, too_large: Stock, fitting: Stock) -> list[Trial]:
+    def _between(self, too_large: Candidate, fitting: Candidate) -> list[Candidate]:
         """What fits of the cuts between two thresholds, ever nearer to the limit: room that is there is used."""
-        trials: list[Trial] = []
+        candidates: list[Candidate] = []
         for _ in range(HALVINGS):
-            middle = self.workshop.stock(_brief((too_large.plan.threshold + fitting.plan.threshold) / 2))
-            if middle.plan.widths == fitting.plan.widths:
+            middle = self.factory.at(_brief((too_large.cut.threshold + fitting.cut.threshold) / 2))
+            if middle.cut.widths == fitting.cut.widths:
                 fitting = middle
-            elif middle.plan.widths != too_large.plan.widths and (offers := self._offers(middle, known=None)):
-                trials += offers
+            elif middle.cut.widths != too_large.cut.widths and (offers := self._offers(middle, known=None)):
+                candidates += offers
                 fitting = middle
             else:
                 too_large = middle
-        return trials
+        return candidates
 
     @property
     def _smallest_wins(self) -> bool:
         """With nothing but the error limited: of networks that are right enough, nobody wants a larger one."""
         return self.limits.max_error is not None and not self.limits.bound_size
 
-    def _rank(self, trial: Trial) -> tuple[float, ...]:
+    def _rank(self, candidate: Candidate) -> tuple[float, ...]:
         if self._smallest_wins:
-            return (trial.file_bytes,)
-        if trial.verdict is None:
+            return (candidate.file_bytes,)
+        if candidate.verdict is None:
             # Nothing is known of its errors: no coarser than is usual first, then as large as can be.
-            return (max(trial.scale or 0.0, UNJUDGED_SCALE), -trial.stock.plan.threshold)
-        return (trial.verdict.wrong, trial.verdict.loss)
+            return (max(candidate.scale or 0.0, UNJUDGED_SCALE), -candidate.cut.threshold)
+        return (candidate.verdict.wrong, candidate.verdict.loss)
 
-    def _offers(self, stock: Stock, *, known: Scale) -> list[Trial]:
+    def _offers(self, floats: Candidate, *, known: Scale) -> list[Candidate]:
         """The networks at one threshold with the steps that suit the limits; ``known`` fitted a larger one."""
         limits, rounding = self.limits, self.rounding
-        if stock.plan.num_flops > (limits.max_flops or inf):
+        if floats.cut.num_flops > (limits.max_flops or inf):
             return []
         if self._smallest_wins:
             # One by one: errors need not grow with the step, and the coarsest that will do is wanted. Steps finer than
             # are usual may do where floats do.
-            finer = () if self.breaks(stock.floats, "max_error") else rounding.finer(stock)
-            return list(islice(filter(self.keeps, chain(reversed(rounding.usual(stock)), finer)), 1))
+            finer = () if self.breaks(floats, "max_error") else rounding.finer(floats)
+            return list(islice(filter(self.keeps, chain(reversed(rounding.usual(floats)), finer)), 1))
         if limits.max_bytes is None and limits.max_ram_bytes is None:
-            return [rounding.harmless(stock)]
-        trials = rounding.usual(stock)
+            return [rounding.harmless(floats)]
+        candidates = rounding.usual(floats)
         coarser = 0 if known is None else sum((scale or 0.0) > known for scale in rounding.scales)
-        finest = _first(trials, self._fits, likely=min(coarser, len(trials) - 1))
+        finest = _first(candidates, self._fits, likely=min(coarser, len(candidates) - 1))
         if finest is None:
             return []
         if limits.max_bytes is None:
             # The C form rounds widths up to whole bytes, so finer steps are often free there, and of no use.
-            chosen = rounding.harmless(stock)
-            return [chosen if self._fits(chosen) else trials[finest]]
+            chosen = rounding.harmless(floats)
+            return [chosen if self._fits(chosen) else candidates[finest]]
         # A coarser step has mostly, not always, the smaller file: the next one may not fit where this one does.
-        compared = [trials[finest], *filter(self._fits, trials[finest + 1 : finest + STEPS_COMPARED])]
-        finer = rounding.finer(stock) if finest == 0 and rounding.gravely_harms(trials[0]) else ()
+        compared = [candidates[finest], *filter(self._fits, candidates[finest + 1 : finest + STEPS_COMPARED])]
+        finer = rounding.finer(floats) if finest == 0 and rounding.gravely_harms(candidates[0]) else ()
         return [*compared, *filter(self._fits, finer)]
 
-    def _fits(self, trial: Trial) -> bool:
+    def _fits(self, candidate: Candidate) -> bool:
         """Whether its file and its memory are within their limits."""
         return not any(
-            self.breaks(trial, name) for name in ("max_bytes", "max_ram_bytes") if name in self.limits.promised
+            self.breaks(candidate, name) for name in ("max_bytes", "max_ram_bytes") if name in self.limits.promised
         )
 
 
@@ -258,23 +300,32 @@ def _brief(threshold: float) -> float:
     return float(np.float16(threshold)) if abs(threshold) <= LARGEST_HALF else threshold
 
 
-def _first(trials: Sequence[Trial], good: Callable[[Trial], bool], *, likely: int) -> int | None:
+def _first(candidates: Sequence[Candidate], good: Callable[[Candidate], bool], *, likely: int) -> int | None:
     """The place of the first good one, where all after a good one are good; None if there is none.
 
     Looks at the place that is ``likely`` from the end first, and goes on from there in steps that double.
     """
-    low, high = 0, len(trials) - 1
+    low, high = 0, len(candidates) - 1
     start, jump = high - likely, 1
-    if not good(trials[start]):
-        if start == high or not good(trials[high]):
+    if not good(candidates[start]):
+        if start == high or not good(candidates[high]):
             return None
         low = start + 1
     else:
         high = start
-        while high > low and good(trials[max(high - jump, low)]):
+        while high > low and good(candidates[max(high - jump, low)]):
             high, jump = max(high - jump, low), 2 * jump
         low = max(high - jump + 1, low)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if good(trials[middle]) else (middle + 1, high)
+        low, high = (low, middle) if good(candidates[middle]) else (middle + 1, high)
     return high
+
+
+def _last(candidates: Sequence[Candidate], good: Callable[[Candidate], bool]) -> Candidate | None:
+    """The last good one, where all before a good one are good; None if there is none."""
+    low, high = -1, len(candidates) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if good(candidates[middle]) else (low, middle - 1)
+    return candidates[low] if low >= 0 else None

@@ -1,18 +1,24 @@
-"""The weights that stay: generated where they do, and scaled."""
+"""The weights that stay: generated where they do, scaled, rounded, and put into a plain, smaller network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import ceil, log2, sqrt
 from operator import mul
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.emission.plan import Generated, LayerPlan, Plan
+from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
+from bhc.graph import Graph, Step
+from bhc.hypernet import ConditionalNetwork
+from bhc.layers import Kept, Place, Select, kind_of
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
+MOST_SIGNIFICANT = 23  # bits, of a float
 GROUP = 64  # contexts whose weights are generated together, at most
 WASTE = 8  # times the weights that stay: more is not generated for the sake of a group
 LARGEST = 1 << 20  # numbers that are gathered at once for a layer of a group, were all its members like the largest
@@ -22,7 +28,7 @@ LARGEST = 1 << 20  # numbers that are gathered at once for a layer of a group, w
 class SlimLayer:
     """The numbers of one layer that stay, and how sure the posterior is of them."""
 
-    cut: LayerPlan
+    cut: LayerCut
     weight: Tensor  # (O', I', *kernel): ``mu_z mu_ij mu_s`` (paper, Eq. 4)
     bias: Tensor | None  # (O',)
     find_variance: Callable[[], Tensor]  # only rounding needs it
@@ -75,43 +81,43 @@ class Patch:
 class Slimmer:
     """Generates the weights of contexts where they stay, and scales them."""
 
-    def __init__(self, generated: Generated) -> None:
-        self.generated = generated
+    def __init__(self, scales: ContextScales) -> None:
+        self.scales = scales
         with torch.no_grad():
-            self.kept = [head.kept(generated.embedding) for head in generated.network.hypernet.weight_heads]
+            self.kept = [head.kept(scales.embedding) for head in scales.network.hypernet.weight_heads]
 
     @torch.no_grad()
-    def layers(self, plan: Plan) -> tuple[SlimLayer, ...]:
+    def layers(self, cut: Cut) -> tuple[SlimLayer, ...]:
         """Every layer of the one context, at its kept rows and columns."""
-        assert len(self.generated.contexts) == 1
-        return tuple(self._layer(cut, index, 0) for index, cut in enumerate(plan.layers))
+        assert len(self.scales.contexts) == 1
+        return tuple(self._layer(own, index, 0) for index, own in enumerate(cut.layers))
 
     @torch.no_grad()
-    def layers_of_all(self, plans: Sequence[Plan]) -> list[tuple[SlimLayer, ...]]:
-        """The same of every context, one plan for each; those that keep about as much are generated together."""
-        by_size = sorted(range(len(plans)), key=lambda place: plans[place].num_weights)
+    def layers_of_all(self, cuts: Sequence[Cut]) -> list[tuple[SlimLayer, ...]]:
+        """The same of every context, one cut for each; those that keep about as much are generated together."""
+        by_size = sorted(range(len(cuts)), key=lambda place: cuts[place].num_weights)
         found: dict[int, tuple[SlimLayer, ...]] = {}
         while by_size:
-            count = self._group_size(plans[by_size[-1]])
+            count = self._group_size(cuts[by_size[-1]])
             places, by_size = by_size[-count:], by_size[:-count]
-            cuts = zip(*(plans[place].layers for place in places), strict=True)
-            groups = [self._group(own, index, places) for index, own in enumerate(cuts)]
+            by_layer = zip(*(cuts[place].layers for place in places), strict=True)
+            groups = [self._group(own, index, places) for index, own in enumerate(by_layer)]
             found |= zip(places, zip(*groups, strict=True), strict=True)
-        return [found[place] for place in range(len(plans))]
+        return [found[place] for place in range(len(cuts))]
 
-    def _group_size(self, largest: Plan) -> int:
+    def _group_size(self, largest: Cut) -> int:
         """How many contexts may go together of which none keeps more than this one."""
         layers = zip(largest.layers, self.kept, strict=True)
         numbers = max(cut.num_weights * kept.numbers_a_weight for cut, kept in layers)
         return min(GROUP, max(1, LARGEST // max(numbers, 1)))
 
-    def _layer(self, cut: LayerPlan, index: int, place: int) -> SlimLayer:
+    def _layer(self, cut: LayerCut, index: int, place: int) -> SlimLayer:
         patch = self._patch(index, slice(place, place + 1), cut.kept_outputs[None], cut.columns[None])
         weight, bias = patch.scaled()
         find_variance = partial(self._variance, cut, index, place, patch)
         return _slim(cut, weight[0], None if bias is None else bias[0], find_variance)
 
-    def _group(self, cuts: Sequence[LayerPlan], index: int, places: Sequence[int]) -> list[SlimLayer]:
+    def _group(self, cuts: Sequence[LayerCut], index: int, places: Sequence[int]) -> list[SlimLayer]:
         """One layer of several contexts: padded to one size, generated, and cut to their own."""
         rows, heights = _padded([cut.kept_outputs for cut in cuts])
         columns, widths = _padded([cut.columns for cut in cuts])
@@ -129,7 +135,7 @@ class Slimmer:
 
     def _patch(self, index: int, own: slice | Tensor, rows: Tensor, columns: Tensor) -> Patch:
         """For k contexts; their units are (k, O') and (k, I')."""
-        vectors = self.generated.vectors[index]
+        vectors = self.scales.vectors[index]
         return Patch(
             self.kept[index].mean(own, rows, columns),
             _at(vectors.in_scale, own, columns),
@@ -138,8 +144,8 @@ class Slimmer:
         )
 
     @torch.no_grad()
-    def _variance(self, cut: LayerPlan, index: int, place: int, patch: Patch | None = None) -> Tensor:
-        rates, own = self.generated.rates[index], slice(place, place + 1)
+    def _variance(self, cut: LayerCut, index: int, place: int, patch: Patch | None = None) -> Tensor:
+        rates, own = self.scales.rates[index], slice(place, place + 1)
         rows, columns = cut.kept_outputs[None], cut.columns[None]
         if patch is None:
             patch = self._patch(index, own, rows, columns)
@@ -149,7 +155,7 @@ class Slimmer:
         return marginal_variance(patch.mean, logvar, z, in_logvar, s, out_logvar)[0].cpu()
 
 
-def _slim(cut: LayerPlan, weight: Tensor, bias: Tensor | None, find_variance: Callable[[], Tensor]) -> SlimLayer:
+def _slim(cut: LayerCut, weight: Tensor, bias: Tensor | None, find_variance: Callable[[], Tensor]) -> SlimLayer:
     if cut.kept_weights is not None:
         weight = weight * cut.kept_weights
     return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), find_variance)
@@ -183,3 +189,96 @@ def _with_logvar(scale: Tensor | None, rate: Tensor | None, units: Tensor) -> tu
         ones = torch.ones(units.shape, device=units.device)
         return ones, torch.full_like(ones, -torch.inf)
     return scale, rate + scale.square().log()
+
+
+def slim_model(network: ConditionalNetwork, cut: Cut) -> Graph:
+    """The network of the kept units: ``diag(mu_z) M_w diag(mu_s)`` at the kept rows and columns only."""
+    return assemble(network, cut, Slimmer(ContextScales.of(network, [cut.context])).layers(cut))
+
+
+def assemble(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -> Graph:
+    """The original's graph with each weighted layer replaced by what stays of it."""
+    return Graph(_steps(network, cut, layers)).eval()
+
+
+def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -> Iterator[Step]:
+    by_name = {layer.cut.layer.name: layer for layer in layers}
+    alive, units = cut.alive.cpu().numpy(), network.units
+    instead: dict[str, str] = {}  # the step that puts what a layer writes where it belongs
+    for step in network.base_model.steps:
+        layer = by_name.get(step.name)
+        reads = tuple(instead.get(name, name) for name in step.reads)
+        if layer is None:
+            *arriving, leaving = (
+                Kept(units.axes[name], alive[units.carried[name]], units.dimensions[name])
+                for name in (*step.reads, step.name)
+            )
+            yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
+            continue
+        kind, index = layer.cut.layer.kind, _read_positions(layer.cut, alive)
+        if index is not None:
+            axis = kind.in_axis % units.dimensions[step.reads[0]]
+            yield Step(f"select_{step.name}", Select(index, axis), reads)
+            reads = (f"select_{step.name}",)
+        smaller = kind.smaller(step.module, layer.weight, layer.bias, layer.cut.kept_inputs)
+        yield Step(step.name, smaller, reads)
+        places = _written_places(layer.cut, alive, kind.out_axis % units.dimensions[step.name])
+        if places is not None:
+            instead[step.name] = f"place_{step.name}"
+            yield Step(instead[step.name], places, (step.name,))
+
+
+def _read_positions(layer: LayerCut, alive: np.ndarray) -> Tensor | None:
+    """Which of the values that arrive this layer reads; None if it reads them all, or picks rows by itself."""
+    if layer.layer.kind.words(layer.layer.module) is not None:
+        return None
+    among = _among_living(layer.layer.reads, layer.kept_inputs, alive)
+    return None if among.all() else torch.from_numpy(among.nonzero()[0])
+
+
+def _written_places(layer: LayerCut, alive: np.ndarray, axis: int) -> Place | None:
+    """Where among the units that live this layer's are; None if it writes them all."""
+    among = _among_living(layer.layer.writes, layer.kept_outputs, alive)
+    return None if among.all() else Place(torch.from_numpy(among.nonzero()[0]), len(among), axis)
+
+
+def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> np.ndarray:
+    """Of a layer's units those that live, and which of them it keeps; arrays, since there are many small steps."""
+    keeps = np.zeros(len(units), dtype=bool)
+    keeps[kept.cpu().numpy()] = True
+    return keeps[alive[units.cpu().numpy()]]
+
+
+def step_of(layer: SlimLayer, scale: float) -> float:
+    """``step^2 = 12 scale exp(mean log V(w_ij))``: rounding adds ``step^2 / 12``, ``scale`` times the variance."""
+    return sqrt(12 * scale * layer.typical_variance)
+
+
+def quantise(layers: Sequence[SlimLayer], scale: float) -> tuple[dict[str, Codes], dict[str, Codes]]:
+    """Codes of all weights, with a ``scale`` common to all layers, and of all biases."""
+    weights = {layer.cut.layer.name: Codes.of(layer.weight, step_of(layer, scale)) for layer in layers}
+    biases = {layer.cut.layer.name: layer.bias_codes for layer in layers if layer.bias_codes is not None}
+    return weights, biases
+
+
+def reference_bits(layers: Sequence[SlimLayer]) -> tuple[int, ...]:
+    """Bit widths as the published Bayesian compression code counts them: for tables, not for files.
+
+    There a weight of variance v deserves as many significant bits t as ``2 v < 2^-t`` holds for (t up to 23); a layer
+    takes the mean over its weights, rounded up; all layers share one size of exponent, from the largest weight; a sign
+    bit comes on top. Biases are not counted. Its exponent, ``ceil(log2(log2(w) + 1) + 1)``, is zero, negative or no
+    number at all for a largest weight w under 0.71; here it is at least 1.
+    """
+    exponent = exponent_bits(max(float(layer.weight.abs().max()) for layer in layers))
+    return tuple(1 + exponent + significant_bits(layer.kept_variance) for layer in layers)
+
+
+def significant_bits(variance: Tensor) -> int:
+    units = 2.0 ** torch.arange(-float(MOST_SIGNIFICANT), 0.0)
+    reached = torch.bucketize(2 * variance.flatten(), units, right=True)  # units that are not larger
+    return ceil(float((MOST_SIGNIFICANT - reached).double().mean()))
+
+
+def exponent_bits(largest: float) -> int:
+    inner = log2(largest) + 1 if largest > 0 else 0.0
+    return max(1, ceil(log2(inner) + 1)) if inner > 0 else 1

@@ -57,9 +57,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.emission import Compressed, Cutter, Plan
-from bhc.emission.judge import Judge
-from bhc.emission.trial import Workshop
+from bhc.emission import CandidateFactory, Compressed, Cut, Cutter, Judge
 from bhc.posterior import LayerDropout
 from bhc.training import TrainedModel
 
@@ -86,10 +84,10 @@ class Preview:
     def show(self, small: Compressed) -> dict[str, Any]:
         """All that the page draws of one network of the context."""
         report = small.report
-        plan = self.cutter.cut(report.threshold)
+        cut = self.cutter.cut(report.threshold)
         return {
             "report": report.to_dict(),
-            "layers": list(_layers(plan, report.bits)),
+            "layers": list(_layers(cut, report.bits)),
             "curve": self.curve,
             "here": {
                 "threshold": report.threshold,
@@ -99,38 +97,38 @@ class Preview:
                 "flops": report.flops_after,
             },
             "histograms": list(self._histograms(report.threshold)),
-            "inputs_kept": self._inputs(plan),
+            "inputs_kept": self._inputs(cut),
             "threshold": report.threshold,
             "emit_ms": report.emit_ms,
         }
 
-    def _inputs(self, plan: Plan) -> list[int] | None:
+    def _inputs(self, cut: Cut) -> list[int] | None:
         """The values of an input that are read, where the first layer reads values."""
-        first = plan.layers[0]
+        first = cut.layers[0]
         values = prod(self.model.network.input_shape)
         whole = not first.layer.has_kernel and first.layer.num_inputs == values
         return _places(first.kept_inputs, values) if whole else None
 
     def _points(self) -> Iterator[dict[str, Any]]:
         """Cuts at thresholds across the slider, judged before rounding."""
-        workshop, judge = Workshop(self.model, self.cutter), Judge.of(self.model, self.cutter.context)
+        factory, judge = CandidateFactory(self.model, self.cutter), Judge.of(self.model, self.cutter.context)
         span = thresholds_of(self.model)
         for threshold in np.linspace(span["most"], span["least"], POINTS).tolist():
-            stock = workshop.stock(threshold)
-            plan = stock.plan
-            error = None if judge is None else _error(judge, stock.graph, plan)
-            ratio = self.model.network.num_weights / plan.num_weights
+            floats = factory.at(threshold)
+            cut = floats.cut
+            error = None if judge is None else _error(judge, floats.graph, cut)
+            ratio = self.model.network.num_weights / cut.num_weights
             yield {
                 "threshold": threshold,
                 "ratio": ratio,
                 "error": error,
-                "weights": plan.num_weights,
-                "flops": plan.num_flops,
+                "weights": cut.num_weights,
+                "flops": cut.num_flops,
             }
 
     def _histograms(self, threshold: float) -> Iterator[dict[str, Any]]:
         layers = self.cutter.network.layers
-        for layer, dropout in zip(layers, self.cutter.generated.dropouts, strict=True):
+        for layer, dropout in zip(layers, self.cutter.scales.dropouts, strict=True):
             for which, rates in _groups(dropout):
                 values = rates.numpy()
                 counts, _ = np.histogram(np.clip(values, BINS[0], BINS[-1]), BINS)
@@ -143,27 +141,27 @@ class Preview:
                 }
 
 
-def _error(judge: Judge, graph: Any, plan: Plan) -> float:
-    count = int(max(LEAST_IMAGES, CURVE_FLOPS / POINTS / max(plan.num_flops, 1)))
+def _error(judge: Judge, graph: Any, cut: Cut) -> float:
+    count = int(max(LEAST_IMAGES, CURVE_FLOPS / POINTS / max(cut.num_flops, 1)))
     verdict = judge.sample(count).judge(graph)
     return 100 * verdict.wrong / min(count, judge.num_images)
 
 
-def _layers(plan: Plan, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    for cut, width in zip(plan.layers, bits, strict=True):
-        layer = cut.layer
+def _layers(cut: Cut, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    for kept, width in zip(cut.layers, bits, strict=True):
+        layer = kept.layer
         yield {
             "name": layer.name,
             "kind": "convolution" if layer.has_kernel else "linear",
             "inputs_before": layer.num_inputs,
-            "inputs_after": len(cut.kept_inputs),
+            "inputs_after": len(kept.kept_inputs),
             "outputs_before": layer.num_outputs,
-            "outputs_after": len(cut.kept_outputs),
+            "outputs_after": len(kept.kept_outputs),
             "bits": width,
             "weights_before": layer.num_weights,
-            "weights_after": cut.num_weights,
-            "kept_inputs": _places(cut.kept_inputs, layer.num_inputs),
-            "kept_outputs": _places(cut.kept_outputs, layer.num_outputs),
+            "weights_after": kept.num_weights,
+            "kept_inputs": _places(kept.kept_inputs, layer.num_inputs),
+            "kept_outputs": _places(kept.kept_outputs, layer.num_outputs),
         }
 
 

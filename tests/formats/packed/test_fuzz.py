@@ -6,7 +6,7 @@ import pytest
 from tools.fuzz.judging import check_sound, fuzz, same
 from tools.fuzz.sources import make_extremes, make_sources
 
-from bhc.emission.compressed import from_file
+from bhc.emission import from_file
 from bhc.errors import BhcError
 from bhc.formats.file import parse_network
 

@@ -14,7 +14,7 @@ from bhc.posterior import LayerDropout, LayerMask
 
 
 @dataclass(frozen=True)
-class Generated:
+class ContextScales:
     """Rates, scales and biases of K contexts, from one call; weights are generated later, where they stay."""
 
     network: ConditionalNetwork
@@ -27,7 +27,7 @@ class Generated:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "Generated":
+    def of(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "ContextScales":
         """Ask the hypernetwork about all of the contexts at once."""
         batch = ContextBatch.of(contexts, network.num_classes).to(network.device)
         hypernet, encoding = network.hypernet, network.space.encode(batch)
@@ -36,7 +36,7 @@ class Generated:
         dropouts = network.dropouts(batch) if network.find_masks.nested else rates
         return cls(network, tuple(contexts), batch, embedding, hypernet.vectors.means(embedding), rates, dropouts)
 
-    def alone(self, place: int) -> "Generated":
+    def alone(self, place: int) -> "ContextScales":
         """One of the contexts."""
         own = slice(place, place + 1)
         rates = tuple(_rows(layer, own) for layer in self.rates)
@@ -58,7 +58,7 @@ def _rows(parts: Any, own: slice) -> Any:
 
 
 @dataclass(frozen=True)
-class LayerPlan:
+class LayerCut:
     """What stays of one layer, as indices into the original."""
 
     layer: Layer
@@ -90,14 +90,14 @@ class LayerPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Cut:
     """The cut at one threshold."""
 
     context: Context
     threshold: float
     alive: Tensor  # (U,) bool, the units that stay
     classes: tuple[int, ...]  # the outputs that remain, in the original numbering
-    layers: tuple[LayerPlan, ...]
+    layers: tuple[LayerCut, ...]
     beside: Counts  # of the steps that are not layers to be cut
 
     @property
@@ -117,52 +117,52 @@ class Plan:
 class Cutter:
     """One context, to be cut at any threshold; no weight is generated here."""
 
-    def __init__(self, network: ConditionalNetwork, context: Context, generated: Generated | None = None) -> None:
-        """``generated`` is what the hypernetwork says of the context, where it was asked before."""
+    def __init__(self, network: ConditionalNetwork, context: Context, scales: ContextScales | None = None) -> None:
+        """``scales`` is what the hypernetwork says of the context, where it was asked before."""
         self.network, self.context = network, context
-        self.generated = Generated.of(network, [context]) if generated is None else generated
+        self.scales = ContextScales.of(network, [context]) if scales is None else scales
 
     @classmethod
     def many(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "list[Cutter]":
         """Those of several contexts, with one call of the hypernetwork."""
         if not contexts:
             return []
-        together = Generated.of(network, contexts)
+        together = ContextScales.of(network, contexts)
         return [cls(network, context, together.alone(place)) for place, context in enumerate(contexts)]
 
-    def cut(self, threshold: float) -> Plan:
+    def cut(self, threshold: float) -> Cut:
         """What stays at ``threshold``."""
-        return cut_all(self.generated, threshold)[0]
+        return cut_all(self.scales, threshold)[0]
 
 
 @torch.no_grad()
-def cut_all(generated: Generated, threshold: float) -> list[Plan]:
+def cut_all(scales: ContextScales, threshold: float) -> list[Cut]:
     """What stays of each context at one threshold; their masks are found together."""
-    network, batch = generated.network, generated.batch
+    network, batch = scales.network, scales.batch
     limits = torch.full((len(batch), 1), threshold, device=network.device)
-    fates = network.find_masks(generated.dropouts, limits, batch.outputs, batch.inputs)
-    by_layer = [_layer_plans(layer, mask) for layer, mask in zip(network.layers, fates.layers, strict=True)]
+    fates = network.find_masks(scales.dropouts, limits, batch.outputs, batch.inputs)
+    by_layer = [_layer_cuts(layer, mask) for layer, mask in zip(network.layers, fates.layers, strict=True)]
     classes = [tuple(own.tolist()) for own in _places(batch.outputs)]
     return [
-        Plan(context, float(threshold), alive, own, layers, network.beside)
+        Cut(context, float(threshold), alive, own, layers, network.beside)
         for context, alive, own, layers in zip(
-            generated.contexts, fates.alive, classes, zip(*by_layer, strict=True), strict=True
+            scales.contexts, fates.alive, classes, zip(*by_layer, strict=True), strict=True
         )
     ]
 
 
-def _layer_plans(layer: Layer, mask: LayerMask) -> list[LayerPlan]:
+def _layer_cuts(layer: Layer, mask: LayerMask) -> list[LayerCut]:
     """One for each context."""
     inputs, outputs = _places(mask.keep_in), _places(mask.keep_out)
-    plans = [
-        LayerPlan(layer, inputs[place], outputs[place], rescued) for place, rescued in enumerate(mask.rescued.tolist())
+    cuts = [
+        LayerCut(layer, inputs[place], outputs[place], rescued) for place, rescued in enumerate(mask.rescued.tolist())
     ]
     if mask.keep_weight is None:
-        return plans
-    kept = mask.keep_weight.expand(len(plans), *mask.keep_weight.shape[1:])
+        return cuts
+    kept = mask.keep_weight.expand(len(cuts), *mask.keep_weight.shape[1:])
     return [
-        replace(plan, kept_weights=own[plan.kept_outputs[:, None], plan.columns])
-        for plan, own in zip(plans, kept, strict=True)
+        replace(cut, kept_weights=own[cut.kept_outputs[:, None], cut.columns])
+        for cut, own in zip(cuts, kept, strict=True)
     ]
 
 
@@ -173,6 +173,6 @@ def _places(masks: Tensor) -> tuple[Tensor, ...]:
     return masks.nonzero()[:, 1].split(masks.sum(1).tolist())
 
 
-def make_plan(network: ConditionalNetwork, context: Context, threshold: float) -> Plan:
+def make_cut(network: ConditionalNetwork, context: Context, threshold: float) -> Cut:
     """The cut of one context at one threshold."""
     return Cutter(network, context).cut(threshold)

@@ -1,12 +1,18 @@
-"""What is promised about the result. Limits never reach the hypernetwork; they choose among what it offers."""
+"""A network that is asked for: its context, limits on it, and how exact its weights are.
+
+Limits never reach the hypernetwork; they choose among what it offers.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf
 from numbers import Real
 from typing import Any
 
+from bhc.contexts import Context
+from bhc.emission.alarm import AlarmSamples
 from bhc.errors import BhcError
+from bhc.posterior import Family
 
 LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
 WHOLE = {"max_bytes": "bytes", "max_flops": "operations", "max_ram_bytes": "bytes"}  # limits on counts
@@ -26,27 +32,27 @@ class Limits:
     confidence: float | None = None  # that max_error holds for new data, a part of 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value: Any = getattr(self, field.name)
+        for each in fields(self):
+            value: Any = getattr(self, each.name)
             if value is None:
                 continue
             is_number = isinstance(value, Real) and not isinstance(value, bool)
             if not is_number or not -inf < value < inf:
-                raise BhcError(f"{field.name} must be a number, given {value!r}")
-            if field.name not in ("threshold", "confidence") and value <= 0:
+                raise BhcError(f"{each.name} must be a number, given {value!r}")
+            if each.name not in ("threshold", "confidence") and value <= 0:
                 raise BhcError(
-                    f"{field.name} must be more than zero, given {value}",
+                    f"{each.name} must be more than zero, given {value}",
                     hint="no sample can promise zero errors; ask for a small percentage such as 0.1"
-                    if field.name == "max_error"
+                    if each.name == "max_error"
                     else "leave it out for no such limit",
                 )
-            if field.name in WHOLE:
+            if each.name in WHOLE:
                 if value != int(value):
                     raise BhcError(
-                        f"{field.name} is a whole number of {WHOLE[field.name]}, given {value}",
+                        f"{each.name} is a whole number of {WHOLE[each.name]}, given {value}",
                         hint=f"{int(value)} is the next lower one",
                     )
-                object.__setattr__(self, field.name, int(value))
+                object.__setattr__(self, each.name, int(value))
         if self.threshold is not None and abs(self.threshold) > LARGEST_THRESHOLD:
             raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")
         if self.max_error is not None and self.max_error > 100:
@@ -79,3 +85,46 @@ class Limits:
     def searched(self) -> bool:
         """Whether a threshold has to be looked for."""
         return self.threshold is None and (self.bound_size or self.max_error is not None)
+
+
+# Powers of two: a step 1.4 times as coarse each, and two bytes in a file. Finer ones cost bytes and gained nothing on
+# validation data.
+SCALES = tuple(2.0**power for power in range(-6, 4))
+
+# For weights that go one by one: those that stay may be far more uncertain than they are large. Of groups hardly any
+# are; finer steps are tried where the finest of the usual ones does harm.
+FINER_SCALES = tuple(2.0**power for power in range(-12, -6))
+
+
+def scales_for(family: Family) -> tuple[float, ...]:
+    """The scales to try first on networks of a family, in ascending order."""
+    return (*FINER_SCALES, *SCALES) if family.cuts_weights else SCALES
+
+
+@dataclass(frozen=True)
+class Float32:
+    """32-bit floats: pruning alone."""
+
+
+@dataclass(frozen=True)
+class VarianceBits:
+    """Steps from the posterior's variance; ``scale`` None has their common scale searched on validation data."""
+
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None and not 1e-6 <= self.scale <= 1e6:
+            raise BhcError(f"the scale of the steps must lie between 1e-6 and 1e6, given {self.scale}")
+
+
+Quantisation = Float32 | VarianceBits
+
+
+@dataclass(frozen=True)
+class Request:
+    """A network that is asked for."""
+
+    context: Context
+    limits: Limits = field(default_factory=Limits)
+    quantisation: Quantisation = field(default_factory=VarianceBits)
+    alarm_samples: AlarmSamples | None = None  # inputs outside the context are flagged by what these say
