@@ -24,44 +24,9 @@ def test_the_report_counts_what_the_module_has(quick_model: bhc.Compressor, digi
     assert report.classes == (3, 4)
 
 
-def test_the_error_is_that_of_the_validation_sample(quick_model: bhc.Compressor, digits: DataSet) -> None:
-    small = quick_model.compress(classes=[3, 4, 8])
-    examples = quick_model.model.validation
-    examples = examples.restricted_to([3, 4, 8])
-    wrong = small.predict(examples.inputs).labels != examples.labels
-    assert small.report.error == pytest.approx(100 * wrong.float().mean().item())
-    assert small.report.validation_images == len(examples)
-    assert small.report.error_before is not None
-
-
-def test_predictions_carry_the_original_numbering(quick_model: bhc.Compressor, digits: DataSet) -> None:
-    answer = quick_model.compress(classes=[8, 2]).predict(digits.test.inputs)
-    assert answer.classes == (2, 8)
-    assert set(answer.labels.tolist()) <= {2, 8}
-    torch.testing.assert_close(answer.probabilities.sum(1), torch.ones(len(digits.test)))
-    assert torch.equal(answer.labels, torch.tensor(answer.classes)[answer.probabilities.argmax(1)])
-
-
-def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> None:
-    small = quick_model.compress(classes=[3, 8, 9])
-    validation = quick_model.model.validation
-    examples = validation.restricted_to([3, 8, 9])
-    labels = torch.searchsorted(torch.tensor([3, 8, 9]), examples.labels)
-    with torch.no_grad():
-        logits = small.module(examples.inputs)
-    losses = [torch.nn.functional.cross_entropy(logits / t, labels) for t in (small.temperature, 1.0)]
-    assert losses[0] <= losses[1] + 1e-3
-
-
 def test_inputs_of_another_shape_are_refused(quick_model: bhc.Compressor) -> None:
     with pytest.raises(BhcError, match=r"inputs of shape \(1, 28, 28\)"):
         quick_model.compress(classes=[1, 2]).predict(torch.zeros(1, 28, 28))
-
-
-def test_a_threshold_outside_the_consolidated_range_warns_and_is_noted(quick_model: bhc.Compressor) -> None:
-    with pytest.warns(ThresholdWarning, match="outside -2 to 1"):
-        small = quick_model.compress(classes=[1, 2], threshold=-5)
-    assert any("outside -2 to 1" in note for note in small.report.notes)
 
 
 def test_a_rescued_layer_is_noted(quick_model: bhc.Compressor) -> None:
@@ -132,10 +97,6 @@ def test_a_scale_of_steps_that_makes_no_sense_is_refused(scale: float) -> None:
         bhc.VarianceBits(scale)
 
 
-def test_a_given_scale_of_steps_is_kept(quick_model: bhc.Compressor) -> None:
-    assert quick_model.compress(classes=[3, 4], quantisation=bhc.VarianceBits(0.3)).report.scale == 0.3
-
-
 def test_without_labelled_data_the_step_is_a_usual_one(digits: DataSet, pretrained: torch.nn.Module) -> None:
     model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     small = model.compress(classes=list(range(10)))
@@ -179,15 +140,6 @@ def test_a_layer_without_a_rule_of_ours_is_emitted_all_the_same(tmp_path: Path) 
 def test_a_space_with_another_number_of_classes_is_refused(pretrained: torch.nn.Module) -> None:
     with pytest.raises(BhcError, match="12 classes, the network 10 outputs"):
         bhc.wrap(pretrained, bhc.ClassSubsets(12), example_input=torch.zeros(1, 1, 8, 8))
-
-
-def test_what_is_done_to_an_emitted_module_does_not_reach_the_model(
-    digits: DataSet, pretrained: torch.nn.Module
-) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
-    expected = model.compress(classes=[3, 4]).module(digits.test.inputs)
-    model.compress(classes=[3, 4]).module.double()
-    assert torch.equal(model.compress(classes=[3, 4]).module(digits.test.inputs), expected)
 
 
 def test_classes_may_be_weighed(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
+"""Against a slow twin of the published formula, written as its authors write it: a loop over weights and bits."""
+
 from dataclasses import replace
-from math import exp, log, sqrt
+from math import ceil, exp, log, log2, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import FINER_SCALES, SCALES, Cutter, SlimLayer, Slimmer, scales_for
-from bhc.emission.weights import quantise, step_of
+from bhc.emission.weights import exponent_bits, quantise, reference_bits, significant_bits, step_of
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.formats.quantised import round_step
 from bhc.posterior import FAMILIES
@@ -151,3 +153,74 @@ def test_finer_steps_are_taken_where_the_usual_ones_do_harm(
     assert report.scale in FINER_SCALES
     assert report.error <= floats.error + 0.1
     assert quick_model.compress(classes=[2, 7], quantisation=bhc.VarianceBits(SCALES[0])).report.error > report.error
+
+
+def twin_of_significant_bits(variances: list[float]) -> int:
+    counts = []
+    for variance in variances:
+        bits = 0
+        for t in range(1, 24):
+            unit_round_off = 0.5 * 2.0 ** (1 - t)
+            if 2 * variance < unit_round_off:
+                bits += 1
+        counts.append(bits)
+    return ceil(sum(counts) / len(counts))
+
+
+def twin_of_exponent_bits(largest: float) -> int:
+    return ceil(log2(log2(largest) + 1) + 1)
+
+
+def spread(layer: SlimLayer, times: float, variance_times: float) -> SlimLayer:
+    """The layer with larger weights, of which more is unknown."""
+    return SlimLayer(layer.cut, times * layer.weight, layer.bias, lambda: variance_times * layer.variance)
+
+
+def test_bits_are_those_of_the_published_formula(quick_model: bhc.Compressor, layers: tuple[SlimLayer, ...]) -> None:
+    louder = [spread(layer, 50.0, 9.0**place) for place, layer in enumerate(layers)]
+    exponent = twin_of_exponent_bits(
+        max(weight for layer in louder for weight in layer.weight.abs().flatten().tolist())
+    )
+    expected = [1 + exponent + twin_of_significant_bits(layer.variance.flatten().tolist()) for layer in louder]
+    assert reference_bits(louder) == tuple(expected)
+    assert len(set(expected)) > 1
+
+
+def test_the_report_has_them(quick_model: bhc.Compressor, layers: tuple[SlimLayer, ...]) -> None:
+    report = quick_model.compress(classes=[3, 4], threshold=-1.0).report
+    assert report.reference_bits == reference_bits(layers)
+    stored = sum(bits * layer.weight.numel() for bits, layer in zip(report.reference_bits, layers, strict=True))
+    assert report.reference_bits_ratio == pytest.approx(32 * report.weights_before / stored)
+
+
+@pytest.mark.parametrize("exponent", range(-30, 5))
+def test_a_weight_deserves_more_bits_the_surer_it_is(exponent: int) -> None:
+    for nudge in (0.999, 1.0, 1.001):
+        variance = 2.0**exponent * nudge
+        given = significant_bits(torch.tensor([variance, variance]))
+        assert given == twin_of_significant_bits([variance])
+        assert given == max(0, min(23, -exponent - 2 + (nudge < 1)))
+
+
+def test_the_mean_over_a_layer_is_rounded_up() -> None:
+    assert significant_bits(torch.tensor([2.0**-5.5, 1.0, 1.0])) == 2  # 4, 0 and 0
+    assert significant_bits(torch.zeros(2, 3)) == 23
+
+
+@pytest.mark.parametrize("largest", [0.72, 0.9, 1.0, 1.5, 2.0, 3.99, 8.0, 100.0, 1e30])
+def test_the_exponent_is_that_of_the_largest_weight(largest: float) -> None:
+    assert exponent_bits(largest) == twin_of_exponent_bits(largest)
+
+
+@pytest.mark.parametrize("largest", [0.0, 1e-45, 1e-10, 0.25, 0.4999, 0.5, 0.50001, 0.6, 0.7, 0.71])
+def test_tiny_weights_have_an_exponent_of_one_bit(largest: float) -> None:
+    assert exponent_bits(largest) == 1
+
+
+@pytest.mark.parametrize("part", [0.0, 1e-30, 1e-3])
+def test_bits_of_tiny_weights_are_whole_positive_numbers(layers: tuple[SlimLayer, ...], part: float) -> None:
+    tiny = [spread(layer, part, part**2) for layer in layers]
+    bits = reference_bits(tiny)
+    assert all(type(width) is int and 2 <= width <= 32 for width in bits)
+    noisy = [spread(layer, part, 1e9) for layer in layers]
+    assert reference_bits(noisy) == (2, 2, 2)
