@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import bhc
 from bhc.data import DataSet
 from bhc.models import build
-from bhc.training import Pretraining, Silent, TrainedModel, pretrain
+from bhc.pretraining import Pretraining, pretrain
+from bhc.training import Silent, TrainedModel
 
 FILE = Path(__file__).with_suffix(".npz")
 LARGEST, KNOWN = 127, "known"

@@ -15,7 +15,7 @@ PACKAGE = Path(bhc.__file__).parent
 ROOT = ""  # ``bhc/__init__.py``, the public API
 
 _BEFORE_HYPERNET = {"errors", "layers", "contexts", "graph", "posterior"}
-_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "data", "models", "tensors", "files"}
+_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "examples", "tensors", "files"}
 _BEFORE_EMISSION = {*_BEFORE_TRAINING, "training", "formats"}
 _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
 
@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "files": {"errors"},
     "plugins": {"errors"},
     "tensors": {"errors", "files"},
-    "data": {"errors", "files"},
+    "examples": {"errors"},
+    "data": {"errors", "files", "examples"},
     "layers": {"errors"},
     "models": {"errors", "layers"},
     "contexts": {"errors", "layers"},
@@ -36,11 +37,12 @@ MAY_IMPORT = {
     "formats": {"errors", "files", "tensors", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
     "compressor": _BEFORE_EMISSION | {"emission", "deprecated"},
+    "pretraining": {"errors", "tensors", "examples", "data", "models", "training", "deprecated"},
     "results": _BEFORE_EMISSION | {"emission"},
-    "api": _BEFORE_THE_SURFACE,
+    "api": _BEFORE_THE_SURFACE | {"data", "models", "pretraining"},
     ROOT: {"api"},
     "studio": _BEFORE_THE_SURFACE | {ROOT, "plugins"},
-    "cli": _BEFORE_THE_SURFACE | {ROOT, "studio", "results", "plugins"},
+    "cli": _BEFORE_THE_SURFACE | {ROOT, "data", "models", "pretraining", "studio", "results", "plugins"},
     "__main__": {"cli", "errors", "plugins"},
 }
 

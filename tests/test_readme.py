@@ -13,7 +13,7 @@ import pytest
 import bhc
 from bhc.cli import main
 from bhc.data import DataSet
-from bhc.training import Pretraining
+from bhc.pretraining import Pretraining
 from tests.quick_model import RECIPE
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,7 @@ def test_the_python_blocks_run_one_after_the_other(
     quick_model.save(tmp_path / "bhc-demo" / "run")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bhc.data, "load", lambda name: digits)
-    monkeypatch.setattr("bhc.training.pretraining.DEFAULT_PLAN", Pretraining(epochs=2))
+    monkeypatch.setattr("bhc.pretraining.DEFAULT_RECIPE", Pretraining(epochs=2))
     monkeypatch.setattr("bhc.compressor.default_recipe", lambda network: RECIPE)
     names: dict[str, object] = {}
     assert len(blocks("python")) == 2

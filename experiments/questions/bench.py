@@ -17,17 +17,9 @@ from bhc import models
 from bhc.contexts import ContextSpace
 from bhc.data import Augmentation, DataSet, DropWords, Shift, ShiftAndNoise, Split
 from bhc.hypernet import GeneratorSpec, generator_from_dict
+from bhc.pretraining import load_weights
 from bhc.results import exact_convolutions
-from bhc.training import (
-    Point,
-    Progress,
-    Recipe,
-    RunFolder,
-    ThresholdTrial,
-    load_weights,
-    pooled,
-    try_thresholds,
-)
+from bhc.training import Point, Progress, Recipe, RunFolder, ThresholdTrial, pooled, try_thresholds
 
 CURVE_POINTS = 25
 CHECKPOINT_EVERY = 4000

@@ -8,7 +8,7 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ListedFeatures
 from bhc.data import Split
-from bhc.training import error_of
+from bhc.pretraining import error_of
 from questions.bench import Bench, most_accurate, thresholds_of
 
 RANDOM = 20  # more masks, drawn as training draws them

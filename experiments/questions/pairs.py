@@ -4,8 +4,8 @@ from typing import Any
 
 import bhc
 from bhc.contexts import all_subsets
+from bhc.pretraining import error_of
 from bhc.results import answers
-from bhc.training import error_of
 from questions.bench import Bench, most_accurate, thresholds_of
 
 Pair = tuple[int, ...]

@@ -9,8 +9,8 @@ from torch import Tensor
 import bhc
 from bhc.contexts import WordsOfTexts
 from bhc.data import UNKNOWN, DataSet, Split
+from bhc.pretraining import error_of
 from bhc.results import answers
-from bhc.training import error_of
 from questions.bench import Bench, thresholds_of
 
 CHOOSING, JUDGED = 10, 20  # contexts that the threshold is chosen on, and others that are measured

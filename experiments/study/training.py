@@ -13,7 +13,8 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.models import std_limits
 from bhc.posterior import FAMILIES
-from bhc.training import Progress, Recipe, RunFolder, error_of, load_weights, pretrain, save_weights
+from bhc.pretraining import error_of, load_weights, pretrain, save_weights
+from bhc.training import Progress, Recipe, RunFolder
 from study.config import Study
 from study.methods import Case
 

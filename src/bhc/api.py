@@ -20,9 +20,11 @@ from bhc.errors import BhcError
 from bhc.formats import Export, Format, WeightForm, open_deployed, register_format
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.layers import LayerKind, register_layer
+from bhc.pretraining import BatchNormPretraining, Pretraining, pretrain
 from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
 
 __all__ = [
+    "BatchNormPretraining",
     "BhcError",
     "BinaryBudget",
     "Budgets",
@@ -44,6 +46,7 @@ __all__ = [
     "ListedSubsets",
     "LowRank",
     "Narrow",
+    "Pretraining",
     "Processes",
     "RandomSubsets",
     "Report",
@@ -58,6 +61,7 @@ __all__ = [
     "load",
     "models",
     "open_deployed",
+    "pretrain",
     "read",
     "register_format",
     "register_layer",

@@ -10,11 +10,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace, SampleMean
-from bhc.data import Split, Vocabulary
-from bhc.data.augment import Augmentation
 from bhc.deprecated import renamed, renamed_in
 from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
 from bhc.errors import BhcError
+from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.training import (

@@ -14,8 +14,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from bhc.data import Split
 from bhc.emission import Compressed
+from bhc.examples import Split
 from bhc.formats import QuantisedNetwork, unrolled
 from bhc.graph import Graph
 from bhc.hypernet import ConditionalNetwork

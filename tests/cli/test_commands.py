@@ -219,7 +219,7 @@ def test_bad_training_options(
 def test_weights_of_another_model_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits: DataSet, tmp_path: Path
 ) -> None:
-    from bhc.training import save_weights
+    from bhc.pretraining import save_weights
 
     net = bhc.models.lenet_300_100(image_shape=(1, 8, 8))
     save_weights(tmp_path / "w", "lenet-5-caffe", net, digits, errors={})

@@ -16,7 +16,8 @@ from study.methods import class_pairs
 
 import bhc
 from bhc.data import DataSet
-from bhc.training import Silent, error_of, load_run, load_weights
+from bhc.pretraining import error_of, load_weights
+from bhc.training import Silent, load_run
 from tests.experiments.runner import NAMES, ONE_WEIGHT_FILE, Place, lasting, stamps, study_file
 from tests.experiments.toys import EXPERIMENTS, run_script
 

@@ -13,7 +13,7 @@ from study import training
 
 import bhc
 from bhc.data import UNKNOWN, DataSet
-from bhc.training import Pretraining, pretrain
+from bhc.pretraining import Pretraining, pretrain
 from tests.data.tiny_signals import publish
 
 pytestmark = pytest.mark.long

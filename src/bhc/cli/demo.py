@@ -18,16 +18,9 @@ from bhc.data import DataSet
 from bhc.emission import Float32
 from bhc.errors import BhcError
 from bhc.files import make_folder, write_json
+from bhc.pretraining import Pretraining, error_of, pretrain, save_weights
 from bhc.results import Outcome, environment, judge, summarise
-from bhc.training import (
-    Consolidate,
-    Learn,
-    Pretraining,
-    default_progress,
-    error_of,
-    pretrain,
-    save_weights,
-)
+from bhc.training import Consolidate, Learn, default_progress
 
 MODEL = "lenet-300-100"
 RATIOS = (20, 100)  # times fewer weights, the two sizes that every context is shown at

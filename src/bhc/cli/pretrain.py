@@ -14,16 +14,8 @@ import bhc.models as models
 from bhc.cli.console import program, say, show
 from bhc.cli.options import Calibration, DataDir, Force, Json, LeaveOut, Seed, refuse_existing
 from bhc.errors import BhcError
-from bhc.training import (
-    BatchNormPretraining,
-    Pretraining,
-    default_plan,
-    default_progress,
-    error_of,
-    find_device,
-    pretrain,
-    save_weights,
-)
+from bhc.pretraining import BatchNormPretraining, Pretraining, error_of, pretrain, save_weights, usual_recipe
+from bhc.training import default_progress, find_device
 
 
 def pretrain_command(
@@ -64,7 +56,7 @@ def pretrain_command(
     if calibration is not None:
         dataset, _ = dataset.held_out(calibration)
     if public is None:
-        plan = default_plan(model)
+        plan = usual_recipe(model)
         plan = plan if epochs is None else replace(plan, epochs=epochs)
         net = pretrain(model, dataset, plan, seed=seed, progress=default_progress(), device=device)
     else:

@@ -40,6 +40,7 @@ from bhc.hypernet import (
     generator_from_dict,
 )
 from bhc.posterior import FAMILIES, check_family
+from bhc.pretraining import load_weights
 from bhc.training import (
     Consolidate,
     Learn,
@@ -50,7 +51,6 @@ from bhc.training import (
     Stage,
     default_progress,
     default_recipe,
-    load_weights,
     speaks,
     two_stage_budget,
 )

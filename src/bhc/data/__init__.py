@@ -1,11 +1,11 @@
 """Data sets: small public collections of images, sounds and texts, always the same bytes, wherever they come from."""
 
-from bhc.data.augment import Augmentation, CropAndFlip, DropWords, Shift, ShiftAndNoise, augmentation_for
+from bhc.data.augment import CropAndFlip, DropWords, Shift, ShiftAndNoise, augmentation_for
 from bhc.data.catalogue import NAMES
-from bhc.data.dataset import DataSet, Split
+from bhc.data.dataset import DataSet
 from bhc.data.loading import load
 from bhc.data.sound import read_recordings, recordings_in, with_voices
-from bhc.data.vocabulary import PADDING, UNKNOWN, Vocabulary
+from bhc.examples import PADDING, UNKNOWN, Augmentation, Split, Vocabulary
 
 __all__ = [
     "NAMES",

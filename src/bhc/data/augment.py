@@ -1,21 +1,13 @@
 """Examples shown a little differently each time, so that a network cannot learn them by heart."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from bhc.data.vocabulary import PADDING, UNKNOWN
 from bhc.errors import BhcError
-
-
-class Augmentation(Protocol):
-    """A way to alter a batch at random."""
-
-    def __call__(self, images: Tensor, *, rng: Generator) -> Tensor:
-        """Altered images, or sounds or texts, of the same shape and type, on the same device as the generator is."""
+from bhc.examples import PADDING, UNKNOWN, Augmentation
 
 
 def augmentation_for(images: Tensor) -> Augmentation:

@@ -1,104 +1,13 @@
-"""Labelled examples, images most often, and the three splits of them that make a data set."""
+"""A data set: three splits of labelled examples, and what their numbers stand for."""
 
-import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
-from torch import Tensor
 
-from bhc.data.vocabulary import Vocabulary
 from bhc.errors import BhcError
+from bhc.examples import Split, Vocabulary
 
-# What an example is stored as: its type, and its dimensions with that of the batch.
-STORED = {
-    torch.uint8: ("(N, C, H, W) uint8", 4),  # pixels
-    torch.int16: ("(N, C, T) int16", 3),  # samples of sound
-    torch.int32: ("(N, T) int32", 2),  # words of a vocabulary
-}
 FULL_SCALE_OF_SOUND = 32_768.0
-
-
-@dataclass(frozen=True)
-class Split:
-    """Examples with their labels: pixels, samples of sound, or the numbers of words."""
-
-    inputs: Tensor  # (N, C, H, W) uint8, (N, C, T) int16 or (N, T) int32
-    labels: Tensor  # (N,) int64
-    sources: Tensor | None = None  # (N,) int64, where each is from: who speaks
-
-    def __post_init__(self) -> None:
-        form, dimensions = STORED.get(self.inputs.dtype, ("", 0))
-        if self.inputs.ndim != dimensions:
-            allowed = form or " or ".join(form for form, _ in STORED.values())
-            raise BhcError(f"inputs must be {allowed}, not {_described(self.inputs)}")
-        for name, numbers in (("labels", self.labels), ("sources", self.sources)):
-            if numbers is None:
-                continue
-            if numbers.ndim != 1 or numbers.dtype != torch.int64:
-                raise BhcError(f"{name} must be (N,) int64, not {_described(numbers)}")
-            if len(self.inputs) != len(numbers):
-                raise BhcError(f"{len(self.inputs):,} inputs cannot have {len(numbers):,} {name}")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def images(self) -> Tensor:
-        """The old name of ``inputs``."""
-        warnings.warn("Split.images is Split.inputs now", DeprecationWarning, stacklevel=2)
-        return self.inputs
-
-    @cached_property
-    def present(self) -> tuple[int, ...]:
-        """The classes of which there are images."""
-        return tuple(self.labels.unique().tolist())
-
-    def places_of(self, classes: Iterable[int]) -> Tensor:
-        """Where the images of these classes are."""
-        wanted = torch.zeros(int(self.labels.max()) + 1, dtype=torch.bool, device=self.labels.device)
-        wanted[list(classes)] = True
-        return wanted[self.labels].nonzero().flatten()
-
-    def restricted_to(self, classes: Iterable[int]) -> "Split":
-        """Keep the images of these classes, in their order and with their labels as they are."""
-        wanted = sorted(set(classes))
-        if not wanted or not set(wanted) <= set(self.present):
-            raise BhcError(
-                f"cannot restrict the images to the classes {wanted}; there are images of {list(self.present)}",
-                hint="name one or more of the classes there are",
-            )
-        if wanted == list(self.present):
-            return self
-        return self.at(self.places_of(wanted))
-
-    def from_sources(self, sources: Iterable[int]) -> "Split":
-        """Keep the examples from these sources, in their order."""
-        wanted = sorted(set(sources))
-        present = [] if self.sources is None else self.sources.unique().tolist()
-        if self.sources is None or not wanted or not set(wanted) <= set(present):
-            raise BhcError(
-                f"there are no examples from the sources {wanted}; there are those of {present}",
-                hint="name one or more of the sources there are",
-            )
-        return self.at(torch.isin(self.sources, torch.tensor(wanted, device=self.sources.device)))
-
-    def at(self, places: Tensor | slice) -> "Split":
-        """The examples at some places: a mask, numbers, or a slice."""
-        if isinstance(places, Tensor) and places.dtype == torch.int64:
-            inputs = self.inputs.index_select(0, places)  # several times faster
-        else:
-            inputs = self.inputs[places]
-        return Split(inputs, self.labels[places], None if self.sources is None else self.sources[places])
-
-    def to(self, device: torch.device) -> "Split":
-        """The same examples on a device."""
-        return Split(
-            self.inputs.to(device),
-            self.labels.to(device),
-            None if self.sources is None else self.sources.to(device),
-        )
 
 
 @dataclass(frozen=True)
@@ -174,7 +83,3 @@ def _apart(split: Split, source: int) -> tuple[Split, Split]:
     others = split.at(split.sources != source)
     assert others.sources is not None
     return replace(others, sources=others.sources - (others.sources > source).long()), split.at(split.sources == source)
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype}".replace("torch.", "")

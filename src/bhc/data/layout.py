@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bhc.data.dataset import Split
-from bhc.data.vocabulary import Vocabulary
 from bhc.errors import BhcError
+from bhc.examples import Split, Vocabulary
 
 _UNSIGNED_BYTE = 0x08  # the third byte of the magic number: the type of the elements
 

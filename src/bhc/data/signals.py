@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bhc.data.dataset import Split
 from bhc.data.layout import Splits
 from bhc.data.packed import PackedFile
 from bhc.data.sound import fit_length
 from bhc.data.spoken_digits import Title, parse_recordings
-from bhc.data.vocabulary import Vocabulary
 from bhc.errors import BhcError
+from bhc.examples import Split, Vocabulary
 
 TRAIN_QUESTIONS, TEST_QUESTIONS = "TREC.train.all", "TREC.test.all"
 COARSE = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")  # by their numbers

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bhc.data.dataset import DataSet, Split
+from bhc.data.dataset import DataSet
 from bhc.errors import BhcError
+from bhc.examples import Split
 from bhc.files import read_bytes
 
 RATE = 8_000  # samples a second

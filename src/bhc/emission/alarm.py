@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import Context
-from bhc.data import Split
 from bhc.emission.guarantee import stratified
 from bhc.emission.judge import Judge, logits_of
 from bhc.errors import BhcError
+from bhc.examples import Split
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import Context
-from bhc.data import Split
 from bhc.emission.judge import Judge
 from bhc.errors import BhcError
+from bhc.examples import Split
 from bhc.graph import Graph
 from bhc.training import TrainedModel
 

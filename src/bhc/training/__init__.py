@@ -1,5 +1,9 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
+import warnings
+from importlib import import_module
+from typing import Any
+
 from bhc.training.collapse import CollapseWarning
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, describe_device, find_device, settle
@@ -18,8 +22,6 @@ from bhc.training.evaluation import (
 from bhc.training.launch import Job, Processes, carry_out
 from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
 from bhc.training.loop import Options, ResumeWarning, train
-from bhc.training.plans import BatchNormPretraining, Plan, Pretraining
-from bhc.training.pretraining import default_plan, error_of, load_weights, pretrain, save_weights, train_plainly_
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
 from bhc.training.recipes import default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
@@ -30,7 +32,6 @@ from bhc.training.team import speaks
 __all__ = [
     "FAR",
     "Bars",
-    "BatchNormPretraining",
     "CaptureWarning",
     "CollapseWarning",
     "Consolidate",
@@ -41,9 +42,7 @@ __all__ = [
     "Narrow",
     "Options",
     "Panel",
-    "Plan",
     "Point",
-    "Pretraining",
     "Probe",
     "Processes",
     "Progress",
@@ -58,25 +57,29 @@ __all__ = [
     "base_error",
     "carry_out",
     "computing",
-    "default_plan",
     "default_progress",
     "default_recipe",
     "describe_device",
-    "error_of",
     "find_device",
     "largest_within",
     "load_run",
-    "load_weights",
     "pooled",
-    "pretrain",
     "save_run",
-    "save_weights",
     "settle",
     "speaks",
     "trade_off",
     "train",
-    "train_plainly_",
     "try_thresholds",
     "two_stage_budget",
     "usual_kl_weight",
 ]
+
+_MOVED = ("BatchNormPretraining", "Pretraining", "error_of", "load_weights", "pretrain", "save_weights")
+
+
+def __getattr__(name: str) -> Any:
+    """What has moved to ``bhc.pretraining`` is found here for one version more."""
+    if name not in _MOVED:
+        raise AttributeError(f"module 'bhc.training' has no attribute {name!r}")
+    warnings.warn(f"bhc.training.{name} is bhc.pretraining.{name} now", DeprecationWarning, stacklevel=2)
+    return getattr(import_module("bhc.pretraining"), name)

@@ -4,8 +4,8 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts import ContextBatch
-from bhc.data import Split
 from bhc.errors import BhcError
+from bhc.examples import Split
 
 
 class ClassIndex:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import ClassSubsets, Context, ContextSpace, InputDomains
-from bhc.data import Split
+from bhc.examples import Split
 
 MOST_DOMAINS = 64
 FAR = 1.25  # of the usual distance: domains of training stay under 0.9, classes in new company near 1

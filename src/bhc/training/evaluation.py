@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import Context, ContextBatch
-from bhc.data import Split
+from bhc.examples import Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import Fates, LayerDropout, LayerMask, LayerMean
 from bhc.training.objective import restrict

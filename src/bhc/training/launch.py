@@ -23,8 +23,8 @@ from torch import Tensor
 from torch import multiprocessing as mp
 from torch.multiprocessing.spawn import start_processes
 
-from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
+from bhc.examples import Split, Vocabulary
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
 from bhc.training.device import computing, settle

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import ContextBatch
-from bhc.data import Split, Vocabulary
-from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
+from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.hypernet import ConditionalNetwork
 from bhc.layers import check_words
 from bhc.posterior import PooledNoise

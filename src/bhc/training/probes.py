@@ -17,7 +17,7 @@ from bhc.contexts import (
     InputDomains,
     SingleContext,
 )
-from bhc.data import Split
+from bhc.examples import Split
 from bhc.training.evaluation import Probe, spread
 
 Subset = tuple[int, ...]

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import InputDomains
-from bhc.data import Split, Vocabulary
 from bhc.errors import BhcError
+from bhc.examples import Split, Vocabulary
 from bhc.files import make_folder, read_json, remove_leftovers, write_bytes, write_json
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, tensors_to_bytes

@@ -9,9 +9,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextBatch, ContextSpace
-from bhc.data import Split
-from bhc.data.augment import Augmentation
 from bhc.errors import BhcError
+from bhc.examples import Augmentation, Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
 from bhc.training.batches import ClassIndex

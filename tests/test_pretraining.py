@@ -7,17 +7,17 @@ import torch
 import bhc
 from bhc.data import DataSet, Split
 from bhc.errors import BhcError
-from bhc.training import (
+from bhc.pretraining import (
     BatchNormPretraining,
     Pretraining,
-    Silent,
-    default_plan,
     error_of,
     load_weights,
     pretrain,
     save_weights,
     train_plainly_,
+    usual_recipe,
 )
+from bhc.training import Silent
 
 QUICK = BatchNormPretraining(epochs=6, batch=32, rate=0.05)
 
@@ -116,7 +116,7 @@ def test_the_optimiser_and_the_cycle_of_the_rate() -> None:
 @pytest.mark.parametrize("name", bhc.models.NAMES)
 def test_networks_with_batch_norm_have_a_plan_of_their_own(name: str) -> None:
     expected = BatchNormPretraining if name.startswith(("vgg", "resnet")) else Pretraining
-    assert type(default_plan(name)) is expected
+    assert type(usual_recipe(name)) is expected
 
 
 def test_too_few_images_for_a_batch_are_refused(colours: DataSet) -> None:

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from bhc.data import PADDING, UNKNOWN, Vocabulary
-from bhc.data.vocabulary import split_words
 from bhc.errors import BhcError
+from bhc.examples import split_words
 
 TEXTS = ("Who was Galileo ?", "What was the name of it ?", "Who was it ?")
 VOCABULARY = Vocabulary.of(TEXTS, length=8)
