@@ -22,7 +22,7 @@ import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
 from bhc.training import computing
-from bhc.training.stages import Draw, Stage
+from bhc.training.stages import BatchSource, Stage
 from bhc.training.step import make_step
 
 MODELS = ("vgg", "resnet-20")
@@ -99,7 +99,7 @@ def conditional_step(name: str, stage: Stage, spec: GeneratorSpec) -> Callable[[
     space = bhc.ClassSubsets(10, bhc.ConsecutivePairs())
     model = bhc.wrap(network(name), space, example_input=data.inputs[:1], weight_generator=spec)
     stage.prepare_(model.network.to("cuda"))
-    draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)
+    draw = BatchSource.of(data, 10, device=torch.device("cuda"), seed=0)
     step = make_step(stage, model.network, draw, autocast=torch.bfloat16)
     step.leave_out(GONE)
     return step

@@ -17,7 +17,7 @@ import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
 from bhc.training import computing
-from bhc.training.stages import Draw, Stage
+from bhc.training.stages import BatchSource, Stage
 from bhc.training.step import make_step
 
 GENERATORS: tuple[GeneratorSpec, ...] = (bhc.ScalesOnly(), bhc.LowRank())
@@ -71,7 +71,7 @@ def step_of(name: str, stage: Stage, spec: GeneratorSpec, *, capture: bool) -> C
         bhc.models.BUILDERS[name](), bhc.ClassSubsets(10), example_input=data.inputs[:1], weight_generator=spec
     )
     stage.prepare_(model.network.to("cuda"))
-    draw = Draw.of(data, 10, device=torch.device("cuda"), seed=0)
+    draw = BatchSource.of(data, 10, device=torch.device("cuda"), seed=0)
     return make_step(stage, model.network, draw, capture=capture)
 
 

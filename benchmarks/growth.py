@@ -34,7 +34,7 @@ from bhc.contexts import Context
 from bhc.data import Split
 from bhc.models import Normalise
 from bhc.training import computing, find_device
-from bhc.training.stages import Draw
+from bhc.training.stages import BatchSource
 from bhc.training.step import make_step
 
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank()}
@@ -109,7 +109,7 @@ def step_of(subject: Subject, kind: str, device: torch.device, *, contexts: int 
 
 def learning_step(model: bhc.Compressor, stage: bhc.Learn, device: torch.device) -> Callable[[], object]:
     stage.prepare_(model.network.to(device))
-    draw = Draw.of(data(), model.network.num_classes, device=device, seed=0)
+    draw = BatchSource.of(data(), model.network.num_classes, device=device, seed=0)
     return make_step(stage, model.network, draw)
 
 

@@ -23,7 +23,7 @@ from bhc.layers import Select, is_weighted
 from bhc.models.parts import initialise_
 from bhc.training.evaluation import threshold_for
 from bhc.training.recipes import ratios_around
-from bhc.training.stages import Draw
+from bhc.training.stages import BatchSource
 from bhc.training.step import make_step
 
 CHUNK = 4096
@@ -154,7 +154,7 @@ def bc_io_gnj(model: bhc.Compressor, train: Split, task: Task, effort: Effort) -
     """
     ratio = model.network.num_weights / task.weights
     for steps in _doubling(effort.limit):
-        draw = Draw.of(train, model.network.num_classes, device=task.device, seed=0)
+        draw = BatchSource.of(train, model.network.num_classes, device=task.device, seed=0)
         attempt = _bayesian_attempt(model, draw, task, effort, steps=steps, ratio=ratio)
         if attempt.reached:
             break
@@ -162,7 +162,7 @@ def bc_io_gnj(model: bhc.Compressor, train: Split, task: Task, effort: Effort) -
 
 
 def _bayesian_attempt(
-    model: bhc.Compressor, draw: Draw, task: Task, effort: Effort, *, steps: int, ratio: float
+    model: bhc.Compressor, draw: BatchSource, task: Task, effort: Effort, *, steps: int, ratio: float
 ) -> Attempt:
     network, clock = model.network, Clock(task.device)
     space, learning = bhc.SingleContext(task.classes), ceil(LEARNING * steps)

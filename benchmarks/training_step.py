@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import bhc
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
-from bhc.training import settle
+from bhc.training import configure_process
 from bhc.training.objective import negative_elbo, restrict
 from bhc.training.spikes import SpikeLimit, gradient_norm
 
@@ -58,7 +58,7 @@ class LearningStep:
 def main() -> None:
     arguments = options(__file__, __doc__, rounds=60).parse_args()
     rounds, slow_rounds = (2, 1) if arguments.quick else (arguments.rounds, max(1, arguments.rounds // 12))
-    settle()
+    configure_process()
     rng = torch.Generator().manual_seed(0)
     # Sparse like digits: four pixels in five are background.
     x = torch.randint(0, 256, (CONTEXTS * EXAMPLES, 1, 28, 28), generator=rng)

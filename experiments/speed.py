@@ -22,7 +22,7 @@ from bhc.data import DataSet
 from bhc.files import write_json
 from bhc.results import environment
 from bhc.training import Silent, describe_device
-from bhc.training.stages import Draw, Stage
+from bhc.training.stages import BatchSource, Stage
 from bhc.training.step import make_step
 
 HERE = Path(__file__).parent
@@ -118,7 +118,7 @@ def training_seconds(bench: Bench, study: Study, space: ContextSpace, steps: int
 
 def step_seconds(stage: Stage, model: bhc.Compressor, dataset: DataSet, steps: int) -> float:
     device = model.network.device
-    take = make_step(stage, model.network, Draw.of(dataset.train, dataset.num_classes, device=device, seed=0))
+    take = make_step(stage, model.network, BatchSource.of(dataset.train, dataset.num_classes, device=device, seed=0))
     blocks = [_timed(take, count, device) / count for count in (WARM_UP, *[steps] * BLOCKS)]
     return median(blocks[1:])
 

@@ -71,12 +71,12 @@ def test_weights_must_be_positive_and_ascending(kind, weights):
 @pytest.mark.parametrize("weights", [(0.1, 1.0), (0.1, 10.0), (0.01, 10.0), (0.5, 3.0)])
 def test_the_budget_that_stands_for_none_leaves_the_stage_s_weight_as_it_is(weights):
     space = Budgets(weights)
-    torch.testing.assert_close(space.kl_weight(torch.tensor(space.unsaid)), torch.tensor(1.0))
+    torch.testing.assert_close(space.kl_weight(torch.tensor(space.default_budget)), torch.tensor(1.0))
 
 
 @pytest.mark.parametrize(("weights", "nearest"), [((0.01, 0.1), 1.0), ((2.0, 3.0), 0.0)])
 def test_where_no_budget_has_a_weight_of_one_the_nearest_stands_for_none(weights, nearest):
-    assert Budgets(weights).unsaid == nearest
+    assert Budgets(weights).default_budget == nearest
 
 
 def test_training_draws_budgets_evenly_and_leaves_classes_alone():
@@ -168,6 +168,6 @@ def test_a_joint_run_of_before_needs_all_of_its_parts():
 
 
 def test_a_binary_budget_that_is_left_out_is_one_of_the_two():
-    assert Budgets((0.5, 2.0)).unsaid == pytest.approx(0.5)
-    assert BinaryBudget((0.4, 2.0)).unsaid == 1.0
-    assert BinaryBudget((0.1, 1.0)).unsaid == 1.0
+    assert Budgets((0.5, 2.0)).default_budget == pytest.approx(0.5)
+    assert BinaryBudget((0.4, 2.0)).default_budget == 1.0
+    assert BinaryBudget((0.1, 1.0)).default_budget == 1.0

@@ -24,9 +24,27 @@ def test_the_report_counts_what_the_module_has(quick_model: bhc.Compressor, digi
     assert report.classes == (3, 4)
 
 
+def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> None:
+    small = quick_model.compress(classes=[3, 8, 9])
+    validation = quick_model.model.validation
+    assert validation is not None
+    examples = validation.restricted_to([3, 8, 9])
+    labels = torch.searchsorted(torch.tensor([3, 8, 9]), examples.labels)
+    with torch.no_grad():
+        logits = small.module(examples.inputs)
+    losses = [torch.nn.functional.cross_entropy(logits / t, labels) for t in (small.temperature, 1.0)]
+    assert losses[0] <= losses[1] + 1e-3
+
+
 def test_inputs_of_another_shape_are_refused(quick_model: bhc.Compressor) -> None:
     with pytest.raises(BhcError, match=r"inputs of shape \(1, 28, 28\)"):
         quick_model.compress(classes=[1, 2]).predict(torch.zeros(1, 28, 28))
+
+
+def test_a_threshold_outside_the_consolidated_range_warns_and_is_noted(quick_model: bhc.Compressor) -> None:
+    with pytest.warns(ThresholdWarning, match="outside -2 to 1"):
+        small = quick_model.compress(classes=[1, 2], threshold=-5)
+    assert any("outside -2 to 1" in note for note in small.report.notes)
 
 
 def test_a_rescued_layer_is_noted(quick_model: bhc.Compressor) -> None:

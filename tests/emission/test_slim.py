@@ -72,6 +72,22 @@ def test_slim_equals_masked_at_many_thresholds(name: str, generator: GeneratorSp
     assert max(sizes) > 0.9 * network.num_weights
 
 
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3)], ids=lambda g: g.kind)
+@pytest.mark.parametrize("family", ["gnj", "ghs", "sparse-vd"])
+def test_slim_equals_masked_with_every_other_family(name: str, generator: GeneratorSpec, family: str) -> None:
+    network = perturbed_network(name, generator, family=family)
+    x = torch.randint(0, 256, (8, *SHAPES[name])).to(torch.uint8)
+    sizes = []
+    for threshold in (-4.0, -1.0, 0.0, 2.0, 4.0):
+        context = Context(classes=(1, 7))
+        cut = make_cut(network, context, threshold)
+        assert_equal(slim_model(network, cut)(x), masked_logits(network, context, threshold, x))
+        sizes.append(_num_kept(cut))
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 0.5 * sizes[-1]
+
+
 def _num_kept(cut: Cut) -> int:
     """Weights that are not zero, where single ones go; else all of those of the kept units."""
     kept = [layer.num_weights if layer.kept_weights is None else int(layer.kept_weights.sum()) for layer in cut.layers]

@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from bhc.studio import server
-from bhc.studio.gate import LARGEST_HEAD
+from bhc.studio.middleware import LARGEST_HEAD
 from bhc.studio.server import HurriedProtocol
 
 GET = b"GET / HTTP/1.1\r\nHost: bhc\r\n\r\n"

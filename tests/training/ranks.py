@@ -17,7 +17,7 @@ from bhc.tensors import write_tensors
 from bhc.training import FreezeOffsets, Job, Options, Stage
 from bhc.training.launch import Processes
 from bhc.training.learning import Learn
-from bhc.training.stages import Dials, Draw, Loss
+from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.step import make_step
 from bhc.training.team import Team, joined
 
@@ -57,7 +57,7 @@ def job_of(case: str, digits: DataSet, run: Path | None = None) -> Job:
 def first_gradients(team: Team, digits: DataSet) -> dict[str, torch.Tensor]:
     """Of the first step of learning, as the optimiser sees them."""
     network = tiny_model().network
-    draw = Draw.of(digits.train, 10, device=CPU, seed=team.seed(0))
+    draw = BatchSource.of(digits.train, 10, device=CPU, seed=team.seed(0))
     stage = replace(LEARN, context_weight=0.0, warm_up=0.0)
     make_step(stage, network, draw, team=team)()
     return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
@@ -67,7 +67,7 @@ def with_a_bad_step(job: Job, team: Team) -> int:
     """Steps that were skipped where one process alone had a loss that is no number, once."""
     plain, taken = Learn.loss, 0
 
-    def bad_once(self: Stage, network: object, draw: Draw, dials: Dials) -> Loss:
+    def bad_once(self: Stage, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
         nonlocal taken
         taken += 1
         loss = plain(self, network, draw, dials)  # type: ignore[arg-type]

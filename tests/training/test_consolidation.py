@@ -9,12 +9,12 @@ from bhc.contexts import ContextBatch
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.training.stages import Dials, draw_examples
+from bhc.training.stages import StepScalars, draw_examples
 from bhc.training.step import make_step
 from tests.training.runs import RECIPE, bits, fit
 from tests.training.test_step import draw_of, network_of
 
-DIALS = Dials(torch.tensor(1.0), torch.tensor(0.0))
+DIALS = StepScalars(torch.tensor(1.0), torch.tensor(0.0))
 
 
 @pytest.mark.parametrize(

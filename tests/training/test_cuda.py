@@ -12,7 +12,7 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
 from bhc.training import Silent, computing, spikes, step
-from bhc.training.stages import Dials, Draw, Loss, Stage
+from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
 from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
 from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
 from tests.training.test_step import draw_of
@@ -176,7 +176,7 @@ def test_steps_of_every_kind_of_context_are_captured(
 class Waiting(bhc.Learn):
     """Asks the device for a number, which no capture allows."""
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         loss = super().loss(network, draw, dials)
         assert loss.total.item() > 0
         return loss
@@ -195,7 +195,7 @@ def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel(digits: DataSet, p
 class OnceBad(bhc.Learn):
     """No number at one step, told by its warmth."""
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         loss = super().loss(network, draw, dials)
         bad = (dials.warmth * self.steps).round() == 10
         return Loss(loss.total * torch.where(bad, torch.nan, 1.0), loss.terms)
@@ -252,6 +252,6 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
     for stage in (LEARN, CONSOLIDATE):
         stage.prepare_(network)
         split = bhc.data.Split(images, torch.arange(40) % 10)
-        draw = Draw.of(split, 10, device=torch.device("cuda"), seed=0)
+        draw = BatchSource.of(split, 10, device=torch.device("cuda"), seed=0)
         take = make_step(stage, network, draw, autocast=precision)
         assert all(torch.isfinite(term) for _ in range(6) for term in take().values())

@@ -65,8 +65,8 @@ def test_products_may_have_been_spoken_of_in_torch_s_newer_way() -> None:
 
 COUNT_FAULTS = """
 import resource, torch
-from bhc.training import settle
-settle()
+from bhc.training import configure_process
+configure_process()
 def step():
     return sum(float(torch.ones(1 << 22)[0]) for _ in [torch.ones(1 << 22) for _ in range(8)])
 def faults():

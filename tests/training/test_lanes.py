@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bhc.training.lanes import Lent, Moment, Plan, memory_of, tensors_among, written_by
+from bhc.training.lanes import Lent, Moment, StreamSchedule, memory_of, tensors_among, written_by
 
 Uses = tuple[set[int], set[int]]  # memory that an operation reads and writes
 
 
-def run(plan: Plan, operations: list[Uses]) -> list[tuple[Moment, list[Moment]]]:
+def run(plan: StreamSchedule, operations: list[Uses]) -> list[tuple[Moment, list[Moment]]]:
     placed = []
     for reads, writes in operations:
         moment, waits = plan.place(reads, writes)
@@ -41,7 +41,7 @@ def test_whoever_touches_the_same_memory_waits_and_nobody_waits_twice(lanes: int
         for _ in range(150)
     ]
     operations = [(reads - writes, writes) for reads, writes in operations]
-    placed = run(Plan(lanes), operations)
+    placed = run(StreamSchedule(lanes), operations)
     before = reachable(placed)
     for later, (reads, writes) in enumerate(operations):
         moment, waits = placed[later]
@@ -53,7 +53,7 @@ def test_whoever_touches_the_same_memory_waits_and_nobody_waits_twice(lanes: int
 
 
 def test_what_has_no_need_of_each_other_is_spread_and_a_chain_stays_on_its_lane() -> None:
-    plan = Plan(3)
+    plan = StreamSchedule(3)
     apart = run(plan, [(set(), {name}) for name in (1, 2, 3)])
     assert {moment.lane for moment, _ in apart} == {0, 1, 2}
     chain = run(plan, [({1}, {4}), ({4}, {5}), ({5}, {6})])
@@ -63,7 +63,7 @@ def test_what_has_no_need_of_each_other_is_spread_and_a_chain_stays_on_its_lane(
 
 
 def test_readers_do_not_wait_for_each_other_but_a_writer_does_for_all_of_them() -> None:
-    plan = Plan(4)
+    plan = StreamSchedule(4)
     (made, _), *readers, (writer, waits) = run(plan, [(set(), {0}), *[({0}, {n}) for n in (1, 2, 3)], (set(), {0})])
     assert {moment.lane for moment, _ in readers} | {made.lane} >= {0, 1, 2}
     assert {moment for moment, _ in readers} <= {*waits, Moment(writer.lane, writer.number - 1)}
@@ -83,7 +83,7 @@ class Block:
 @pytest.mark.parametrize("seed", range(10))
 def test_memory_is_used_again_by_those_alone_who_know_that_others_are_done(lanes: int, seed: int) -> None:
     chance, names = random.Random(seed), count()
-    plan, shelves = Plan(lanes), [list[int]() for _ in range(lanes)]
+    plan, shelves = StreamSchedule(lanes), [list[int]() for _ in range(lanes)]
     lent = Lent(plan)
     placed, again = [], []
     held: list[Block] = []

@@ -8,7 +8,7 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Point, RunFolder, Silent, largest_within
 from bhc.training.learning import Learn
-from bhc.training.stages import Dials, Draw, Loss
+from bhc.training.stages import BatchSource, Loss, StepScalars
 from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
 
 
@@ -95,7 +95,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
 
     taken = 0
 
-    def sometimes_nan(self: Learn, network: object, draw: Draw, dials: Dials) -> Loss:
+    def sometimes_nan(self: Learn, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
         nonlocal taken
         taken += 1
         loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_training_that_diverges_ends_with_advice(
 ) -> None:
     plain_loss = Learn.loss
 
-    def always_nan(self: Learn, network: object, draw: Draw, dials: Dials) -> Loss:
+    def always_nan(self: Learn, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
         loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms)
 

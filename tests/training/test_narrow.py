@@ -116,7 +116,7 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
         offset.add_(torch.randn_like(offset))  # so that units differ
     batch, x = ContextBatch.of([Context()], 10), digits.test.inputs[:8]
     threshold = threshold_for(network, batch, 2.0)
-    part = torch.tensor(network.part_over(threshold, batch))
+    part = torch.tensor(network.fraction_above(threshold, batch))
     assert 0 < part < 1
 
     class Still:
@@ -155,7 +155,7 @@ def test_a_part_of_the_units_and_a_threshold_say_the_same(digits: DataSet, pretr
     network = fit(digits, pretrained, (LEARN,)).network
     for ratio in [1 + step / 4 for step in range(1, 60)]:
         threshold = threshold_for(network, pairs(network), ratio)
-        again = network.threshold_without(network.part_over(threshold, pairs(network)), pairs(network))
+        again = network.threshold_without(network.fraction_above(threshold, pairs(network)), pairs(network))
         one, other = (harmonic(pruning_ratios(network, pairs(network), limit).tolist()) for limit in (threshold, again))
         assert one == pytest.approx(other, rel=0.03)  # linear layers also skip units that others read
     assert network.threshold_without(0.0, pairs(network)) == float("inf")

@@ -4,7 +4,7 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.training import Silent
-from bhc.training.stages import Dials, Draw
+from bhc.training.stages import BatchSource, StepScalars
 from bhc.training.step import TrainingStep
 
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ def gradients(
     )
     network = model.network
     stage.prepare_(network)
-    draw = Draw.of(digits.train, 10, device=CPU, seed=0)
+    draw = BatchSource.of(digits.train, 10, device=CPU, seed=0)
     TrainingStep(stage, network, draw, autocast=precision)()
     return torch.cat([p.grad.flatten() for p in network.hypernet.parameters() if p.grad is not None])
 
@@ -67,12 +67,12 @@ def test_augmented_images_are_learned_from_and_conditions_are_of_the_images_as_t
 
     space = bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale)
     network = bhc.wrap(small_net(), space, example_input=digits.train.inputs[:1]).network
-    draw = Draw.of(digits.train, 10, device=CPU, seed=0, augment=darken)
+    draw = BatchSource.of(digits.train, 10, device=CPU, seed=0, augment=darken)
     network.bayesian.noisy = lambda x, *rest, **options: seen.append(x) or torch.zeros(len(x), 10)  # type: ignore[method-assign, func-returns-value]
     told: list[torch.Tensor] = []
     encode = space.encode
     object.__setattr__(space, "encode", lambda batch: told.append(batch.domain) or encode(batch))  # type: ignore[func-returns-value]
-    bhc.Learn(steps=1, contexts=2, examples=3).loss(network, draw, Dials(torch.tensor(1.0), torch.zeros(())))
+    bhc.Learn(steps=1, contexts=2, examples=3).loss(network, draw, StepScalars(torch.tensor(1.0), torch.zeros(())))
     original, learned_from = seen
     assert original.any()
     assert not learned_from.any()

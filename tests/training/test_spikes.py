@@ -11,7 +11,7 @@ from bhc.data import DataSet
 from bhc.training import Consolidate, Learn, spikes
 from bhc.training.checkpoint import Position
 from bhc.training.spikes import LARGEST, LATEST, SpikeLimit, gradient_norm
-from bhc.training.stages import Dials, Draw, Loss, Stage
+from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
 from bhc.training.step import make_step
 from tests.training.runs import StopAt, Stopped, assert_same_bits, fit
 from tests.training.test_step import LEARN, draw_of, network_of
@@ -134,7 +134,7 @@ def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(
     """A million times the loss once: after it Adam's second moments are those of gradients that were cut."""
     plain_loss, factor = Learn.loss, 1.0
 
-    def sometimes_large(self: Learn, network: object, draw: Draw, dials: Dials) -> Loss:
+    def sometimes_large(self: Learn, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
         loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
         return Loss(loss.total * factor, loss.terms)
 

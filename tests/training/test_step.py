@@ -7,7 +7,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES, FreshNoise
 from bhc.training.batches import ClassIndex
 from bhc.training.learning import Learn
-from bhc.training.stages import Dials, Draw, Loss, Stage
+from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
 from bhc.training.step import CapturedStep, Schedule, TrainingStep, make_step
 
 LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)
@@ -19,10 +19,10 @@ def network_of(digits: DataSet, net: torch.nn.Module, **options: object) -> Cond
     return model.network
 
 
-def draw_of(digits: DataSet, *, device: torch.device = CPU, seed: int = 0) -> Draw:
+def draw_of(digits: DataSet, *, device: torch.device = CPU, seed: int = 0) -> BatchSource:
     generators = [torch.Generator(device).manual_seed(seed + offset) for offset in (0, 1)]
     index = ClassIndex(digits.train, 10, device=device)
-    return Draw(index, generators[0], FreshNoise(generators[1]))
+    return BatchSource(index, generators[0], FreshNoise(generators[1]))
 
 
 def copies(network: ConditionalNetwork) -> dict[str, torch.Tensor]:
@@ -66,7 +66,7 @@ def test_a_step_takes_the_warmth_and_the_rates_of_its_place(
     seen: list[float] = []
     plain_loss = Learn.loss
 
-    def noted(self: Learn, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def noted(self: Learn, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         seen.append(dials.warmth.item())
         return plain_loss(self, network, draw, dials)
 
@@ -92,7 +92,7 @@ def test_a_step_is_that_of_a_plain_optimiser(digits: DataSet, pretrained: torch.
         for group, rate in zip(plain.param_groups, base, strict=True):
             group["lr"] = rate * LEARN.rate_factor(step)
         plain.zero_grad()
-        LEARN.loss(second, draw, Dials(torch.tensor(LEARN.warmth(step)), torch.zeros(()))).total.backward()
+        LEARN.loss(second, draw, StepScalars(torch.tensor(LEARN.warmth(step)), torch.zeros(()))).total.backward()
         plain.step()
         second.hypernet.clip_()
     for name, tensor in first.state_dict().items():
@@ -107,7 +107,7 @@ def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
     bad = False
     plain_loss = Learn.loss
 
-    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         loss = plain_loss(self, network, draw, dials)
         return Loss(loss.total * value, loss.terms) if bad else loss
 
@@ -156,7 +156,7 @@ def test_the_very_first_step_may_be_bad(
 ) -> None:
     plain_loss = Learn.loss
 
-    def nan(self: Learn, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def nan(self: Learn, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         loss = plain_loss(self, network, draw, dials)
         return Loss(loss.total * float("nan"), loss.terms)
 

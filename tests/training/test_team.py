@@ -11,7 +11,7 @@ from bhc.data import DataSet
 from bhc.posterior import PooledNoise
 from bhc.tensors import read_tensors
 from bhc.training import RunFolder, Stage, load_run
-from bhc.training.stages import Dials, Draw, Loss
+from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.team import ALONE, Team
 from tests.training.ranks import CASES, CPU, first_gradients, job_of, run_two, tiny_model
 
@@ -37,14 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def both_draws(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One process whose loss is the mean over its own draws and those of a second one."""
-    draw = Draw.of(digits.train, 10, device=CPU, seed=second().seed(0))
+    draw = BatchSource.of(digits.train, 10, device=CPU, seed=second().seed(0))
     noise, steps = draw.noise, 0
     assert isinstance(noise, PooledNoise)
 
     def doubled(stage: type[Stage]) -> None:
         plain = stage.loss
 
-        def both(self: Stage, network: object, own: Draw, dials: Dials) -> Loss:
+        def both(self: Stage, network: object, own: BatchSource, dials: StepScalars) -> Loss:
             nonlocal steps
             noise.advance(steps)
             steps += 1
@@ -107,7 +107,7 @@ def test_a_step_that_is_bad_on_one_process_is_skipped_on_all(folder: Path) -> No
 
 def test_the_first_process_draws_what_one_alone_draws_and_others_draw_something_else(digits: DataSet) -> None:
     plain, first, other = (
-        Draw.of(digits.train, 10, device=CPU, seed=seed) for seed in (5, ALONE.seed(5), second().seed(5))
+        BatchSource.of(digits.train, 10, device=CPU, seed=seed) for seed in (5, ALONE.seed(5), second().seed(5))
     )
     numbers = [torch.rand(9, generator=draw.rng) for draw in (plain, first, other)]
     noise = [draw.noise.normal((9,), numbers[0]) for draw in (plain, first, other)]

@@ -18,7 +18,7 @@ from bhc.emission import Compressed, from_file
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork
 from bhc.formats.file import NetworkFile, parse_network
-from bhc.graph import INPUT, Graph, Passage, passages
+from bhc.graph import INPUT, Graph, ShapedStep, passages
 from bhc.layers import is_weighted, sizes
 
 LONGEST_MS, LARGEST_BYTES = 400.0, 100 << 20
@@ -166,7 +166,7 @@ def check_sound(compressed: Compressed, *, largest: int = SMALL) -> None:
         raise Unsound(f"outputs of shape {tuple(outputs.shape)} for {len(network.labels)} labels")
 
 
-def _operations(passage: Passage) -> int:
+def _operations(passage: ShapedStep) -> int:
     """About how many a step takes for one input."""
     module, window = passage.module, 1
     if is_weighted(module):

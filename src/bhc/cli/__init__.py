@@ -19,7 +19,7 @@ from bhc.cli.serve import serve_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError
 from bhc.plugins import import_plugins
-from bhc.training import settle
+from bhc.training import configure_process
 
 app = typer.Typer(
     help="One trained network in, many small ones out: instant compression for the context you ask for.",
@@ -102,5 +102,5 @@ def options(
 
 def main() -> None:
     """Entry point: 0 done, 2 wrong use or bad input, 1 our fault, 130 interrupted."""
-    settle()
+    configure_process()
     app()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bhc.errors import BhcError
-from bhc.training import speaks
+from bhc.training import is_rank_zero
 
 WRONG_USE, INTERRUPTED = 2, 130
 
@@ -21,7 +21,7 @@ def show(value: Any, *, as_json: bool) -> None:
 
 def say(text: str) -> None:
     """A word about what is going on, to stderr; where several processes train together, from the first alone."""
-    if speaks():
+    if is_rank_zero():
         _write(text, sys.stderr)
 
 
@@ -42,7 +42,7 @@ def program() -> str:
 
 def say_error(error: BhcError) -> None:
     """The problem in one line, then the hint. Any process may have one of its own."""
-    who = "" if speaks() else f"process {os.environ.get('RANK')}: "
+    who = "" if is_rank_zero() else f"process {os.environ.get('RANK')}: "
     _write(f"{who}error: {error.problem}", sys.stderr)
     if error.hint:
         _write(f"{who}hint: {error.hint}", sys.stderr)

@@ -31,15 +31,15 @@ def serve_command(
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise BhcError("the service needs packages that are not installed", hint="pip install 'bhc[studio]'")
     from bhc.studio.app import Settings
-    from bhc.studio.gate import Bounds
-    from bhc.studio.server import Place, Plan, serve
-    from bhc.studio.workers import Manner
+    from bhc.studio.middleware import RequestLimits
+    from bhc.studio.server import Address, ServerConfig, serve
+    from bhc.studio.workers import WorkerConfig
 
-    plan = Plan(
+    plan = ServerConfig(
         run,
-        Place(host, port),
-        Manner(workers, queue, time_limit),
-        Settings(Bounds(max_body, max_upload, max_samples), read_token(token_file), cache),
+        Address(host, port),
+        WorkerConfig(workers, queue, time_limit),
+        Settings(RequestLimits(max_body, max_upload, max_samples), read_token(token_file), cache),
     )
     serve(plan, ready=lambda address: say(f"serving {run} at {address} (studio), {address}/docs (service)"))
 

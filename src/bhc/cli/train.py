@@ -51,7 +51,7 @@ from bhc.training import (
     Stage,
     default_progress,
     default_recipe,
-    speaks,
+    is_rank_zero,
     two_stage_budget,
 )
 
@@ -77,7 +77,8 @@ def train_command(
         typer.Option(help="Class subsets to train on: 'pairs' (consecutive), sizes as '2,3' or '1-5', or 'all'."),
     ] = "2,3",
     concentration: Annotated[
-        float | None, typer.Option(help="Draw unequal appearances of the classes, Dirichlet with this concentration.")
+        float | None,
+        typer.Option(help="Draw unequal appearances of the classes, Dirichlet with this concentration."),
     ] = None,
     missing: Annotated[
         float, typer.Option(min=0.0, help="With several conditions: how often each is left out, so that it may be.")
@@ -157,7 +158,7 @@ def train_command(
     models.check(model)
     check_family(family)
     spec, sizes, budgets = _generator(generator, rank), _sizes(subsets), _budgets(margin, two_stage=two_stage)
-    first = speaks() and processes.holds_first
+    first = is_rank_zero() and processes.holds_first
     if first:
         RunFolder(out).open(resume=resume, overwrite=force)
     dataset = datasets.load(data, data_dir=data_dir)

@@ -42,7 +42,7 @@ class Budgets(ContextSpace):
         return ("budget",)
 
     @property
-    def unsaid(self) -> float:
+    def default_budget(self) -> float:
         """The budget that stands for none: the stage's own weight, unchanged."""
         low, high = (torch.tensor(weight).log() for weight in self.kl_weights)
         return float((-low / (high - low)).clamp(0, 1))
@@ -63,7 +63,7 @@ class Budgets(ContextSpace):
 
     def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
         assert batch.budget is not None
-        return replace(batch, budget=batch.budget.where(told[:, None], self.unsaid))
+        return replace(batch, budget=batch.budget.where(told[:, None], self.default_budget))
 
     def kl_weight(self, budget: Tensor) -> Tensor:
         """The weight of the divergence at each budget: geometric between the two given ones."""
@@ -72,7 +72,7 @@ class Budgets(ContextSpace):
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         if batch.budget is None:
-            return (torch.full_like(batch.class_rates[:, :1], self.unsaid),)
+            return (torch.full_like(batch.class_rates[:, :1], self.default_budget),)
         return (batch.budget,)
 
     def likelihoods(self) -> tuple[Likelihood, ...]:
@@ -97,8 +97,8 @@ class BinaryBudget(Budgets):
     margin: float = field(default=0.0, init=False)  # there is nothing beyond
 
     @property
-    def unsaid(self) -> float:
-        return float(round(super().unsaid))
+    def default_budget(self) -> float:
+        return float(round(super().default_budget))
 
     @property
     def rises_with_budget(self) -> bool:

@@ -56,7 +56,7 @@ class InputDomains(ContextSpace):
         assert self.summary is not None
         return self.summary.shape(self.image_shape)
 
-    def told_by(self, x: Tensor) -> Tensor:  # (N, *image shape) -> (N, *domain shape)
+    def summarise(self, x: Tensor) -> Tensor:  # (N, *image shape) -> (N, *domain shape)
         """What each input tells of the domain."""
         assert self.summary is not None
         return self.summary.of(x)
@@ -93,7 +93,7 @@ class InputDomains(ContextSpace):
             raise BhcError("the domain sample contains NaN or infinity", hint="remove such inputs first")
         assert self.summary is not None
         self.summary.check(sample)
-        return SampleMean(self.told_by(sample).mean(0), len(sample))
+        return SampleMean(self.summarise(sample).mean(0), len(sample))
 
     def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
         members = self.sampler.draw(len(batch), self.num_sources or batch.num_classes, rng=rng).float()
@@ -101,7 +101,7 @@ class InputDomains(ContextSpace):
         return replace(batch, class_rates=rates) if self.num_sources is None else replace(batch, source_rates=rates)
 
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
-        return replace(batch, domain=self.told_by(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1))
+        return replace(batch, domain=self.summarise(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1))
 
     def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
         return replace(batch, domain_told=told)

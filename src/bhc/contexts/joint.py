@@ -76,7 +76,7 @@ class Joint(ContextSpace):
             if set(space.conditions) <= set(request):
                 parts |= space.resolve_parts(request)
             elif isinstance(space, Budgets):
-                parts["budget"] = space.unsaid
+                parts["budget"] = space.default_budget
         self._check_features(parts)
         return parts
 
@@ -109,14 +109,14 @@ class Joint(ContextSpace):
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}
 
-    def as_met(self, x: Tensor, features: Tensor | None) -> Tensor:
+    def zero_absent(self, x: Tensor, features: Tensor | None) -> Tensor:
         for space in self.spaces:
-            x = space.as_met(x, features)
+            x = space.zero_absent(x, features)
         return x
 
-    def as_read(self, x: Tensor, features: Tensor | None) -> Tensor:
+    def as_network_input(self, x: Tensor, features: Tensor | None) -> Tensor:
         for space in self.spaces:
-            x = space.as_read(x, features)
+            x = space.as_network_input(x, features)
         return x
 
     def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:

@@ -75,11 +75,11 @@ class ContextSpace(ABC):
         """Whether a larger budget must never keep what a smaller one gave up."""
         return False
 
-    def as_read(self, x: Tensor, features: Tensor | None) -> Tensor:
+    def as_network_input(self, x: Tensor, features: Tensor | None) -> Tensor:
         """Inputs (K * B, ...) as networks for these features (K, F) read them, their first layer's masks aside."""
         return x
 
-    def as_met(self, x: Tensor, features: Tensor | None) -> Tensor:
+    def zero_absent(self, x: Tensor, features: Tensor | None) -> Tensor:
         """Inputs (K * B, ...) as they are where only these features (K, F) of each context are there.
 
         Nothing is in the place of what is not.

@@ -39,10 +39,10 @@ class VocabularySubsets(FeatureSubsets):
             raise BhcError("the vocabulary has no word left", hint="name at least one")
         return {"features": _with_reserved(parts["features"][None])[0]}
 
-    def as_met(self, x: Tensor, features: Tensor | None) -> Tensor:
-        return self.as_read(x, features)
+    def zero_absent(self, x: Tensor, features: Tensor | None) -> Tensor:
+        return self.as_network_input(x, features)
 
-    def as_read(self, x: Tensor, features: Tensor | None) -> Tensor:
+    def as_network_input(self, x: Tensor, features: Tensor | None) -> Tensor:
         if features is None:
             return x
         words = x.long().reshape(len(features), -1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bhc.data.packed import PackedFile
-from bhc.data.source import OWN_FORM, Form, Place
+from bhc.data.source import OWN_FORM, FileLocation, Form
 from bhc.errors import BhcError
 
 _SLACK = 1 << 20  # bytes of headers, padding and small other files, in the archive and around it
@@ -36,7 +36,7 @@ class Archive:
 class ArchiveSource:
     """An archive at some place."""
 
-    place: Place
+    place: FileLocation
     archive: Archive
 
     @property

@@ -37,7 +37,7 @@ class Source(Protocol):
         """
 
 
-class Place(Protocol):
+class FileLocation(Protocol):
     """Where whole files can be read by their names."""
 
     @property

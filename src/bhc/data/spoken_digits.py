@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bhc.data.packed import PackedFile
 from bhc.data.sound import check_audible, parse_wav
-from bhc.data.source import Place, Unavailable
+from bhc.data.source import FileLocation, Unavailable
 from bhc.errors import BhcError
 from bhc.files import read_bytes
 
@@ -121,7 +121,7 @@ class RecordingsArrays:
 class RecordingsArchive:
     """The ``.tar.gz`` archive of a release, with the ``.wav`` files in one folder of it."""
 
-    place: Place
+    place: FileLocation
     name: str
     folder: str
 

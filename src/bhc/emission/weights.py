@@ -14,7 +14,7 @@ from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import Graph, Step
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import Kept, Place, Select, kind_of
+from bhc.layers import Kept, ScatterChannels, Select, kind_of
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
@@ -236,10 +236,10 @@ def _read_positions(layer: LayerCut, alive: np.ndarray) -> Tensor | None:
     return None if among.all() else torch.from_numpy(among.nonzero()[0])
 
 
-def _written_places(layer: LayerCut, alive: np.ndarray, axis: int) -> Place | None:
+def _written_places(layer: LayerCut, alive: np.ndarray, axis: int) -> ScatterChannels | None:
     """Where among the units that live this layer's are; None if it writes them all."""
     among = _among_living(layer.layer.writes, layer.kept_outputs, alive)
-    return None if among.all() else Place(torch.from_numpy(among.nonzero()[0]), len(among), axis)
+    return None if among.all() else ScatterChannels(torch.from_numpy(among.nonzero()[0]), len(among), axis)
 
 
 def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from bhc.graph.capture import capture
 from bhc.graph.examples import DynamicAxes
 from bhc.graph.graph import INPUT, Graph, Inputs, Step, describe, rebuild
 from bhc.graph.layers import MOST_WHOLE, Layer, Whole, check_outputs, find_features, find_layers, find_whole
-from bhc.graph.shapes import Counts, Passage, count, output_shape, passages
+from bhc.graph.shapes import Counts, ShapedStep, count, output_shape, passages
 from bhc.graph.signature import ONE, Input, Signature
 from bhc.graph.units import Units, find_units
 
@@ -18,7 +18,7 @@ __all__ = [
     "Input",
     "Inputs",
     "Layer",
-    "Passage",
+    "ShapedStep",
     "Signature",
     "Step",
     "Units",

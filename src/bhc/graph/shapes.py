@@ -10,7 +10,7 @@ from bhc.layers import EXAMPLES, Shape, kind_of
 
 
 @dataclass(frozen=True)
-class Passage:
+class ShapedStep:
     """A step with the shapes of what it reads and of what it gives, for ``EXAMPLES`` examples."""
 
     step: Step
@@ -31,13 +31,13 @@ class Passage:
         return kind_of(self.module).num_flops(self.module, self.arriving, self.leaving) // EXAMPLES
 
 
-def passages(graph: Graph, input_shape: Shape) -> Iterator[Passage]:
+def passages(graph: Graph, input_shape: Shape) -> Iterator[ShapedStep]:
     """Every step with its shapes; ValueError where two do not fit together. ``input_shape`` is of one example."""
     shapes = {INPUT: (EXAMPLES, *input_shape)}
     for step in graph.steps:
         arriving = tuple(shapes[name] for name in step.reads)
         shapes[step.name] = output_shape(step.module, *arriving)
-        yield Passage(step, arriving, shapes[step.name])
+        yield ShapedStep(step, arriving, shapes[step.name])
 
 
 def output_shape(module: nn.Module, *arriving: Shape) -> Shape:

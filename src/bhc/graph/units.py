@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph
-from bhc.graph.shapes import Passage, passages
+from bhc.graph.shapes import ShapedStep, passages
 from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
 from bhc.layers.kind import spread
 
@@ -105,7 +105,7 @@ class _Search:
         self._never: tuple[np.ndarray, int, np.ndarray] | None = None  # sets, how much was kept, and what that is
         self.step = INPUT  # the one that is being followed
 
-    def follow(self, passage: Passage) -> None:
+    def follow(self, passage: ShapedStep) -> None:
         self.step, kind = passage.name, kind_of(passage.module)
         arriving = [self.carried[name] for name in passage.step.reads]
         leaving = kind.follow(passage.module, self, passage.leaving, *arriving)

@@ -209,7 +209,7 @@ class ConditionalNetwork(nn.Module):
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
 
     def _as_read(self, x: Inputs, batch: ContextBatch) -> Inputs:
-        return self.space.as_read(x, batch.inputs) if isinstance(x, Tensor) else x
+        return self.space.as_network_input(x, batch.inputs) if isinstance(x, Tensor) else x
 
     def _without_absent(self, batch: ContextBatch) -> list[LayerMask | None] | None:
         """All units, but of the input only the features that are there."""
@@ -245,7 +245,7 @@ class ConditionalNetwork(nn.Module):
         return float(self._threshold_without(torch.tensor(gone, device=self.device), dropouts, batch))
 
     @torch.no_grad()
-    def part_over(self, threshold: float, batch: ContextBatch) -> float:
+    def fraction_above(self, threshold: float, batch: ContextBatch) -> float:
         """Which part of the units a threshold takes away, all contexts of the batch together."""
         dropouts = self.dropouts(batch)
         return float((self.find_masks.noisiest_links(dropouts, batch.outputs) >= threshold).float().mean())

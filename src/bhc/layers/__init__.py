@@ -27,7 +27,7 @@ from bhc.layers.registry import (
     register_layer,
     weighted_kind,
 )
-from bhc.layers.reshape import FlattenPlaces, PadChannels, Place, Select
+from bhc.layers.reshape import FlattenPlaces, PadChannels, ScatterChannels, Select
 from bhc.layers.shapes import EXAMPLES, Kept, Shape, pair, resized, sizes
 
 __all__ = [
@@ -54,10 +54,10 @@ __all__ = [
     "Normalise",
     "Opaque",
     "PadChannels",
-    "Place",
     "Pointwise",
     "Positive",
     "Real",
+    "ScatterChannels",
     "Select",
     "SelfAttention",
     "Shape",

@@ -54,7 +54,7 @@ class Select(nn.Module):
         return f"kept={len(self.index)}" + ("" if self.axis == 1 else f", axis={self.axis}")
 
 
-class Place(nn.Module):
+class ScatterChannels(nn.Module):
     """Channels put at their places among ``width``, zeros at the others: a layer that writes some of a stream."""
 
     index: Tensor
@@ -231,19 +231,19 @@ class SelectKind(LayerKind):
 
 
 class PlaceKind(LayerKind):
-    """``Place``: emission puts it after a layer that writes some of a stream."""
+    """``ScatterChannels``: emission puts it after a layer that writes some of a stream."""
 
-    name, module, number = "place", Place, 37
+    name, module, number = "place", ScatterChannels, 37
     any_dtype = True
 
-    def output_shape(self, module: Place, *arriving: Shape) -> Shape:
+    def output_shape(self, module: ScatterChannels, *arriving: Shape) -> Shape:
         (shape,) = arriving
         axis = module.axis
         fits = axis < len(shape) and shape[axis] == len(module.index) and _within(module.index, module.width)
         expect(fits, does_not_take(module, shape))
         return resized(shape, axis, module.width)
 
-    def follow(self, module: Place, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+    def follow(self, module: ScatterChannels, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         if not search.varies(arriving[0], module.axis):
             search.keep(arriving[0])
             return search.whole(leaving)
@@ -251,22 +251,22 @@ class PlaceKind(LayerKind):
         units[module.index.cpu()] = search.along(arriving[0], module.axis)
         return spread(units, leaving, module.axis)
 
-    def narrowed(self, module: Place, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+    def narrowed(self, module: ScatterChannels, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         if leaving.axis != module.axis:
             return own_copy(module)
         places = np.cumsum(leaving.mask) - 1
         index = places[module.index.cpu().numpy()[arriving[0].mask]]
-        return Place(torch.from_numpy(index), int(leaving.mask.sum()), module.axis)
+        return ScatterChannels(torch.from_numpy(index), int(leaving.mask.sum()), module.axis)
 
-    def describe(self, module: Place) -> dict[str, Any]:
+    def describe(self, module: ScatterChannels) -> dict[str, Any]:
         axis = {} if module.axis == 1 else {"axis": module.axis}
         return {"width": module.width, "kept": len(module.index)} | axis
 
     def build(self, described: Mapping[str, Any]) -> nn.Module:
         index = torch.zeros(bounded(described["kept"]), dtype=torch.long)
-        return Place(index, bounded(described["width"]), described.get("axis", 1))
+        return ScatterChannels(index, bounded(described["width"]), described.get("axis", 1))
 
-    def write(self, module: Place, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
+    def write(self, module: ScatterChannels, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
         file.selection(module.index, module.width, of_last=True)
         return [self.tag, module.width] + ([] if module.axis == 1 else [module.axis])
 
@@ -279,7 +279,7 @@ class PlaceKind(LayerKind):
             case _:
                 raise ValueError(f"{file.shape[1]} channels at {str(entry[1:])[:60]} places")
 
-    def to_onnx(self, module: Place, name: str, writer: OnnxWriter) -> None:
+    def to_onnx(self, module: ScatterChannels, name: str, writer: OnnxWriter) -> None:
         """A channel of zeros beside those that arrive, and each place reads the one or the other."""
         after = np.zeros(len(writer.arriving[name]) + 1, dtype=np.int64)
         after[module.axis] = 1
@@ -291,7 +291,7 @@ class PlaceKind(LayerKind):
 
     def examples(self) -> Sequence[Example]:
         index = torch.tensor([0, 2])
-        return [(Place(index, 4), ((2, 2, 3),)), (Place(index, 4, 2), ((2, 3, 2),))]
+        return [(ScatterChannels(index, 4), ((2, 2, 3),)), (ScatterChannels(index, 4, 2), ((2, 3, 2),))]
 
 
 def _within(index: Tensor, count: int) -> bool:

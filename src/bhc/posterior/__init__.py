@@ -10,7 +10,7 @@ from bhc.posterior.families import (
     SparseVariationalDropout,
     check_family,
 )
-from bhc.posterior.masks import Fates, LayerMask, MaskFinder
+from bhc.posterior.masks import LayerMask, MaskFinder, NetworkMask
 from bhc.posterior.moments import (
     clip_variance,
     kl_gamma,
@@ -32,7 +32,6 @@ __all__ = [
     "FAMILIES",
     "BayesianGraph",
     "Family",
-    "Fates",
     "FreshNoise",
     "GroupHorseshoe",
     "GroupNormalJeffreys",
@@ -43,6 +42,7 @@ __all__ = [
     "LayerPosterior",
     "LogNormalScales",
     "MaskFinder",
+    "NetworkMask",
     "Noise",
     "NormalScales",
     "PooledNoise",

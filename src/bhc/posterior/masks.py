@@ -23,7 +23,7 @@ class LayerMask:
 
 
 @dataclass(frozen=True)
-class Fates:
+class NetworkMask:
     """What stays of a network in K contexts."""
 
     alive: Tensor  # (K, U) bool
@@ -100,7 +100,7 @@ class MaskFinder(nn.Module):
         threshold: Tensor,  # (K, 1)
         outputs: Tensor,  # (K, C) bool, the classes of each context
         inputs: Tensor | None = None,  # (K, F) bool, the features of each
-    ) -> Fates:
+    ) -> NetworkMask:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs)
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
@@ -126,7 +126,7 @@ class MaskFinder(nn.Module):
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
                 keep_out, _ = _skip(keep_out, rates, threshold)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
-        return Fates(alive, tuple(masks))
+        return NetworkMask(alive, tuple(masks))
 
     def features_at(self, layer: Layer, inputs: Tensor | None) -> Tensor | None:  # (K, channels that arrive) bool
         """Which of a context's features arrive at a layer; None if all do, or none is a feature."""

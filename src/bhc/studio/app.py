@@ -12,13 +12,13 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-from bhc.studio.asked import AnswerAsked, Asked, NetworkAsked
 from bhc.studio.cache import Cache
 from bhc.studio.description import FILES, PROBLEMS, SAMPLES, describe, page_of
-from bhc.studio.gate import Bounds, Gate, Refusal
+from bhc.studio.errors import answer_troubles
 from bhc.studio.metrics import Metrics
-from bhc.studio.service import Parcel, context_of, key_of
-from bhc.studio.troubles import answer_troubles
+from bhc.studio.middleware import Gate, Refusal, RequestLimits
+from bhc.studio.schemas import AnswerAsked, Asked, NetworkAsked
+from bhc.studio.service import NetworkResponse, context_of, key_of
 from bhc.studio.workers import Workers
 
 PAGE = Path(__file__).parent / "page"
@@ -30,27 +30,27 @@ CACHED = 256  # networks
 class Settings:
     """What a service is started with, beside its workers."""
 
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: RequestLimits = field(default_factory=RequestLimits)
     token: str | None = None
     cache: int = CACHED  # networks; 0 keeps none
 
 
-class Desk:
+class RequestHandler:
     """Where requests are taken and files handed out."""
 
     def __init__(self, workers: Workers, settings: Settings) -> None:
         self.workers, self.settings = workers, settings
         self.metrics = Metrics()
-        self.cache: Cache[Parcel] = Cache(settings.cache)
+        self.cache: Cache[NetworkResponse] = Cache(settings.cache)
 
-    async def parcel(self, given: Mapping[str, Any]) -> Parcel:
+    async def parcel(self, given: Mapping[str, Any]) -> NetworkResponse:
         """The file of a request, made now or before."""
         key = key_of(given)
         known = self.cache.get(key)
         self.metrics.cached["miss" if known is None else "hit"] += 1
         if known is not None:
             return known
-        parcel: Parcel = await self.workers.ask("network", given)
+        parcel: NetworkResponse = await self.workers.ask("network", given)
         if "max_latency_ms" not in given:  # times are measured anew
             self.cache.put(key, parcel, len(parcel.content))
         return parcel
@@ -74,7 +74,7 @@ class Desk:
 
 def build_app(workers: Workers, settings: Settings) -> Gate:
     """The routes behind their gate. ``workers`` have been started."""
-    desk = Desk(workers, settings)
+    desk = RequestHandler(workers, settings)
     app = FastAPI(
         title="bhc",
         summary="Networks cut to measure: say what one will meet, and take it home.",
@@ -92,7 +92,7 @@ def build_app(workers: Workers, settings: Settings) -> Gate:
     return Gate(app, settings.bounds, desk.metrics, settings.token)
 
 
-def _add_networks(app: FastAPI, desk: Desk) -> None:
+def _add_networks(app: FastAPI, desk: RequestHandler) -> None:
     """What devices ask for."""
 
     @app.post("/v1/networks", response_class=Response, responses=FILES, summary="A network as a file")
@@ -134,7 +134,7 @@ def _add_networks(app: FastAPI, desk: Desk) -> None:
         return desk.workers.facts
 
 
-def _add_page(app: FastAPI, desk: Desk) -> None:
+def _add_page(app: FastAPI, desk: RequestHandler) -> None:
     """What the studio shows."""
 
     @app.post("/v1/previews", summary="A network as the studio draws it")
@@ -159,7 +159,7 @@ def _add_page(app: FastAPI, desk: Desk) -> None:
         return Response(content, media_type="image/png", headers=headers)
 
 
-def _add_watching(app: FastAPI, desk: Desk) -> None:
+def _add_watching(app: FastAPI, desk: RequestHandler) -> None:
     """What those who run it ask for."""
 
     @app.get("/healthz", summary="Whether it works")

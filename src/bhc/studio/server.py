@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bhc.errors import BhcError
 from bhc.studio.app import Settings, build_app
-from bhc.studio.gate import LARGEST_HEAD
-from bhc.studio.workers import Manner, Workers
+from bhc.studio.middleware import LARGEST_HEAD
+from bhc.studio.workers import WorkerConfig, Workers
 
 HEADER_SECONDS = 10.0  # until the head of a request has arrived
 READING_SECONDS = 30.0  # that a client may leave what it was told unread
@@ -27,7 +27,7 @@ BACKLOG = 512
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """Where to listen."""
 
     host: str = "127.0.0.1"
@@ -122,21 +122,21 @@ class QuietServer(uvicorn.Server):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerConfig:
     """A service to be started."""
 
     run: Path
-    place: Place = field(default_factory=Place)
-    manner: Manner = field(default_factory=Manner)
+    place: Address = field(default_factory=Address)
+    manner: WorkerConfig = field(default_factory=WorkerConfig)
     settings: Settings = field(default_factory=Settings)
 
 
-def serve(plan: Plan, ready: Callable[[str], None]) -> None:
+def serve(plan: ServerConfig, ready: Callable[[str], None]) -> None:
     """Serve until a signal; ``ready`` is told the address once requests are answered."""
     asyncio.run(_serve(plan, ready))
 
 
-async def _serve(plan: Plan, ready: Callable[[str], None]) -> None:
+async def _serve(plan: ServerConfig, ready: Callable[[str], None]) -> None:
     listening = plan.place.open()
     workers = Workers(plan.run, plan.manner)
     try:

@@ -27,7 +27,7 @@ C_NAME = "network"  # the prefix of <name>_predict in headers
 
 
 @dataclass(frozen=True)
-class Parcel:
+class NetworkResponse:
     """A file to be handed out, and what is known of the network in it."""
 
     content: bytes
@@ -76,14 +76,14 @@ class Service:
             warnings.simplefilter("ignore")  # reports carry the same words
             return emit(self.model.model, asked, cutter=cutter)
 
-    def network(self, given: Mapping[str, Any]) -> Parcel:
+    def network(self, given: Mapping[str, Any]) -> NetworkResponse:
         """A network as a file."""
         said = dict(given)
         form = format_named(said.pop("format", Packed.name))
         small = self.emitted(said)
         timeless = replace(small, report=replace(small.report, emit_ms=None))  # the same request, the same bytes
         content = timeless.content(form.name, name=C_NAME)
-        return Parcel(content, form.media_type, f"network{form.suffix}", small.report.to_dict())
+        return NetworkResponse(content, form.media_type, f"network{form.suffix}", small.report.to_dict())
 
     def report(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the network would be."""
@@ -177,9 +177,9 @@ class Service:
                 case ClassSubsets():
                     known["appearance"] = part.concentration is not None
                 case BinaryBudget():  # one of the budgets too
-                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 1.0, "default": part.unsaid}
+                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 1.0, "default": part.default_budget}
                 case Budgets():
-                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 0.05, "default": part.unsaid}
+                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 0.05, "default": part.default_budget}
                 case FeatureSubsets():
                     known["features"] = {"shape": list(part.shape)}
                 case InputDomains():
@@ -240,4 +240,4 @@ def named(run: Path) -> str:
     return run.resolve().name
 
 
-__all__ = ["Parcel", "Service", "context_of", "key_of", "named"]
+__all__ = ["NetworkResponse", "Service", "context_of", "key_of", "named"]

@@ -35,7 +35,7 @@ class WorkerDied(Exception):
 
 
 @dataclass(frozen=True)
-class Manner:
+class WorkerConfig:
     """How requests are taken: by how many processes, how many may wait, and for how many seconds."""
 
     workers: int = 1
@@ -166,7 +166,7 @@ class Worker:
 class Workers:
     """All of them: requests go to whoever is free, in the order they came."""
 
-    def __init__(self, run: Path, manner: Manner) -> None:
+    def __init__(self, run: Path, manner: WorkerConfig) -> None:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
@@ -257,4 +257,4 @@ class Workers:
         await asyncio.gather(*(worker.close() for worker in self.workers))
 
 
-__all__ = ["Busy", "Manner", "TookTooLong", "WorkerFault", "Workers"]
+__all__ = ["Busy", "TookTooLong", "WorkerConfig", "WorkerFault", "Workers"]

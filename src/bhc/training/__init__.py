@@ -6,7 +6,7 @@ from typing import Any
 
 from bhc.training.collapse import CollapseWarning
 from bhc.training.consolidation import Consolidate
-from bhc.training.device import computing, describe_device, find_device, settle
+from bhc.training.device import computing, configure_process, describe_device, find_device
 from bhc.training.domains import FAR, SeenDomains
 from bhc.training.evaluation import (
     Panel,
@@ -27,7 +27,7 @@ from bhc.training.recipes import default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
-from bhc.training.team import speaks
+from bhc.training.team import is_rank_zero
 
 __all__ = [
     "FAR",
@@ -57,16 +57,16 @@ __all__ = [
     "base_error",
     "carry_out",
     "computing",
+    "configure_process",
     "default_progress",
     "default_recipe",
     "describe_device",
     "find_device",
+    "is_rank_zero",
     "largest_within",
     "load_run",
     "pooled",
     "save_run",
-    "settle",
-    "speaks",
     "trade_off",
     "train",
     "try_thresholds",

@@ -12,7 +12,17 @@ from bhc.training import rates
 from bhc.training.batches import blend
 from bhc.training.evaluation import threshold_for
 from bhc.training.objective import distillation, restrict
-from bhc.training.stages import Dials, Draw, Loss, Stage, check_budget, check_numbers, draw_places, groups, show
+from bhc.training.stages import (
+    BatchSource,
+    Loss,
+    Stage,
+    StepScalars,
+    check_budget,
+    check_numbers,
+    draw_places,
+    groups,
+    show,
+)
 
 CHUNK = 2048
 
@@ -82,7 +92,7 @@ class Consolidate(Stage):
         network.hypernet.freeze_variances_()
 
     @torch.no_grad()
-    def equipped(self, network: ConditionalNetwork, draw: Draw) -> Draw:
+    def equipped(self, network: ConditionalNetwork, draw: BatchSource) -> BatchSource:
         """With the teacher's answers, where it is asked about the same images again and again."""
         images = draw.data.inputs
         altered = self.blended > 0 or draw.augment is not None
@@ -98,7 +108,7 @@ class Consolidate(Stage):
         others = 1 / rates.slowdown(network)  # nothing has a long way to go any more
         return groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         batch, places, labels = draw_places(network, draw, self.contexts, self.examples, self.budget)
         batch, x = show(network, draw, batch.askable(), places)
         assert self.ratios is None, "ratios are settled before the first step"

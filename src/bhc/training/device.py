@@ -36,7 +36,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 LARGEST_PIECE, LARGEST_REST = 1 << 25, (1 << 31) - 1
 
 
-def settle() -> None:
+def configure_process() -> None:
     """Set a process up for training on a CPU; to be called before its first parallel operation.
 
     Variances of pruned weights run into denormal numbers, which a CPU handles a hundred times slower: they become

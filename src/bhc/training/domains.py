@@ -34,11 +34,11 @@ class SeenDomains:
         assert isinstance(domains, InputDomains)
         if domains.num_sources is not None:
             sources = domains.sampler.examples(domains.num_sources, MOST_DOMAINS)
-            return cls.among([domains.told_by(train.from_sources(subset).inputs) for subset in sources])
+            return cls.among([domains.summarise(train.from_sources(subset).inputs) for subset in sources])
         drawn = parts.get(ClassSubsets, domains)
         assert isinstance(drawn, ClassSubsets | InputDomains)
         subsets = drawn.sampler.examples(num_classes, MOST_DOMAINS)
-        return cls.among([domains.told_by(train.restricted_to(subset).inputs) for subset in subsets])
+        return cls.among([domains.summarise(train.restricted_to(subset).inputs) for subset in subsets])
 
     @classmethod
     def among(cls, domains: list[Tensor]) -> "SeenDomains":

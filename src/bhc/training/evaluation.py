@@ -10,7 +10,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch
 from bhc.examples import Split
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import Fates, LayerDropout, LayerMask, LayerMean
+from bhc.posterior import LayerDropout, LayerMask, LayerMean, NetworkMask
 from bhc.training.objective import restrict
 
 CHUNK = 4096  # examples in one pass
@@ -225,7 +225,7 @@ def try_contexts(
     counted = torch.stack([torch.arange(labels.shape[1]) < len(own) for own in examples]).to(device)
     dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
     found: list[list[ThresholdTrial]] = []
-    known: Fates | None = None
+    known: NetworkMask | None = None
     for threshold in thresholds:
         limit = torch.full((len(contexts), 1), threshold, device=device)
         masks = network.find_masks(dropouts, limit, batch.outputs, batch.inputs)
@@ -251,7 +251,7 @@ def _answers(
 ) -> Tensor:  # (K, B)
     parts = []
     for some in images.split(max(1, CHUNK // len(images)), dim=1):
-        x = network.space.as_met(some.flatten(0, 1).to(network.device), batch.inputs)
+        x = network.space.zero_absent(some.flatten(0, 1).to(network.device), batch.inputs)
         logits = restrict(network.bayesian.masked(x, means, masks), batch.outputs)
         parts.append(logits.argmax(1).view(len(images), -1))
     return torch.cat(parts, dim=1)
@@ -263,7 +263,7 @@ def _padded(count: int, length: int) -> Tensor:
     return torch.where(places < count, places, 0)
 
 
-def _same(one: Fates, other: Fates) -> bool:
+def _same(one: NetworkMask, other: NetworkMask) -> bool:
     """Whether both leave the same of every layer."""
     return all(
         a is b or (a is not None and b is not None and torch.equal(a, b))
@@ -286,7 +286,7 @@ def base_error(network: ConditionalNetwork, panel: Panel) -> float:
     for probe, examples in zip(panel.probes, panel.examples, strict=True):
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
         for x, labels in zip(examples.inputs.split(CHUNK), examples.labels.split(CHUNK), strict=True):
-            images = network.space.as_met(x, probe.context.inputs)
+            images = network.space.zero_absent(x, probe.context.inputs)
             logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
             seen += len(labels)

@@ -42,7 +42,7 @@ class _Uses:
     readers: list[Moment] = field(default_factory=list)
 
 
-class Plan:
+class StreamSchedule:
     """Which lane an operation goes to and which ends of others it waits for, from what memory it reads and writes.
 
     An operation waits for whoever last wrote what it touches, and one that writes for all who have read that since.
@@ -117,7 +117,7 @@ class Lent:
     still doing with it.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StreamSchedule) -> None:
         self._plan = plan
         self._owners: dict[int, int] = {}
         self._kept: dict[int, list[tuple[Moment, object]]] = {}
@@ -149,7 +149,7 @@ class SideBySide(TorchDispatchMode):
 
     def __enter__(self) -> "SideBySide":
         self._streams = (torch.cuda.current_stream(), *self._others)
-        self._plan = Plan(len(self._streams))
+        self._plan = StreamSchedule(len(self._streams))
         self._lent = Lent(self._plan)
         self._events: list[list[torch.cuda.Event]] = [[self._streams[0].record_event()] for _ in self._streams]
         for stream in self._others:

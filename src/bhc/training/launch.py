@@ -27,7 +27,7 @@ from bhc.errors import BhcError
 from bhc.examples import Split, Vocabulary
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
-from bhc.training.device import computing, settle
+from bhc.training.device import computing, configure_process
 from bhc.training.loop import Options, train
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, network_tensors, save_run
@@ -170,16 +170,16 @@ def _launch(job: Job, network: ConditionalNetwork, processes: Processes) -> Trai
         # Said here before anything is started.
         RunFolder(job.options.run).open(resume=job.options.resume, overwrite=job.options.overwrite)
     network.hypernet.reset_()  # what an earlier training froze is no part of what is sent
-    parcel = Parcel(
+    parcel = JobPayload(
         network.to_dict(), network_tensors(network), replace(job, options=replace(job.options, progress=Silent()))
     )
     with tempfile.TemporaryDirectory(prefix="bhc-") as folder:
-        _Watch(parcel, processes, Path(folder), job.options.progress).go()
+        _ProcessMonitor(parcel, processes, Path(folder), job.options.progress).go()
         return load_run(Path(folder))
 
 
 @dataclass(frozen=True)
-class Parcel:
+class JobPayload:
     """A job with its network as plain data and tensors: what is sent to a process."""
 
     description: dict[str, Any]
@@ -192,10 +192,10 @@ class Parcel:
         return network
 
 
-class _Watch:
+class _ProcessMonitor:
     """Over the processes of one machine."""
 
-    def __init__(self, parcel: Parcel, processes: Processes, result: Path, progress: Progress) -> None:
+    def __init__(self, parcel: JobPayload, processes: Processes, result: Path, progress: Progress) -> None:
         self.progress, self.result = progress, result
         self.errors: list[BhcError] = []
         self.tracebacks: list[str] = []
@@ -275,7 +275,7 @@ class _Watch:
             process.join()
 
 
-class _Told:
+class _QueuedProgress:
     """Progress that is shown where the processes were started."""
 
     def __init__(self, post: "SimpleQueue[Message]") -> None:
@@ -293,7 +293,7 @@ class _Told:
 
 def _take_part(
     local: int,
-    parcel: Parcel,
+    parcel: JobPayload,
     environments: list[dict[str, str]],
     post: "SimpleQueue[Message]",
     threads: int,
@@ -302,11 +302,11 @@ def _take_part(
     """What each process does from its start to its end."""
     os.environ.update(environments[local])
     torch.set_num_threads(threads)
-    settle()
+    configure_process()
     import_plugins()
     warnings.showwarning = lambda warning, *place, **more: post.put(("warn", (warning,)))
     try:
-        job = replace(parcel.job, options=replace(parcel.job.options, progress=_Told(post)))
+        job = replace(parcel.job, options=replace(parcel.job.options, progress=_QueuedProgress(post)))
         with joined(job.device) as team:
             if not team.first:
                 warnings.simplefilter("ignore")

@@ -13,7 +13,17 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerPosterior
 from bhc.training import rates
 from bhc.training.objective import negative_elbo, restrict
-from bhc.training.stages import Dials, Draw, Loss, Recipe, Stage, check_budget, check_numbers, draw_examples, groups
+from bhc.training.stages import (
+    BatchSource,
+    Loss,
+    Recipe,
+    Stage,
+    StepScalars,
+    check_budget,
+    check_numbers,
+    draw_examples,
+    groups,
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class Learn(Stage):
             by_parameter |= dict.fromkeys(network.decoder.parameters(), self.rate / self.map_slowdown)
         return groups(by_parameter)
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
         logits, posteriors = self._sample(network, x, batch, draw, dials)
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
@@ -90,7 +100,7 @@ class Learn(Stage):
         return Loss(total, terms)
 
     def _sample(
-        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, dials: StepScalars
     ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
         return network.noisy(x, batch, noise=draw.noise)
 
@@ -140,7 +150,7 @@ class Narrow(Learn):
         return self.final_ratio
 
     def _sample(
-        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: Draw, dials: Dials
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, dials: StepScalars
     ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
         return network.noisy(x, batch, noise=draw.noise, gone=dials.gone)
 
@@ -166,7 +176,7 @@ class FreezeOffsets(Stage):
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         return []
 
-    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         raise AssertionError("a stage without steps has no loss")
 
 

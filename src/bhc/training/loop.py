@@ -47,7 +47,7 @@ from bhc.training.probes import find_probes
 from bhc.training.progress import Progress, Silent
 from bhc.training.recipes import ratios_around
 from bhc.training.run import RunFolder, TrainedModel, cap_per_class, network_tensors, save_run, words_read
-from bhc.training.stages import Draw, Recipe, Stage
+from bhc.training.stages import BatchSource, Recipe, Stage
 from bhc.training.step import TrainingStep, make_step
 from bhc.training.team import ALONE, Team
 
@@ -138,7 +138,9 @@ class _Trainer:
         self.folder = None if options.run is None else RunFolder(options.run)
         self.position = Position(curves={})
         seed = self.team.seed(options.seed)
-        self.draw = Draw.of(train_set, network.num_classes, device=network.device, seed=seed, augment=options.augment)
+        self.draw = BatchSource.of(
+            train_set, network.num_classes, device=network.device, seed=seed, augment=options.augment
+        )
         self.domains = SeenDomains.of(network.space, train_set, network.num_classes)
         self.probes = find_probes(network.space, train_set, num_classes=network.num_classes)
         looks = looks_for(network, self.validation) // CURVE_POINTS
@@ -250,7 +252,7 @@ class _Trainer:
             take.leave_out(self.position.gone)
 
     def _part_for(self, ratio: float, contexts: ContextBatch) -> float:
-        return self.network.part_over(threshold_for(self.network, contexts, ratio), contexts)
+        return self.network.fraction_above(threshold_for(self.network, contexts, ratio), contexts)
 
     def _check(self, take: TrainingStep, skipped_before: int) -> None:
         """Note how many steps were skipped, and stop where all are."""

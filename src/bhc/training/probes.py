@@ -67,7 +67,7 @@ def _probe(
 
 def _mean(space: ContextSpace, domains: InputDomains, images: Tensor, mask: Tensor | None) -> Tensor:
     """What images tell in the mean, with nothing where features are missing."""
-    mean = domains.told_by(images).mean(0)
+    mean = domains.summarise(images).mean(0)
     there = space.there(None if mask is None else mask[None], tuple(mean.shape))
     return mean if there is None else mean * there[0]
 

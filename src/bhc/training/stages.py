@@ -19,7 +19,7 @@ EXTRAS = ("context_weight", "blended")  # numbers that are off at zero
 
 
 @dataclass(frozen=True)
-class Draw:
+class BatchSource:
     """Where a step's randomness and examples come from."""
 
     data: ClassIndex
@@ -37,7 +37,7 @@ class Draw:
         device: torch.device,
         seed: int,
         augment: Augmentation | None = None,
-    ) -> "Draw":
+    ) -> "BatchSource":
         """Everything on one device, and following from the seed."""
         rng = Generator(device).manual_seed(seed)
         noise = PooledNoise(seed) if device.type == "cpu" else FreshNoise(Generator(device).manual_seed(seed + 1))
@@ -59,7 +59,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Dials:
+class StepScalars:
     """Numbers that change from step to step; on the device, so that a captured step reads what they are by then."""
 
     warmth: Tensor  # (): how far what is warmed up has come, 0 to 1
@@ -84,7 +84,7 @@ class Stage(ABC):
     def prepare_(self, network: ConditionalNetwork) -> None:
         """Freeze or thaw what this stage needs; called once at its start, and again after a resume."""
 
-    def equipped(self, network: ConditionalNetwork, draw: Draw) -> Draw:
+    def equipped(self, network: ConditionalNetwork, draw: BatchSource) -> BatchSource:
         """What its steps draw from, with all that need not be worked out in each of them; called once, after that."""
         return draw
 
@@ -93,7 +93,7 @@ class Stage(ABC):
         """Parameters with their learning rates, as an optimiser takes them."""
 
     @abstractmethod
-    def loss(self, network: ConditionalNetwork, draw: Draw, dials: Dials) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
         """The loss of one step on contexts and examples drawn anew."""
 
     def warmth(self, step: int) -> float:
@@ -153,7 +153,7 @@ def check_budget(budget: float | None, space: ContextSpace) -> None:
 
 
 def draw_examples(
-    network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
+    network: ConditionalNetwork, draw: BatchSource, contexts: int, examples: int, budget: float | None
 ) -> tuple[ContextBatch, Tensor, Tensor]:
     """Contexts, their examples (K * B, ...) and labels, all on the network's device."""
     batch, places, labels = draw_places(network, draw, contexts, examples, budget)
@@ -161,7 +161,7 @@ def draw_examples(
 
 
 def draw_places(
-    network: ConditionalNetwork, draw: Draw, contexts: int, examples: int, budget: float | None
+    network: ConditionalNetwork, draw: BatchSource, contexts: int, examples: int, budget: float | None
 ) -> tuple[ContextBatch, Tensor, Tensor]:
     """Contexts, places of their examples in the training set, and labels, (K * B,) each."""
     batch = network.space.sample(contexts, network.num_classes, rng=draw.rng)
@@ -170,7 +170,9 @@ def draw_places(
     return batch, *draw.data.draw(batch, examples, rng=draw.rng)
 
 
-def show(network: ConditionalNetwork, draw: Draw, batch: ContextBatch, places: Tensor) -> tuple[ContextBatch, Tensor]:
+def show(
+    network: ConditionalNetwork, draw: BatchSource, batch: ContextBatch, places: Tensor
+) -> tuple[ContextBatch, Tensor]:
     """The contexts with what is to be seen of their examples, and these as they are learned from, (K * B, ...)."""
     x = draw.data.inputs[places]
     batch = network.space.observe(batch, x.unflatten(0, (len(batch), -1)))

@@ -19,7 +19,7 @@ from bhc.training import rates
 from bhc.training.adam import PiecewiseAdam
 from bhc.training.lanes import SideBySide
 from bhc.training.spikes import NoLimit, SpikeLimit, gradient_norm
-from bhc.training.stages import Dials, Draw, Stage
+from bhc.training.stages import BatchSource, Stage, StepScalars
 from bhc.training.team import ALONE, Team
 
 LANES = 8  # streams that a captured step is spread over
@@ -60,7 +60,9 @@ class Schedule:
 class StageLoss(nn.Module):
     """A stage's loss as a module, for a team to compute together: gradients of its parameters are averaged."""
 
-    def __init__(self, stage: Stage, network: ConditionalNetwork, draw: Draw, learned: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, stage: Stage, network: ConditionalNetwork, draw: BatchSource, learned: Iterable[nn.Parameter]
+    ) -> None:
         super().__init__()
         self.learned = nn.ParameterList(learned)
         # In a tuple, which torch does not look into: what stays as it is needs no averaging.
@@ -69,7 +71,7 @@ class StageLoss(nn.Module):
     def forward(self, warmth: Tensor, gone: Tensor) -> tuple[Tensor, Terms]:
         """The loss of one step on contexts and examples drawn anew, and its terms."""
         stage, network, draw = self._parts
-        loss = stage.loss(network, draw, Dials(warmth, gone))
+        loss = stage.loss(network, draw, StepScalars(warmth, gone))
         return loss.total, {name: term.detach() for name, term in loss.terms.items()}
 
 
@@ -86,7 +88,7 @@ class TrainingStep:
         self,
         stage: Stage,
         network: ConditionalNetwork,
-        draw: Draw,
+        draw: BatchSource,
         *,
         first: int = 0,
         autocast: torch.dtype | None = None,
@@ -228,7 +230,7 @@ def keeping_garbage() -> Iterator[None]:
 def make_step(
     stage: Stage,
     network: ConditionalNetwork,
-    draw: Draw,
+    draw: BatchSource,
     *,
     first: int = 0,
     capture: bool = True,

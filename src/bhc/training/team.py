@@ -124,7 +124,7 @@ def started_as_one_of_several() -> bool:
     return team_size() > 1
 
 
-def speaks() -> bool:
+def is_rank_zero() -> bool:
     """Whether this process is the first, where there is no team yet."""
     return not started_as_one_of_several() or os.environ.get("RANK", "0") == "0"
 

@@ -41,7 +41,7 @@ PRIORS = [
     Bytes(-32767, (1,) * 65535),
 ]
 
-Draw = Callable[[np.random.Generator, int, int], np.ndarray]
+BatchSource = Callable[[np.random.Generator, int, int], np.ndarray]
 
 
 def two_peaks(rng: np.random.Generator, size: int, top: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def rounded(values: np.ndarray, top: int) -> np.ndarray:
     return np.clip(np.rint(values), -top, top).astype(np.int32)
 
 
-DRAWS: dict[str, Draw] = {
+DRAWS: dict[str, BatchSource] = {
     "laplace": lambda rng, n, top: rounded(rng.laplace(0, max(top, 1) / 4, n), top),
     "gauss": lambda rng, n, top: rounded(rng.normal(0, max(top, 1) / 3, n), top),
     "uniform": lambda rng, n, top: rng.integers(-top, top + 1, n).astype(np.int32),

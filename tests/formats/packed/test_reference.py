@@ -13,7 +13,7 @@ import bhc
 from bhc.formats import QuantisedNetwork, pack
 from bhc.formats.file import parse_network
 from bhc.graph import INPUT, passages
-from bhc.layers import Embed, Place, Select, is_weighted
+from bhc.layers import Embed, ScatterChannels, Select, is_weighted
 from bhc.layers.aten import AtenCall
 
 from ...graph.test_taken import TAKEN
@@ -34,7 +34,7 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     assert file.shapes == [passage.leaving[1:] for passage in passages(network.graph, network.input_shape)]
     places = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     assert file.reads == [[places[name] for name in step.reads] for step in steps]
-    selects = [step.module for step in steps if isinstance(step.module, Select | Place | Embed)]
+    selects = [step.module for step in steps if isinstance(step.module, Select | ScatterChannels | Embed)]
     meant = [step.words if isinstance(step, Embed) else step.index for step in selects]
     assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [places.tolist() for places in meant]
     layers = [step for step in steps if _numbers(step.module)]

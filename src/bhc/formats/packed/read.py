@@ -49,7 +49,7 @@ from bhc.layers import (
     EXAMPLES,
     Embed,
     Given,
-    Place,
+    ScatterChannels,
     Select,
     Shape,
     is_weighted,
@@ -204,7 +204,7 @@ class _Assembly:
         self._spend(width)
         name = self._free_name("place")
         self.selections.append((name, width, self.shape[axis]))
-        self.unfinished[name] = lambda index: Place(index, width, axis)
+        self.unfinished[name] = lambda index: ScatterChannels(index, width, axis)
         self._note(name, nn.Identity(), resized(self.shape, axis, width), self.dtypes[self.reads[0]])
 
     def _spend(self, numbers: int) -> None:

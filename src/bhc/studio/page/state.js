@@ -10,7 +10,7 @@ export function initialRequest(model) {
   const middle = Math.min(3, Math.max(0, model.classes.length - 2));
   const classes = "classes" in model.conditions ? [middle, middle + 1] : model.classes.map((_, one) => one);
   const unsaid = Object.fromEntries(NUMBERS.map((name) => [name, null]));
-  return { classes, budget: model.budget?.default ?? 1, features: null, domain: null, ...unsaid };
+  return { classes, budget: model.budget?.default ?? 1, features: null, domain: null, ...default_budget };
 }
 
 /** The JSON the service takes: only conditions the model has, only limits that are set. */

@@ -31,7 +31,7 @@ PAGE_HEADERS = [
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RequestLimits:
     """What one request may send."""
 
     body: int = 1 << 20  # bytes of JSON
@@ -52,7 +52,7 @@ class Refusal(Exception):
 class Gate:
     """The application with its guard."""
 
-    def __init__(self, app: App, bounds: Bounds, metrics: Metrics, token: str | None = None) -> None:
+    def __init__(self, app: App, bounds: RequestLimits, metrics: Metrics, token: str | None = None) -> None:
         self.app, self.bounds, self.metrics, self.token = app, bounds, metrics, token
         self.held = 0
 

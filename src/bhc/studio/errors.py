@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from bhc.errors import BhcError
-from bhc.studio import asked
-from bhc.studio.gate import Refusal
+from bhc.studio import schemas
+from bhc.studio.middleware import Refusal
 from bhc.studio.workers import Busy, TookTooLong, WorkerFault
 
 USUAL = 'send a JSON object, such as {"classes": [3, 4]}, with Content-Type: application/json'
@@ -74,7 +74,7 @@ def _in_words(error: RequestValidationError) -> tuple[str, str]:
     match first["type"]:
         case "json_invalid":
             return f"the body is not JSON: {first.get('ctx', {}).get('error', '')}".rstrip(": "), USUAL
-        case asked.REFUSED:
+        case schemas.REFUSED:
             return first["ctx"]["problem"], first["ctx"]["hint"]
         case _ if not place:
             return "the body is not a JSON object", USUAL
