@@ -55,7 +55,7 @@ def answers(signals: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         patch.setattr(speakers, "DRAWS", 2)
         patch.setattr(vocabulary, "CHOOSING", 2)
         patch.setattr(vocabulary, "JUDGED", 3)
-        patch.setattr(training, "pretrain", partial(pretrain, plan=Pretraining(epochs=2, batch=32)))
+        patch.setattr(training, "pretrain", partial(pretrain, recipe=Pretraining(epochs=2, batch=32)))
         for question, (model, data, asked) in ASKED.items():
             config = place / f"{question}.toml"
             head = f'question = "{question}"\nmodel = "{model}"\ndata = "{data}"\nseeds = [0]\n'
