@@ -45,8 +45,7 @@ import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import Cutter, slim_model
 from bhc.files import write_json
-from bhc.formats import QuantisedNetwork, onnx_bytes, open_session, pack, parse_network, torch_bytes
-from bhc.formats.exported_program import load_program
+from bhc.formats import QuantisedNetwork, load_program, onnx_bytes, open_session, pack, parse_network, torch_bytes
 from bhc.results import environment
 from bhc.training import describe_device
 

@@ -16,7 +16,7 @@ from timing import Results, options, pairs, write
 
 import bhc
 from bhc.cli.contents import weight_stream
-from bhc.formats.file import parse_network
+from bhc.formats import parse_network
 
 REPEATS = 7
 

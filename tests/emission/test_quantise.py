@@ -13,8 +13,7 @@ from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import FINER_SCALES, SCALES, Cutter, SlimLayer, Slimmer, scales_for
 from bhc.emission.weights import exponent_bits, quantise, reference_bits, significant_bits, step_of
-from bhc.formats import LARGEST_BIAS_CODE, Codes
-from bhc.formats.quantised import round_step
+from bhc.formats import LARGEST_BIAS_CODE, Codes, round_step
 from bhc.posterior import FAMILIES
 
 

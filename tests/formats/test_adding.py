@@ -12,7 +12,7 @@ import torch
 
 import bhc
 from bhc.errors import BhcError
-from bhc.formats import Export, Format, formats, registry
+from bhc.formats import Export, Format, format, formats
 from tests.studio.serving import serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-format.md"
@@ -22,12 +22,12 @@ CODE, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL
 @pytest.fixture
 def forgetful() -> Iterator[None]:
     """What is registered in a test is forgotten after it."""
-    before = dict(registry._FORMATS)
+    before = dict(format._FORMATS)
     try:
         yield
     finally:
-        registry._FORMATS.clear()
-        registry._FORMATS.update(before)
+        format._FORMATS.clear()
+        format._FORMATS.update(before)
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.formats import QuantisedNetwork, torch_bytes
-from bhc.formats.exported_program import load_program
+from bhc.formats import QuantisedNetwork, load_program, torch_bytes
 from bhc.graph import Graph
 from bhc.layers import Add
 

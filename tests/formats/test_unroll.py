@@ -1,8 +1,7 @@
 import pytest
 from torch import nn
 
-from bhc.formats import unrolled
-from bhc.formats.folding import PooledConvolution
+from bhc.formats import PooledConvolution, unrolled
 from bhc.graph import Graph
 
 from .chains import NETWORKS, TORCH_REMARKS, assert_alike, graph_of, inputs, named

@@ -10,8 +10,7 @@ from tools.fuzz.judging import same
 
 import bhc
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork, pack
-from bhc.formats.file import parse_network
+from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.tensors import parse_tensors, tensors_to_bytes
 from tests.formats.packed.toys import zoo
 

@@ -11,7 +11,7 @@ import torch
 from tools.fuzz.envelope import NAME, joined, split, with_checksum
 
 from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.layout import CHECKSUM, MAGIC
+from bhc.formats.packed.content import CHECKSUM, MAGIC
 from bhc.tensors import parse_tensors, tensors_to_bytes
 
 

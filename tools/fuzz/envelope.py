@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bhc.formats.packed.cbor import loads
-from bhc.formats.packed.layout import CHECKSUM, MAGIC, to_varint
+from bhc.formats.packed.content import CHECKSUM, MAGIC, to_varint
 
 NAME = Path("fuzzed.bhc")
 

@@ -16,8 +16,7 @@ from tools.fuzz.sources import make_extremes, make_sources
 
 from bhc.emission import Compressed, from_file
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork
-from bhc.formats.file import NetworkFile, parse_network
+from bhc.formats import NetworkFile, QuantisedNetwork, parse_network
 from bhc.graph import INPUT, Graph, ShapedStep, passages
 from bhc.layers import is_weighted, sizes
 

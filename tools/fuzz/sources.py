@@ -10,9 +10,8 @@ from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork, pack
 from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.coder import encode
-from bhc.formats.packed.layout import to_varint
-from bhc.formats.packed.priors import Counted
+from bhc.formats.packed.coding import Counted, encode
+from bhc.formats.packed.content import to_varint
 from bhc.formats.packed.write import abbreviate
 from bhc.graph import INPUT, Graph, Step, describe
 from bhc.layers import (

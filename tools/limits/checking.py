@@ -14,8 +14,7 @@ from torch import nn
 
 import bhc
 from bhc.emission import from_file
-from bhc.formats import c_memory
-from bhc.formats.file import parse_network
+from bhc.formats import c_memory, parse_network
 from bhc.studio.service import Service
 
 COUNTS = ("max_bytes", "max_flops", "max_ram_bytes")

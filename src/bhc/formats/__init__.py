@@ -1,17 +1,28 @@
 """Where it goes: one value in, files out; this room knows nothing of contexts or training."""
 
-from bhc.formats.c_header import CMemory, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
-from bhc.formats.deployed import Deployed
-from bhc.formats.exported_program import torch_bytes
-from bhc.formats.file import NetworkFile, Packed, parse_network, read_network
-from bhc.formats.folding import unrolled
-from bhc.formats.format import Export, Figure, Format, WeightForm
-from bhc.formats.onnx_model import onnx_bytes
+from bhc.formats.bhc_file import NetworkFile, Packed, parse_network, read_network
+from bhc.formats.c_header import CHeader, CMemory, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
+from bhc.formats.exported_program import Program, load_program, torch_bytes
+from bhc.formats.format import (
+    Deployed,
+    Export,
+    Figure,
+    Format,
+    WeightForm,
+    format_named,
+    format_of,
+    formats,
+    open_deployed,
+    register_format,
+)
+from bhc.formats.onnx_model import Onnx, median_ms, onnx_bytes, onnx_latency_ms, open_session
 from bhc.formats.packed import Part, pack, packed_parts, packed_size
-from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, with_numbers
-from bhc.formats.registry import format_named, format_of, formats, open_deployed, register_format
-from bhc.formats.runtime import median_ms, onnx_latency_ms, open_session
+from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, round_step, with_numbers
+from bhc.formats.rewrites import PooledConvolution, fold_normalisation, unrolled
 from bhc.graph import Signature
+
+for _kind in (Packed, Onnx, CHeader, Program):  # the page shows them in this order
+    register_format(_kind)
 
 __all__ = [
     "LARGEST_BIAS_CODE",
@@ -24,6 +35,7 @@ __all__ = [
     "NetworkFile",
     "Packed",
     "Part",
+    "PooledConvolution",
     "QuantisedNetwork",
     "Signature",
     "StoredLayer",
@@ -32,10 +44,12 @@ __all__ = [
     "c_memory_if_any",
     "c_obstacle",
     "c_text",
+    "fold_normalisation",
     "format_named",
     "format_of",
     "formats",
     "identifier",
+    "load_program",
     "median_ms",
     "onnx_bytes",
     "onnx_latency_ms",
@@ -47,6 +61,7 @@ __all__ = [
     "parse_network",
     "read_network",
     "register_format",
+    "round_step",
     "torch_bytes",
     "unrolled",
     "with_numbers",

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from bhc.files import read_bytes
-from bhc.formats.deployed import LARGEST_FILE, Deployed, checked, not_ours, signature_in
-from bhc.formats.format import Export, Format
+from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, checked, not_ours, signature_in
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Inputs
 from bhc.layers import EXAMPLES

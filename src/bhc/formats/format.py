@@ -1,20 +1,23 @@
-"""What an export format is: one object that writes networks, and opens what it has written."""
+"""What an export format is: one object that writes networks, and opens what it has written; and all there are."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.formats.deployed import Deployed
 from bhc.formats.quantised import QuantisedNetwork
+from bhc.graph import Inputs, Signature
 from bhc.layers import NoForm, kind_of
 
 Rule = Callable[..., Any]
+LARGEST_FILE = 1 << 28
 
 
 class WeightForm(Enum):
@@ -42,6 +45,20 @@ class Figure:
     title: str
     value: int
     unit: str
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Something that turns inputs into logits."""
+
+    labels: tuple[int, ...]  # the original number of each output
+    signature: Signature
+    runtime: str
+    size: int
+    logits: Callable[[Inputs], Tensor]  # inputs as they are stored, of any dtype
+    temperature: float = 1.0  # logits are divided by it before the softmax
+    alarm: Any = None  # as the file stores it, where the network flags inputs outside its context
+    appearance: tuple[float, ...] | None = None  # how often each of the labels appears, where that is unequal
 
 
 class Format(ABC):
@@ -102,3 +119,120 @@ class Format(ABC):
                 hint="emit it with bit widths (without Float32() or --float32), or choose floats",
             )
         return wanted
+
+
+_FORMATS: dict[str, Format] = {}
+
+
+def register_format(kind: type[Format]) -> type[Format]:
+    """Make a format known: ``bhc export``, the service and its page offer it from now on.
+
+    ``kind`` is a subclass of ``bhc.Format``, made without arguments. Returns it, so that this can be a decorator.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Format)):
+        raise BhcError(f"{kind!r} is no format", hint="give a subclass of bhc.Format")
+    missing = [part for part in ("name", "label", "suffix") if not isinstance(getattr(kind, part, None), str)]
+    missing += sorted(kind.__abstractmethods__) if inspect.isabstract(kind) else []
+    if missing:
+        raise BhcError(f"format {kind.__name__} lacks {', '.join(missing)}", hint="docs/adding-a-format.md shows one")
+    if not kind.name.isidentifier() or not kind.suffix.startswith(".") or len(kind.suffix) < 2:
+        raise BhcError(
+            f"format {kind.__name__} is called {kind.name!r} and its files end in {kind.suffix!r}",
+            hint='a name is a word, a suffix begins with a dot: "tflite", ".tflite"',
+        )
+    for other in _FORMATS.values():
+        names = {other.name, *other.aliases} & {kind.name, *kind.aliases}
+        taken = sorted(names) or ([kind.suffix] if kind.suffix == other.suffix else [])
+        if taken:
+            raise BhcError(
+                f"format {kind.__name__} cannot be registered: {taken[0]} is taken by {type(other).__name__}",
+                hint="choose another name and suffix",
+            )
+    _FORMATS[kind.name] = kind()
+    return kind
+
+
+def formats() -> tuple[Format, ...]:
+    """Every format, ours first."""
+    return tuple(_FORMATS.values())
+
+
+def format_named(name: str) -> Format:
+    """A format by its name; BhcError lists what there is."""
+    for each in formats():
+        if name in (each.name, *each.aliases):
+            return each
+    raise BhcError(f"there is no format {name!r}"[:200], hint=f"choose one of {', '.join(_FORMATS)}")
+
+
+def format_of(path: Path) -> Format | None:
+    """The format that a file's name ends in."""
+    return next((each for each in formats() if path.suffix == each.suffix), None)
+
+
+def open_deployed(path: str | Path) -> Deployed:
+    """Open a file by what its name ends in, and any other as a ``.bhc`` file."""
+    path = Path(path)
+    if not path.exists():
+        raise BhcError(f"{path} does not exist")
+    return (format_of(path) or format_named("bhc")).open(path)
+
+
+def signature_in(known: Mapping[str, Any]) -> Signature:
+    """What a file takes, as it says itself."""
+    if "inputs" in known:
+        return Signature.from_list(known["inputs"])
+    shape = known["input_shape"]
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("its input shape is not made of whole numbers")
+    return Signature.one(tuple(shape))
+
+
+def checked(
+    known: Mapping[str, Any],
+    signature: Signature,
+    runtime: str,
+    size: int,
+    logits: Callable[[Inputs], Tensor],
+    path: Path,
+) -> Deployed:
+    """The opened file, if what is known about it fits what it answers to zeros."""
+    labels, temperature = known["classes"], known.get("temperature", 1.0)
+    if not all(type(number) is int and number >= 0 for number in labels):
+        raise ValueError("its labels are not whole numbers")
+    if type(temperature) not in (int, float) or not 0 < temperature < inf:
+        raise ValueError(f"a temperature of {str(temperature)[:60]}")
+    for batch in (1, 3):
+        answer = logits(signature.zeros(batch))
+        if tuple(answer.shape) != (batch, len(labels)):
+            raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
+    return Deployed(
+        tuple(labels),
+        signature,
+        runtime,
+        size,
+        logits,
+        temperature=float(temperature),
+        alarm=known.get("alarm"),
+        appearance=appearance_in(path, known.get("context"), len(labels)),
+    )
+
+
+def appearance_in(path: Path, context: Any, count: int) -> tuple[float, ...] | None:
+    """How often the classes appear, as a file's context has it."""
+    rates = context.get("appearance") if isinstance(context, Mapping) else None
+    if rates is None:
+        return None
+    fine = isinstance(rates, list) and len(rates) == count
+    if not fine or not all(type(rate) in (int, float) and 0 < rate <= 1 for rate in rates):
+        raise BhcError(f"{path} is damaged: {str(rates)[:60]} as the appearance of {count} classes")
+    return tuple(float(rate) for rate in rates)
+
+
+def not_ours(path: Path, error: Exception) -> BhcError:
+    words = str(error) or type(error).__name__
+    reason = f"it lacks {words}" if isinstance(error, KeyError) else words.splitlines()[0][:200]
+    return BhcError(
+        f"{path} is damaged, or was not written by bhc: {reason}",
+        hint=f"make one with: bhc export small.bhc --to ... --out {path.name}",
+    )

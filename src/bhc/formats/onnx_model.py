@@ -1,8 +1,17 @@
-"""A network as an ONNX model: raw inputs in, logits out, any batch; what is known about it as metadata."""
+"""A network as an ONNX model: raw inputs in, logits out, any batch; what is known about it as metadata.
 
+Written by the layers' own rules, or by torch's exporter where a step has none; run and timed by onnxruntime.
+"""
+
+import contextlib
+import io
 import json
-from collections.abc import Mapping
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +20,20 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.files import read_bytes
-from bhc.formats.deployed import LARGEST_FILE, Deployed, checked, not_ours, signature_in
-from bhc.formats.folding import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
-from bhc.formats.format import Export, Format, WeightForm
-from bhc.formats.onnx_by_torch import OUTPUT, by_torch
+from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, WeightForm, checked, not_ours, signature_in
 from bhc.formats.quantised import Codes, QuantisedNetwork
-from bhc.formats.runtime import open_session
-from bhc.graph import INPUT, Input, Inputs, Step, passages
-from bhc.layers import NoForm, kind_of
+from bhc.formats.rewrites import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
+from bhc.graph import INPUT, Input, Inputs, Signature, Step, passages
+from bhc.layers import EXAMPLES, NoForm, kind_of
 
 if TYPE_CHECKING:
     import onnx
 
 OPSET, IR_VERSION = 21, 10
+TOLERANCE = 1e-3  # of the largest number
+OUTPUT = "logits"  # the name of the model's result
+RUNS, WARM_UPS = 101, 10
+ERRORS_ONLY = 3
 
 
 def onnx_bytes(
@@ -44,7 +54,7 @@ def onnx_bytes(
                 f"weights cannot be written as integers: {problem}, which torch's exporter writes",
                 hint="choose floats",
             ) from problem
-        model = by_torch(network)
+        model = _by_torch(network)
     onnx.helper.set_model_props(model, {f"bhc.{key}": json.dumps(value) for key, value in (metadata or {}).items()})
     return model.SerializeToString()
 
@@ -182,3 +192,102 @@ def _pooled_convolution(writer: _Writer, name: str, module: PooledConvolution) -
     writer.node("Reshape", f"{name}.windows", shape)
     writer.node("ReduceMax", f"{name}.largest", writer.constant(f"{name}.axis", np.array([1])), keepdims=0)
     _write(writer, name, module.activation)
+
+
+def _by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":
+    """The model; seconds where our own rules take milliseconds."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise BhcError(
+            "this network has steps that only torch's exporter writes as ONNX, and it needs onnxscript",
+            hint="pip install onnxscript",
+        ) from error
+    signature = network.signature
+    with _quietly():
+        try:
+            program: Any = torch.onnx.export(
+                network.module().eval(),
+                signature.zeros(EXAMPLES),
+                dynamo=True,
+                dynamic_shapes=signature.dynamic_shapes(),
+                input_names=list(signature.names),
+                output_names=[OUTPUT],
+                verbose=False,
+            )
+        except Exception as error:  # its own, and whatever its parts raise
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            reason = str(cause).strip().splitlines() or [type(cause).__name__]
+            raise BhcError(
+                f"torch's exporter cannot write this network as ONNX: {reason[0][:200]}", hint="export it as torch"
+            ) from error
+    _check(program.model_proto, network)
+    return program.model_proto
+
+
+def _check(model: "onnx.ModelProto", network: QuantisedNetwork) -> None:
+    """The exporter leaves out some arguments without a word, so that what it wrote is run before it is believed."""
+    draws = torch.Generator().manual_seed(0)
+    x = {  # whole numbers, also fit for words
+        name: torch.randn(zeros.shape, generator=draws).abs().round().to(zeros.dtype)
+        for name, zeros in zip(network.signature.names, network.signature.zeros(3), strict=True)
+    }
+    with torch.no_grad():
+        wanted = network.graph(*x.values())
+    try:
+        session = open_session(model.SerializeToString())
+        (given,) = session.run(None, {name: numbers.numpy() for name, numbers in x.items()})
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise BhcError(
+            f"onnxruntime does not run what torch's exporter wrote: {reason[0][:200]}", hint="export it as torch"
+        ) from error
+    off = (torch.from_numpy(given) - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30)
+    if wanted.shape != given.shape or not off <= TOLERANCE:
+        raise BhcError("torch's exporter writes an ONNX model that computes something else", hint="export it as torch")
+
+
+@contextlib.contextmanager
+def _quietly() -> Any:
+    """The exporter tells every step on the way, to everybody."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def open_session(content: bytes, *, threads: int = 1) -> Any:
+    """An onnxruntime session on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = ERRORS_ONLY
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        raise BhcError(f"onnxruntime cannot run this model: {str(error)[:200]}") from error
+
+
+def onnx_latency_ms(content: bytes, signature: Signature) -> float:
+    """Median milliseconds for one example on one thread."""
+    session = open_session(content, threads=1)
+    feed = {name: zeros.numpy() for name, zeros in zip(signature.names, signature.zeros(1), strict=True)}
+    return median_ms(lambda: session.run(None, feed))
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    """Median milliseconds of a call, once it is warm."""
+    times = []
+    for run in range(WARM_UPS + RUNS):
+        began = time.perf_counter()
+        call()
+        if run >= WARM_UPS:
+            times.append(1e3 * (time.perf_counter() - began))
+    return median(times)

@@ -9,10 +9,9 @@ from tools.fuzz.envelope import joined, split
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork, onnx_bytes, open_session, pack, parse_network, torch_bytes
-from bhc.formats.exported_program import load_program
+from bhc.formats import QuantisedNetwork, load_program, onnx_bytes, open_session, pack, parse_network, torch_bytes
 from bhc.formats.packed.cbor import dumps, loads
-from bhc.formats.packed.layout import MAGIC
+from bhc.formats.packed.content import MAGIC
 from bhc.graph import INPUT, Graph, Step, capture
 from bhc.layers import call_of
 from bhc.layers.aten import Dtype, Own, Read, SizeOf

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from bhc.formats.packed.coder import Decoder, encode
-from bhc.formats.packed.priors import Bell, Bytes, Counted, Flat, Nibbles, Prior, choose_prior
+from bhc.formats.packed.coding import Bell, Bytes, Counted, Decoder, Flat, Nibbles, Prior, choose_prior, encode
 
 from .reference import RangeDecoder, RangeEncoder
 

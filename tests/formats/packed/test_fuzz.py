@@ -8,7 +8,7 @@ from tools.fuzz.sources import make_extremes, make_sources
 
 from bhc.emission import from_file
 from bhc.errors import BhcError
-from bhc.formats.file import parse_network
+from bhc.formats import parse_network
 
 IT = Path("it.bhc")
 

@@ -12,10 +12,9 @@ from tools.fuzz.judging import same
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork, pack
-from bhc.formats.file import parse_network
+from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.layout import CARD_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
+from bhc.formats.packed.content import CARD_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
 from bhc.layers import Add, Affine, GlobalMean, Subsample
 from tests.formats.graphs import wired
 

@@ -10,11 +10,9 @@ from tools.fuzz.judging import same
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, read_network
-from bhc.formats.file import parse_network
-from bhc.formats.packed import layout
-from bhc.formats.packed.layout import CARD_NAMES, MOST_STEPS
-from bhc.formats.packed.priors import Flat
+from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, parse_network, read_network
+from bhc.formats.packed.coding import Flat
+from bhc.formats.packed.content import CARD_NAMES, FROM, MOST_STEPS, STEPS
 from bhc.formats.packed.write import take_apart
 from bhc.graph import INPUT
 from bhc.layers import Add, GlobalMean, PadChannels, Select, Subsample, is_weighted, kind_of, kind_tagged, kinds
@@ -106,20 +104,20 @@ def test_every_kind_has_a_number_and_is_tried() -> None:
     ours = {kind.name for kind in kinds() if "." not in kind.name}
     assert {kind.name for kind in kinds() if isinstance(kind.tag, int)} == ours
     assert {kind_of(step.module).name for network in ZOO.values() for step in network.graph.steps} == ours - ELSEWHERE
-    used = {number for network in ZOO.values() for number in numbers_in(take_apart(network).header[layout.STEPS])}
+    used = {number for network in ZOO.values() for number in numbers_in(take_apart(network).header[STEPS])}
     assert used == set(range(len(NUMBERS))) - {NUMBERS.index("call"), NUMBERS.index("given")}
 
 
 def numbers_in(steps: list[Any]) -> set[int]:
     """The kinds of steps, and of those that are wrapped."""
-    return {step[0] for step in steps} | {step[2][0] for step in steps if step[0] == layout.FROM}
+    return {step[0] for step in steps} | {step[2][0] for step in steps if step[0] == FROM}
 
 
 def test_numbers_of_kinds_and_names_stay() -> None:
     for number, name in enumerate(NUMBERS):
         if OF_FILES.get(name, name) is not None:
             assert kind_tagged(number).name == OF_FILES.get(name, name)
-    assert NUMBERS[layout.FROM] == "from"
+    assert NUMBERS[FROM] == "from"
     assert CARD_NAMES == (
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
         "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
@@ -176,7 +174,7 @@ def test_numbers_of_other_types_are_written_as_what_they_are() -> None:
 
 
 def steps_of(network: QuantisedNetwork) -> list[Any]:
-    return take_apart(network).header[layout.STEPS]
+    return take_apart(network).header[STEPS]
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from bhc.formats.packed.cbor import dumps, loads
-from bhc.formats.packed.coder import encode
-from bhc.formats.packed.priors import (
+from bhc.formats.packed.coding import (
     BIT,
     LARGEST_BELL,
     TOTAL,
@@ -22,6 +21,7 @@ from bhc.formats.packed.priors import (
     choose_prior,
     coding_cost,
     description_cost,
+    encode,
     log2,
     powers,
     prior_from_list,

@@ -10,8 +10,7 @@ from tools.fuzz.sources import make_sources
 from torch import nn
 
 import bhc
-from bhc.formats import QuantisedNetwork, pack
-from bhc.formats.file import parse_network
+from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.graph import INPUT, passages
 from bhc.layers import Embed, ScatterChannels, Select, is_weighted
 from bhc.layers.aten import AtenCall

@@ -6,7 +6,7 @@ is written again and compared with the file: there is one way to store a network
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
@@ -18,15 +18,8 @@ import torch
 from torch import nn
 
 from bhc.formats.packed.cbor import brief, loads
-from bhc.formats.packed.checks import (
-    SMALLEST_STEP,
-    check_header,
-    inner,
-    name_of,
-    positive,
-)
-from bhc.formats.packed.coder import Decoder
-from bhc.formats.packed.layout import (
+from bhc.formats.packed.coding import Counted, Decoder, StatedPrior, prior_from_list
+from bhc.formats.packed.content import (
     CARD,
     CARD_NAMES,
     CHECKSUM,
@@ -36,12 +29,16 @@ from bhc.formats.packed.layout import (
     LARGEST_ACTIVATION,
     LARGEST_ACTIVATIONS,
     MAGIC,
+    SMALLEST_STEP,
     STEPS,
     TEMPERATURE,
     Part,
+    check_header,
+    inner,
     most_numbers,
+    name_of,
+    positive,
 )
-from bhc.formats.packed.priors import Counted, StatedPrior, prior_from_list
 from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Step, output_shape
@@ -138,26 +135,21 @@ class _Assembly:
         """One entry of the file's list."""
         self.reads = (len(self.names) - 1,)
         match step:
-            case [int(tag), int(back), [int() | str(), *_] as other] if tag == FROM:
-                if back < 2 or kind_tagged(other[0]).joins:
+            case [int(tag), int(back), [int() | str(), *_] as own] if tag == FROM:
+                if back < 2 or kind_tagged(own[0]).joins:
                     raise ValueError(f"an unknown step, {brief(step)}")
                 self.reads = (self._place(back),)
-                self._read(other)
-            case [int() | str(), *_]:
-                self._read(step)
+            case [int() | str(), *_] as own:
+                pass
             case _:
                 raise ValueError(f"an unknown step, {brief(step)}")
-
-    def _read(self, step: list[Any]) -> None:
-        kind = kind_tagged(step[0])
+        kind = kind_tagged(own[0])
         if kind.joins:
-            own, backs = step[: 1 + len(kind.untold())], step[1 + len(kind.untold()) :]
+            own, backs = own[: 1 + len(kind.untold())], own[1 + len(kind.untold()) :]
             if not kind.takes(len(backs)):
                 raise ValueError(f"an unknown step, {brief(step)}")
             self.reads = tuple(map(self._place, backs))
-            kind.read(own, self)
-        else:
-            kind.read(step, self)
+        kind.read(own, self)
 
     @property
     def shape(self) -> Shape:
@@ -192,20 +184,19 @@ class _Assembly:
         return module
 
     def select(self, kept: int, axis: int) -> None:
-        """Its list of values is made only when all sizes were found sound."""
-        arriving = self.shape[axis]
-        self._spend(arriving)
-        name = self._free_name("select")
-        self.selections.append((name, arriving, kept))
-        self.unfinished[name] = lambda index: Select(index, axis)
-        self._note(name, nn.Identity(), resized(self.shape, axis, kept), self.dtypes[self.reads[0]])
+        self._listed("select", self.shape[axis], kept, lambda index: Select(index, axis), (axis, kept))
 
     def place(self, width: int, axis: int) -> None:
-        self._spend(width)
-        name = self._free_name("place")
-        self.selections.append((name, width, self.shape[axis]))
-        self.unfinished[name] = lambda index: ScatterChannels(index, width, axis)
-        self._note(name, nn.Identity(), resized(self.shape, axis, width), self.dtypes[self.reads[0]])
+        self._listed("place", width, self.shape[axis], lambda index: ScatterChannels(index, width, axis), (axis, width))
+
+    def _listed(
+        self, kind: str, count: int, kept: int, build: Callable[[torch.Tensor], nn.Module], size: tuple[int, int]
+    ) -> None:
+        """A step whose list of values is made only when all sizes were found sound."""
+        name = self._free_name(kind)
+        self.rows(name, count, kept)
+        self.unfinished[name] = build
+        self._note(name, nn.Identity(), resized(self.shape, *size), self.dtypes[self.reads[0]])
 
     def _spend(self, numbers: int) -> None:
         self.allowance -= numbers
@@ -216,37 +207,10 @@ class _Assembly:
         if name in self.steps or not name or "." in name or hasattr(Graph, name) or name == "training":
             raise ValueError(f"{name[:60]!r} cannot be the name of a layer")
         if INPUT in (self.names[place] for place in self.reads):
-            self._check_input(name, module)
-        shape = output_shape(module, *[self.shapes[place] for place in self.reads])
-        self._note(name, module, shape, self._dtype(name, module))
-
-    def _dtype(self, name: str, module: nn.Module) -> torch.dtype:
-        """Of what a step gives; ValueError where it does not compute with what arrives."""
+            _check_input(name, module, self.input_shape, [step.module for step in self.steps.values()])
+        shapes = [self.shapes[place] for place in self.reads]
         dtypes = [self.dtypes[place] for place in self.reads]
-        if isinstance(module, Given):
-            own: torch.dtype = getattr(torch, module.dtype)
-            return torch.float32 if own.is_floating_point else own
-        if isinstance(module, Embed) or not (isinstance(module, AtenCall) or any(d != torch.float32 for d in dtypes)):
-            return torch.float32
-        problem = f"{name[:60]!r} does not compute with {', '.join(map(str, dtypes))}"
-        if not isinstance(module, AtenCall):
-            expect(kind_of(module).any_dtype, problem)
-            return reduce(torch.promote_types, dtypes)
-        all_of_them = {*dtypes, *(numbers.dtype for numbers in (*module.parameters(), *module.buffers()))}
-        expect(module.op not in PRODUCTS or len(all_of_them) == 1, problem)  # without data torch does not look
-        try:
-            return traced(module, [self.shapes[place] for place in self.reads], dtypes).dtype
-        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise ValueError(problem) from error
-
-    def _check_input(self, name: str, module: nn.Module) -> None:
-        """Of several inputs each is read by a step of its own, and these come first."""
-        if isinstance(module, Given):
-            given = [step.module.called for step in self.steps.values() if isinstance(step.module, Given)]
-            if not module.place == len(given) == len(self.steps) or module.called in given:
-                raise ValueError(f"{module.called!r} is input {module.place}, and the steps before it are others")
-        elif not self.input_shape or any(isinstance(step.module, Given) for step in self.steps.values()):
-            raise ValueError(f"{name[:60]!r} reads the input, of which there are several")
+        self._note(name, module, output_shape(module, *shapes), _dtype_of(name, module, shapes, dtypes))
 
     def _note(self, name: str, module: nn.Module, shape: Shape, dtype: torch.dtype) -> None:
         size = prod(shape) // EXAMPLES
@@ -279,12 +243,13 @@ class _Assembly:
                 embedding.has_rows_(index)
                 continue
             self.steps[name] = replace(self.steps[name], module=self.unfinished[name](index))
-        plain = [self._read_plain(reader, layer) for layer in self.layers]
+        plain = [_read_plain(reader, layer) for layer in self.layers]
         decoder = Decoder(reader.rest())
         weights, priors = {}, {}
         for layer in self.layers:
             if layer.step is not None and layer.prior is not None:
-                weights[layer.name] = self._read_codes(decoder, layer, layer.step, layer.prior)
+                shape = tuple(layer.module.weight.shape)
+                weights[layer.name] = _read_codes(decoder, shape, layer.step, layer.prior)
                 priors[layer.name] = layer.prior
         network = QuantisedNetwork.build(
             Graph(self.steps.values()).eval().requires_grad_(False),
@@ -297,34 +262,64 @@ class _Assembly:
         )
         return network, priors
 
-    def _read_plain(self, reader: _Reader, layer: _Pending) -> Codes | None:
-        """Float weights go into the module at once; biases do, or come back as codes."""
-        module = layer.module
-        if not is_weighted(module):
-            finite = not isinstance(module, AtenCall)
-            for name, numbers in list(module.named_parameters()):
-                module._parameters[name] = _floats(reader, tuple(numbers.shape), finite=finite)
-            for name, buffer in list(module.named_buffers()):
-                module._buffers[name] = _buffer(reader, buffer)
-            return None
-        if layer.step is None:
-            module.weight = _floats(reader, tuple(module.weight.shape))
-        if module.bias is None:
-            return None
-        if layer.bias_step is None:
-            module.bias = _floats(reader, tuple(module.bias.shape))
-            return None
-        stored = np.frombuffer(reader.take(len(module.bias)), dtype=np.int8).astype(np.int32)
-        if (stored < -LARGEST_BIAS_CODE).any():
-            raise ValueError("a bias is out of range")
-        return Codes(stored, layer.bias_step)
 
-    def _read_codes(self, decoder: Decoder, layer: _Pending, step: float, prior: StatedPrior) -> Codes:
-        highest = prior.lowest + prior.count - 1
-        if not -LARGEST_CODE <= prior.lowest <= highest <= LARGEST_CODE:
-            raise ValueError(f"codes from {prior.lowest} to {highest}")
-        shape = tuple(layer.module.weight.shape)
-        return Codes(decoder.read(prod(shape), prior).reshape(shape), step)
+def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Sequence[nn.Module]) -> None:
+    """Of several inputs each is read by a step of its own, and these come first."""
+    given = [other.called for other in before if isinstance(other, Given)]
+    if isinstance(module, Given):
+        if not module.place == len(given) == len(before) or module.called in given:
+            raise ValueError(f"{module.called!r} is input {module.place}, and the steps before it are others")
+    elif not input_shape or given:
+        raise ValueError(f"{name[:60]!r} reads the input, of which there are several")
+
+
+def _dtype_of(name: str, module: nn.Module, shapes: Sequence[Shape], dtypes: Sequence[torch.dtype]) -> torch.dtype:
+    """Of what a step gives; ValueError where it does not compute with what arrives."""
+    if isinstance(module, Given):
+        own: torch.dtype = getattr(torch, module.dtype)
+        return torch.float32 if own.is_floating_point else own
+    if isinstance(module, Embed) or not (isinstance(module, AtenCall) or any(d != torch.float32 for d in dtypes)):
+        return torch.float32
+    problem = f"{name[:60]!r} does not compute with {', '.join(map(str, dtypes))}"
+    if not isinstance(module, AtenCall):
+        expect(kind_of(module).any_dtype, problem)
+        return reduce(torch.promote_types, dtypes)
+    all_of_them = {*dtypes, *(numbers.dtype for numbers in (*module.parameters(), *module.buffers()))}
+    expect(module.op not in PRODUCTS or len(all_of_them) == 1, problem)  # without data torch does not look
+    try:
+        return traced(module, shapes, dtypes).dtype
+    except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise ValueError(problem) from error
+
+
+def _read_plain(reader: _Reader, layer: _Pending) -> Codes | None:
+    """Float weights go into the module at once; biases do, or come back as codes."""
+    module = layer.module
+    if not is_weighted(module):
+        finite = not isinstance(module, AtenCall)
+        for name, numbers in list(module.named_parameters()):
+            module._parameters[name] = _floats(reader, tuple(numbers.shape), finite=finite)
+        for name, buffer in list(module.named_buffers()):
+            module._buffers[name] = _buffer(reader, buffer)
+        return None
+    if layer.step is None:
+        module.weight = _floats(reader, tuple(module.weight.shape))
+    if module.bias is None:
+        return None
+    if layer.bias_step is None:
+        module.bias = _floats(reader, tuple(module.bias.shape))
+        return None
+    stored = np.frombuffer(reader.take(len(module.bias)), dtype=np.int8).astype(np.int32)
+    if (stored < -LARGEST_BIAS_CODE).any():
+        raise ValueError("a bias is out of range")
+    return Codes(stored, layer.bias_step)
+
+
+def _read_codes(decoder: Decoder, shape: Shape, step: float, prior: StatedPrior) -> Codes:
+    highest = prior.lowest + prior.count - 1
+    if not -LARGEST_CODE <= prior.lowest <= highest <= LARGEST_CODE:
+        raise ValueError(f"codes from {prior.lowest} to {highest}")
+    return Codes(decoder.read(prod(shape), prior).reshape(shape), step)
 
 
 def _read_selection(decoder: Decoder, arriving: int, kept: int) -> torch.Tensor:

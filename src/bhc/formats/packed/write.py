@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.formats.packed.cbor import loads
-from bhc.formats.packed.layout import (
+from bhc.formats.packed.coding import StatedPrior, choose_prior
+from bhc.formats.packed.content import (
     CARD,
     CARD_NUMBERS,
     FROM,
@@ -26,7 +27,6 @@ from bhc.formats.packed.layout import (
     Selection,
     most_numbers,
 )
-from bhc.formats.packed.priors import StatedPrior, choose_prior
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import INPUT, passages
 from bhc.layers import EXAMPLES, kind_of

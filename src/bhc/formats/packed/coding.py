@@ -1,5 +1,6 @@
-"""What is expected of a layer's codes before they are read: frequency tables made with whole numbers alone.
+"""Whole numbers as a stream of bytes: range coding under frequency tables (priors) made with whole numbers alone.
 
+A prior is what is expected of a layer's codes before they are read.
 Every table adds up to ``TOTAL`` and has no zero in it. Four kinds, from cheap to say to exact:
 
 ``Flat``     all codes equally often
@@ -12,7 +13,7 @@ whole numbers too, so every machine makes the same choice and thereby the same f
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from math import isqrt
@@ -28,6 +29,7 @@ WIDTHS = 40  # of bells, from a quarter of a code to some two hundred codes
 LARGEST_BELL = 1 << 12
 BIT = 1 << 8  # costs are counted in 1/256 bit
 USUAL_COUNT, USUAL_BELLS = 64, 256  # codes of most layers; how many tables of bells for them are kept, 10 MB at most
+WORD = 4  # bytes; the coder works in 32-bit words, stored with the highest byte first
 
 
 class Prior(ABC):
@@ -293,3 +295,44 @@ def log2(numbers: np.ndarray) -> np.ndarray:
         mantissa >>= carry
         result = 2 * result + carry
     return result
+
+
+def encode(parts: Sequence[tuple[np.ndarray, Prior]]) -> bytes:
+    """One stream of several parts; zero bytes at its end are left out, the reader puts them back."""
+    import constriction
+
+    encoder = constriction.stream.queue.RangeEncoder()
+    for codes, prior in parts:
+        model = _model(prior)
+        if model is not None and codes.size:
+            encoder.encode((codes.ravel() - prior.lowest).astype(np.int32), model)
+    return encoder.get_compressed().astype(">u4").tobytes().rstrip(b"\0")
+
+
+class Decoder:
+    """Reads the parts of a stream, in order."""
+
+    def __init__(self, content: bytes) -> None:
+        import constriction
+
+        words = np.frombuffer(content + bytes(-len(content) % WORD), dtype=">u4")
+        self._decoder = constriction.stream.queue.RangeDecoder(words.astype(np.uint32))
+
+    def read(self, count: int, prior: Prior) -> np.ndarray:
+        """The next ``count`` codes; ValueError if the stream cannot hold them."""
+        model = _model(prior)
+        if model is None or count == 0:
+            return np.full(count, prior.lowest, dtype=np.int32)
+        try:
+            return self._decoder.decode(model, count) + np.int32(prior.lowest)
+        except (AssertionError, ValueError) as error:
+            raise ValueError("the coded numbers are damaged") from error
+
+
+def _model(prior: Prior) -> Any:
+    """The coder's table: exact, for a frequency over 2^16 needs no rounding. None if there is nothing to say."""
+    import constriction
+
+    if len(prior.frequencies) == 1:
+        return None
+    return constriction.stream.model.Categorical(prior.frequencies / TOTAL, perfect=False)

@@ -1,17 +1,21 @@
-"""The order of things in a file: magic, version, header, kept inputs, plain arrays, coded weights, checksum."""
+"""The order of things in a file: magic, version, header, kept inputs, plain arrays, coded weights, checksum.
+
+Also what the values in its header may be; everything else is a ValueError that says what was found.
+"""
 
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.coder import encode
-from bhc.formats.packed.priors import BIT, Counted, StatedPrior, coding_cost, description_cost
+from bhc.formats.packed.cbor import brief, dumps
+from bhc.formats.packed.coding import BIT, Counted, StatedPrior, coding_cost, description_cost, encode
 from bhc.formats.quantised import Codes
+from bhc.layers import kind_tagged
 
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
 INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
@@ -31,6 +35,9 @@ LARGEST_ACTIVATION = 1 << 22  # numbers between two steps
 LARGEST_ACTIVATIONS = 1 << 26  # all of them together
 # A constant layer takes no bytes, so a small file may hold some numbers for nothing; but not any number of them.
 FREE_NUMBERS, NUMBERS_A_BYTE = 1 << 20, 64
+LARGEST_LABEL = (1 << 31) - 1
+# Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
+SMALLEST_STEP, SMALLEST_NUMBER, LARGEST_NUMBER = 1e-37, 1e-15, 1e15
 
 
 def most_numbers(size: int) -> int:
@@ -171,3 +178,50 @@ def to_varint(number: int) -> bytes:
         number >>= 7
     result.append(number)
     return bytes(result)
+
+
+def check_header(header: Any) -> dict[int, Any]:
+    """The header, if its parts have the types and sizes they must have."""
+    if not isinstance(header, dict) or list(header) != [INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD]:
+        raise ValueError("its header is not that of a network")
+    shape, labels, steps = header[INPUT_SHAPE], header[LABELS], header[STEPS]
+    if not _whole(shape, 1, LARGEST_ACTIVATION) or len(shape) > 4 or prod(shape) > LARGEST_ACTIVATION:
+        raise ValueError(f"inputs of shape {brief(shape)}")
+    if not _whole(labels, 0, LARGEST_LABEL) or len(set(labels)) < len(labels):
+        raise ValueError("its labels are not different whole numbers")
+    if not isinstance(steps, list) or len(steps) > MOST_STEPS or not isinstance(header[CARD], dict):
+        raise ValueError("its header is not that of a network")
+    positive(header[TEMPERATURE])
+    return header
+
+
+def inner(step: Any) -> Any:
+    """The step without where it reads from."""
+    return step[2] if isinstance(step, list) and len(step) == 3 and step[0] == FROM else step
+
+
+def name_of(step: Any) -> str | None:
+    """The name that a step has in the file; None for those that get one when they are read."""
+    if not (isinstance(step, list) and len(step) > 1 and isinstance(step[1], str)):
+        return None
+    try:
+        return step[1] if kind_tagged(step[0]).keeps_name else None
+    except ValueError:
+        return None
+
+
+def _whole(numbers: Any, lowest: int, highest: int) -> bool:
+    return isinstance(numbers, list) and all(type(n) is int and lowest <= n <= highest for n in numbers)
+
+
+def moderate(number: Any) -> float:
+    if type(number) is not float or not abs(number) <= LARGEST_NUMBER:
+        raise ValueError(f"{brief(number)} in the place of a finite number")
+    return number
+
+
+def positive(number: Any, smallest: float = SMALLEST_NUMBER) -> float:
+    """A number that a single-precision float can hold and divide by."""
+    if moderate(number) < smallest:
+        raise ValueError(f"{brief(number)} in the place of a positive number")
+    return number

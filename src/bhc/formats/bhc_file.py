@@ -1,6 +1,10 @@
-"""The ``.bhc`` file, version 1: a chain's description and its float32 tensors. Read, no longer written."""
+"""The ``.bhc`` file: written in the newest version (``packed``), read in all of them.
+
+Version 1, which is no longer written, is a chain's description and its float32 tensors.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -9,17 +13,18 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError
-from bhc.formats.packed import LARGEST_ACTIVATION
-from bhc.formats.packed.layout import FROM
+from bhc.files import read_bytes
+from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in
+from bhc.formats.packed import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack, unpack
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import Graph, passages, rebuild
+from bhc.graph import Graph, Inputs, passages, rebuild
 from bhc.layers import Select, Shape, kinds
 from bhc.tensors import parse_tensors
 
-VERSION = 1
-KNOWN = {kind.name for kind in kinds() if kind.number is not None and kind.number < FROM}  # when it was written
-LATER = ("reads", "channels")  # words of a description that came after it
-LARGEST_LABEL = (1 << 31) - 1
+SHORTEST = 16
+# Of version 1:
+_KNOWN = {kind.name for kind in kinds() if kind.number is not None and kind.number < FROM}  # when it was written
+_LATER = ("reads", "channels")  # words of a description that came after it
 
 # What a report must hold to be shown, and what it may hold. The rest is counted from the network.
 _COUNTS = ("weights_before", "parameter_bytes_before", "flops_before")
@@ -28,12 +33,78 @@ _NUMBERS_OR_NONE = ("error_before", "error", "emit_ms")
 _REPORT = (*_COUNTS, *_NUMBERS, *_NUMBERS_OR_NONE, "context", "classes", "architecture_before")
 
 
-def read_version_1(content: bytes, path: Path) -> tuple[QuantisedNetwork, dict[str, Any]]:
+@dataclass(frozen=True)
+class NetworkFile:
+    """What a file holds."""
+
+    network: QuantisedNetwork
+    version: int
+    size: int
+    parts: tuple[Part, ...]  # what its bytes are for; not known of version 1
+    old_report: dict[str, Any] | None = None  # version 1 stores one as it was printed
+
+
+def read_network(path: Path) -> NetworkFile:
+    """Read a file; what that takes in memory is bounded by what the file has on disk."""
+    if not path.exists():
+        raise BhcError(f"{path} does not exist")
+    if path.is_dir():
+        raise BhcError(f"{path} is a folder, not a .bhc file", hint="a run folder goes to: bhc compress, bhc inspect")
+    return parse_network(read_bytes(path, limit=LARGEST_FILE), path)
+
+
+def parse_network(content: bytes, path: Path) -> NetworkFile:
+    """The same for the content of a file; ``path`` is its name in messages."""
+    if not content.startswith(MAGIC):
+        network, report = _read_version_1(content, path)
+        return NetworkFile(network, 1, len(content), (), report)
+    if len(content) < SHORTEST:
+        raise BhcError(f"{path} is damaged: it is cut off", hint="copy or make it again")
+    if content[len(MAGIC)] != VERSION:
+        raise BhcError(
+            f"{path} has version {content[len(MAGIC)]}, this program reads 1 and {VERSION}", hint="update bhc"
+        )
+    try:
+        network, parts = unpack(content)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, MemoryError, BhcError) as error:
+        raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
+    return NetworkFile(network, VERSION, len(content), parts)
+
+
+class Packed(Format):
+    """The smallest: range-coded integers, specified in ``docs/format.md``."""
+
+    name, label, suffix = "bhc", ".bhc", ".bhc"
+
+    def write(self, network: QuantisedNetwork, export: Export) -> bytes:
+        return pack(network)
+
+    def open(self, path: Path) -> Deployed:
+        file = read_network(path)
+        network = file.network
+
+        def logits(x: Inputs) -> Tensor:
+            with torch.no_grad():
+                return network.graph(*network.signature.cast(x))
+
+        return Deployed(
+            network.labels,
+            network.signature,
+            "torch",
+            file.size,
+            logits,
+            temperature=network.temperature,
+            alarm=network.card.get("alarm"),
+            appearance=appearance_in(path, network.card.get("context"), len(network.labels)),
+        )
+
+
+def _read_version_1(content: bytes, path: Path) -> tuple[QuantisedNetwork, dict[str, Any]]:
     """The network, all floats, and the report that lies beside it."""
     tensors, header = parse_tensors(content, path)
     if not isinstance(header, dict) or header.get("format") != "bhc":
         raise BhcError(f"{path} is not a .bhc file", hint="make one with: bhc compress RUN/ ... --out small.bhc")
-    if header.get("version") != VERSION:
+    if header.get("version") != 1:
         raise BhcError(
             f"{path} has version {str(header.get('version'))[:20]}, this program reads 1 and 2", hint="update bhc"
         )
@@ -64,7 +135,7 @@ def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Quanti
 
 def _graph(steps: Any, tensors: Mapping[str, Tensor]) -> Graph:
     """The chain with its numbers, if they have the types such a chain has."""
-    if any(step["kind"] not in KNOWN or any(step.get(word) is not None for word in LATER) for step in steps):
+    if any(step["kind"] not in _KNOWN or any(step.get(word) is not None for word in _LATER) for step in steps):
         raise ValueError("a step is of a kind that is younger than the file")
     with torch.device("meta"):
         graph = rebuild(steps)

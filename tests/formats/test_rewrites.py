@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.formats.folding import fold_normalisation
+from bhc.formats import fold_normalisation
 from bhc.graph import INPUT, Graph
 from bhc.layers import Select
 from bhc.models import Normalise
