@@ -1,10 +1,14 @@
 """Old names of arguments work for one version, and warn."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import bhc
+from bhc import contexts
 from bhc.data import DataSet
 
 
@@ -22,6 +26,30 @@ def test_old_names_work_and_warn(digits: DataSet, pretrained: nn.Module, quick_m
     assert same.to_bytes() == small.to_bytes()
     with pytest.warns(DeprecationWarning, match="autocast="), pytest.raises(bhc.BhcError, match="no steps"):
         bhc.fit(model, digits.train, digits.validation, recipe=(), precision=torch.bfloat16)
+
+
+BATCH = torch.arange(2 * 3 * 8 * 8).view(2, 3, 8, 8)
+DRAWS: dict[str, Callable[..., Any]] = {
+    "build": lambda **rng: bhc.models.build("text-cnn", image_shape=(4,), num_classes=2, full_scale=9, **rng).fc.weight,
+    "pairs": lambda **rng: bhc.ConsecutivePairs().draw(9, 5, **rng),
+    "subsets": lambda **rng: bhc.RandomSubsets(sizes=(1, 2)).draw(9, 5, **rng),
+    "features": lambda **rng: contexts.ScatteredFeatures().draw(9, (4, 4), **rng),
+    "blocks": lambda **rng: contexts.BlockFeatures().draw(9, (4, 4), **rng),
+    "stripes": lambda **rng: contexts.StripedFeatures().draw(9, (4, 4), **rng),
+    "listed": lambda **rng: contexts.ListedFeatures(((0,), (1, 2))).draw(9, (4,), **rng),
+    "words": lambda **rng: contexts.WordsOfTexts((0.5, 0.1, 0.2)).draw(9, (3,), **rng),
+    "mixed": lambda **rng: contexts.MixedFeatures((contexts.BlockFeatures(),)).draw(9, (4, 4), **rng),
+    "images": lambda **rng: bhc.data.CropAndFlip()(BATCH.to(torch.uint8), **rng),
+    "sounds": lambda **rng: bhc.data.ShiftAndNoise(shift=2)(BATCH[:, :, 0].to(torch.int16), **rng),
+    "texts": lambda **rng: bhc.data.DropWords()(BATCH[0, 0].to(torch.int32), **rng),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_random_draws_take_their_generator_by_the_old_name(draw: Callable[..., torch.Tensor]) -> None:
+    with pytest.warns(DeprecationWarning, match="rng="):
+        old = draw(generator=torch.Generator().manual_seed(3))
+    assert torch.equal(old, draw(rng=torch.Generator().manual_seed(3)))
 
 
 def test_what_moved_is_found_at_its_old_place(digits: DataSet) -> None:

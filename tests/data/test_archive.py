@@ -4,8 +4,8 @@ import tarfile
 
 import pytest
 
-from bhc.data.archive import Archive, ArchiveSource, read_members
-from bhc.data.source import FolderSource, Unavailable, WebSource
+from bhc.data.archives import Archive, ArchiveSource, read_members
+from bhc.data.sources import FolderSource, Unavailable, WebSource
 from bhc.errors import BhcError
 
 from .tiny_cifar import BINARY, BINARY_ARCHIVE, FILES, ROWS, inside, tar

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bhc.data.layout import TRAIN_IMAGES
-from bhc.data.loading import Cache, Kept, cache_dir
-from bhc.data.source import Unavailable
+from bhc.data.catalogue import Cache, Kept, cache_dir
+from bhc.data.images import TRAIN_IMAGES
+from bhc.data.sources import Unavailable
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, Failing, Giving, fill

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from bhc.data import load
-from bhc.data.archive import ArchiveSource
-from bhc.data.catalogue import RECIPES
-from bhc.data.layout import TEST_ROWS, TRAIN_ROWS, RowsLayout
-from bhc.data.loading import load_recipe
-from bhc.data.source import WebSource
+from bhc.data.archives import ArchiveSource
+from bhc.data.catalogue import RECIPES, load_recipe
+from bhc.data.images import TEST_ROWS, TRAIN_ROWS, RowsLayout
+from bhc.data.sources import WebSource
 from bhc.errors import BhcError
 
 from .tiny import Failing

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from bhc.data.layout import TEST_LABELS, TRAIN_IMAGES
-from bhc.data.source import FolderSource, PackageSource, Unavailable
+from bhc.data.images import TEST_LABELS, TRAIN_IMAGES
+from bhc.data.sources import FolderSource, PackageSource, Unavailable
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, fill, truncate

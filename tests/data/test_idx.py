@@ -3,7 +3,7 @@ import struct
 import numpy as np
 import pytest
 
-from bhc.data.layout import format_idx, parse_idx
+from bhc.data.images import format_idx, parse_idx
 from bhc.errors import BhcError
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.data.layout import DIGITS_TABLE, TRAIN_LABELS, IdxLayout, TableLayout, format_idx
+from bhc.data.images import DIGITS_TABLE, TRAIN_LABELS, IdxLayout, TableLayout, format_idx
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, TEST, TRAIN

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from bhc.data import NAMES, load
-from bhc.data.layout import TEST_IMAGES, TRAIN_IMAGES
-from bhc.data.loading import load_recipe
+from bhc.data.catalogue import load_recipe
+from bhc.data.images import TEST_IMAGES, TRAIN_IMAGES
 from bhc.errors import BhcError
 
 from .tiny import FILES, TEST, TRAIN, Failing, Giving, fill, recipe, truncate

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from bhc.data.packed import Plain
+from bhc.data.sources import Plain
 from bhc.errors import BhcError
 
 from .tiny import packed_file

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from bhc.data.pickled import PickledRows, parse_pickled_rows
+from bhc.data.images import PickledRows, parse_pickled_rows
 from bhc.errors import BhcError
 
 from .tiny_cifar import (

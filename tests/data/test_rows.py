@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bhc.data.layout import PIXELS, format_rows, parse_rows
+from bhc.data.images import PIXELS, format_rows, parse_rows
 from bhc.errors import BhcError
 
 from .tiny_cifar import batch

@@ -1,6 +1,6 @@
 import pytest
 
-from bhc.data.source import Tolerant, Unavailable, obtain
+from bhc.data.sources import Tolerant, Unavailable, obtain
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, Failing, Giving

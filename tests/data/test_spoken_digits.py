@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.data.catalogue import RECIPES
-from bhc.data.loading import load_recipe
-from bhc.data.packed import PackedFile, Plain
-from bhc.data.signals import SPOKEN_DIGITS, SpokenDigitsLayout
-from bhc.data.source import FolderSource
-from bhc.data.spoken_digits import (
+from bhc.data.catalogue import RECIPES, load_recipe
+from bhc.data.sound import (
+    SPOKEN_DIGITS,
     RecordingsArchive,
     RecordingsArrays,
     RecordingsFolder,
+    SpokenDigitsLayout,
     Title,
     format_recordings,
     parse_recordings,
 )
+from bhc.data.sources import FolderSource, PackedFile, Plain
 from bhc.errors import BhcError
 
 from .tiny_signals import arrays_of, fill_wavs, recordings, wav_of

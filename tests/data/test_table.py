@@ -3,8 +3,8 @@ import io
 import numpy as np
 import pytest
 
-import bhc.data.layout
-from bhc.data.layout import parse_table
+import bhc.data.images
+from bhc.data.images import parse_table
 from bhc.errors import BhcError
 
 
@@ -15,7 +15,7 @@ def text(values, line_end):
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 @pytest.mark.parametrize("block", [1, 2, 5, 64, 1 << 18])
 def test_agrees_with_the_slow_reader_wherever_blocks_end(monkeypatch, line_end, block):
-    monkeypatch.setattr(bhc.data.layout, "_BLOCK", block)
+    monkeypatch.setattr(bhc.data.images, "_BLOCK", block)
     values = np.random.default_rng(0).integers(0, 256, (40, 7))
     values[3] = (0, 9, 10, 99, 100, 199, 255)
     content = text(values, line_end)
@@ -44,6 +44,6 @@ def test_other_characters(content):
 @pytest.mark.parametrize("block", [1, 3, 1 << 18])
 @pytest.mark.parametrize("value", [256, 299, 300, 512, 999, 1000, 10001])
 def test_too_large_values(monkeypatch, value, block):
-    monkeypatch.setattr(bhc.data.layout, "_BLOCK", block)
+    monkeypatch.setattr(bhc.data.images, "_BLOCK", block)
     with pytest.raises(BhcError, match=r"some\.csv holds a value above 255"):
         parse_table(f"1,{value}\n".encode(), columns=2, where="some.csv")

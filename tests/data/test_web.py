@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from bhc.data.layout import TRAIN_IMAGES
-from bhc.data.source import Unavailable, WebSource
+from bhc.data.images import TRAIN_IMAGES
+from bhc.data.sources import Unavailable, WebSource
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, fill, truncate

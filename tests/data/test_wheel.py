@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from bhc.data.layout import TRAIN_LABELS
-from bhc.data.source import Unavailable
-from bhc.data.wheel import WheelSource
+from bhc.data.archives import WheelSource
+from bhc.data.images import TRAIN_LABELS
+from bhc.data.sources import Unavailable
 from bhc.errors import BhcError
 
 from .tiny import CONTENTS, FILES, TABLES, TEST, TRAIN, csv, wheel

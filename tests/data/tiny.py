@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bhc.data.archives import WheelTable
 from bhc.data.catalogue import Recipe
-from bhc.data.layout import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, IdxLayout, format_idx
-from bhc.data.packed import PackedFile
-from bhc.data.source import Source, Unavailable
-from bhc.data.wheel import WheelTable
+from bhc.data.images import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, IdxLayout, format_idx
+from bhc.data.sources import PackedFile, Source, Unavailable
 
 
 def images_and_labels(count, *, seed):

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bhc.data.catalogue import RECIPES
-from bhc.data.layout import PIXELS, TEST_ROWS, TRAIN_ROWS, RowsLayout, format_rows
-from bhc.data.packed import PackedFile, Plain
+from bhc.data.images import PIXELS, TEST_ROWS, TRAIN_ROWS, RowsLayout, format_rows
+from bhc.data.sources import PackedFile, Plain
 
 NAMES = (*TRAIN_ROWS, TEST_ROWS)
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bhc.data import catalogue, loading
-from bhc.data.packed import PackedFile, Plain
-from bhc.data.signals import SPOKEN_DIGITS, TEST_QUESTIONS, TRAIN_QUESTIONS, QuestionsLayout
-from bhc.data.spoken_digits import format_recordings
+from bhc.data import catalogue
+from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, QuestionsLayout
+from bhc.data.sound import SPOKEN_DIGITS, format_recordings
+from bhc.data.sources import PackedFile, Plain
 
 SPEAKERS = ("ann", "bob")
 DIGITS, INDICES = 10, 20
@@ -94,5 +94,5 @@ def publish(folder: Path, patch: pytest.MonkeyPatch, *, speakers: Sequence[str] 
             layout=QuestionsLayout(validation=30, length=12),
         ),
     }
-    patch.setattr(loading, "RECIPES", recipes | own)
+    patch.setattr(catalogue, "RECIPES", recipes | own)
     return folder

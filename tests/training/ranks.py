@@ -9,8 +9,7 @@ from torch import nn
 from torch.multiprocessing.spawn import start_processes
 
 import bhc
-from bhc.data import Split
-from bhc.data.dataset import DataSet
+from bhc.data import DataSet, Split
 from bhc.errors import BhcError
 from bhc.layers import Normalise
 from bhc.tensors import write_tensors

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from bhc.deprecated import renamed
 from bhc.errors import BhcError
 
 Shape = tuple[int, ...]
@@ -43,6 +44,7 @@ class ScatteredFeatures(MaskSampler):
         if not 0 <= low <= high <= 1 or high == 0:
             raise BhcError(f"the part of the features that is there lies between 0 and 1, given {self.parts}")
 
+    @renamed(generator="rng")
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         low, high = self.parts
         part = low + (high - low) * _rand((count,), rng)
@@ -68,6 +70,7 @@ class BlockFeatures(MaskSampler):
         if not 0 < self.least <= 1:
             raise BhcError(f"the shortest stretch is a part of a dimension, over 0 and up to 1, given {self.least}")
 
+    @renamed(generator="rng")
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         mask = torch.ones(count, *shape, dtype=torch.bool, device=rng.device)
         for place in range(max(0, len(shape) - 2), len(shape)):
@@ -95,6 +98,7 @@ class StripedFeatures(MaskSampler):
         if self.widest < 2:
             raise BhcError(f"stripes are 2 or more apart, given {self.widest}")
 
+    @renamed(generator="rng")
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         mask = torch.zeros(count, *shape, dtype=torch.bool, device=rng.device)
         places = list(range(max(0, len(shape) - 2), len(shape)))
@@ -130,6 +134,7 @@ class ListedFeatures(MaskSampler):
             raise BhcError("a listed set of features is empty", hint=hint)
         object.__setattr__(self, "listed", listed)
 
+    @renamed(generator="rng")
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         table = _table(self, shape, rng.device)
         return table[(_rand((count,), rng) * len(table)).long()]
@@ -166,6 +171,7 @@ class WordsOfTexts(MaskSampler):
         present = torch.zeros(len(texts), count, dtype=torch.bool).scatter(1, texts.long(), True)
         return cls(tuple(present.double().mean(0).tolist()), (min(50, len(texts)), 2 * len(texts)))
 
+    @renamed(generator="rng")
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         if shape != (len(self.rates),):
             raise BhcError(f"features of shape {shape}, and {len(self.rates):,} words")
@@ -191,6 +197,7 @@ class MixedFeatures(MaskSampler):
         if not self.samplers:
             raise BhcError("there is nothing to mix", hint="give at least one sampler")
 
+    @renamed(generator="rng")
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:
         masks = torch.stack([sampler.draw(count, shape, rng=rng) for sampler in self.samplers])
         which = (_rand((count,), rng) * len(self.samplers)).long()

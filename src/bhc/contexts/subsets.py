@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from bhc.deprecated import renamed
 from bhc.errors import BhcError
 
 # A table row is C bytes; beyond this many rows subsets are drawn without one.
@@ -52,6 +53,7 @@ class TabledSubsets(SubsetSampler):
         """Relative probability of each subset."""
         return torch.ones(len(subsets))
 
+    @renamed(generator="rng")
     def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:
         table, weights = _table(self, num_classes, rng.device)
         return table[torch.multinomial(weights, count, replacement=True, generator=rng)]
@@ -135,6 +137,7 @@ class RandomSubsets(TabledSubsets):
         if self.shares is not None:
             object.__setattr__(self, "shares", _shares(self.shares, len(self.sizes), "sizes"))
 
+    @renamed(generator="rng")
     def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:
         if self._has_table(num_classes):
             return super().draw(count, num_classes, rng=rng)

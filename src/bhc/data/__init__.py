@@ -1,11 +1,20 @@
 """Data sets: small public collections of images, sounds and texts, always the same bytes, wherever they come from."""
 
-from bhc.data.augment import CropAndFlip, DropWords, Shift, ShiftAndNoise, augmentation_for
-from bhc.data.catalogue import NAMES
+from bhc.data.catalogue import NAMES, load
 from bhc.data.dataset import DataSet
-from bhc.data.loading import load
 from bhc.data.sound import read_recordings, recordings_in, with_voices
-from bhc.examples import PADDING, UNKNOWN, Augmentation, Split, Vocabulary
+from bhc.examples import (
+    PADDING,
+    UNKNOWN,
+    Augmentation,
+    CropAndFlip,
+    DropWords,
+    Shift,
+    ShiftAndNoise,
+    Split,
+    Vocabulary,
+    augmentation_for,
+)
 
 __all__ = [
     "NAMES",

@@ -1,6 +1,8 @@
-"""A data set: three splits of labelled examples, and what their numbers stand for."""
+"""A data set: three splits of labelled examples, and what their numbers stand for; how its files become them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
@@ -83,3 +85,21 @@ def _apart(split: Split, source: int) -> tuple[Split, Split]:
     others = split.at(split.sources != source)
     assert others.sources is not None
     return replace(others, sources=others.sources - (others.sources > source).long()), split.at(split.sources == source)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The three splits, and what their numbers stand for where that is not said by the data set's recipe."""
+
+    train: Split
+    validation: Split
+    test: Split
+    source_names: tuple[str, ...] = ()
+    vocabulary: Vocabulary | None = None
+
+
+class Layout(Protocol):
+    """The way from decompressed files to splits."""
+
+    def splits(self, contents: Mapping[str, bytes]) -> Splits:
+        """Give the train, the validation and the test split, always the same ones."""

@@ -5,14 +5,23 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, nn
 
+from bhc.deprecated import renamed
 from bhc.errors import BhcError
 from bhc.layers import LogMel, Normalise
-from bhc.models import cifar
-from bhc.models.checkpoints import load_public_resnet_
-from bhc.models.cifar import resnet, resnet_20, resnet_32, resnet_44, resnet_56, vgg
-from bhc.models.lenet import lenet_5_caffe, lenet_300_100
 from bhc.models.parts import SubsampleAndPad, initialise_
 from bhc.models.sequences import speech_cnn, text_cnn
+from bhc.models.vision import (
+    VGG_STD_LIMITS,
+    lenet_5_caffe,
+    lenet_300_100,
+    load_public_resnet_,
+    resnet,
+    resnet_20,
+    resnet_32,
+    resnet_44,
+    resnet_56,
+    vgg,
+)
 
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "lenet-300-100": lenet_300_100,
@@ -33,7 +42,7 @@ WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 STD_LIMITS: dict[str, Mapping[str, float]] = {
     "lenet-300-100": {"fc1": 0.2},
     "lenet-5-caffe": {"conv1": 0.5},
-    "vgg": cifar.STD_LIMITS,
+    "vgg": VGG_STD_LIMITS,
     # Of rows that are seldom picked the prior alone would decide, and it is wider than the rows.
     "text-cnn": {"embedding": 0.1, "conv": 0.1},
 }
@@ -59,6 +68,7 @@ def std_limits(name: str) -> tuple[float | None, ...]:
     return tuple(limits.get(layer) for layer in layers)
 
 
+@renamed(generator="rng")
 def build(
     name: str,
     *,

@@ -1,16 +1,64 @@
-"""The residual networks and the VGG of the compression literature. Pixels go in as they are stored.
+"""The LeNets, the residual networks and the VGG of the compression literature, and weights that others have published.
 
-The layers have the names they have in public checkpoints, and pixels are normalised as those networks
-learned them, by ImageNet's statistics; ``bhc.models.checkpoints`` reads such files.
+Pixels go in as they are stored, 0 to ``full_scale``. The layers of the residual networks have the names they have in
+public checkpoints, and pixels are normalised as those networks learned them, by ImageNet's statistics.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from math import prod
+from typing import Any
 
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
+from bhc.layers import Normalise
 from bhc.models.parts import CIFAR10, IMAGENET, SubsampleAndPad, named
+
+# The standard deviation of MNIST's pixels as a part of full scale.
+PIXEL_STD = 0.3081
+
+
+def lenet_300_100(
+    *, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10, full_scale: float = 255.0
+) -> nn.Sequential:
+    """Three linear layers, 784-300-100-10 on MNIST: 266,200 weights."""
+    return named(
+        normalise=Normalise(0.0, PIXEL_STD * full_scale),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(prod(image_shape), 300),
+        relu1=nn.ReLU(),
+        fc2=nn.Linear(300, 100),
+        relu2=nn.ReLU(),
+        fc3=nn.Linear(100, num_classes),
+    )
+
+
+def lenet_5_caffe(
+    *, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10, full_scale: float = 255.0
+) -> nn.Sequential:
+    """Two 5 x 5 convolutions and two linear layers, 20-50-800-500 on MNIST: 430,500 weights."""
+    channels, height, width = image_shape
+    if min(height, width) < 16:
+        raise BhcError(
+            f"lenet-5-caffe needs images of at least 16 x 16 pixels, these have {height} x {width}",
+            hint="use lenet-300-100 for smaller images",
+        )
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+    return named(
+        normalise=Normalise(0.0, PIXEL_STD * full_scale),
+        conv1=nn.Conv2d(channels, 20, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(20, 50, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(50 * rows * columns, 500),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(500, num_classes),
+    )
+
 
 WIDTHS = (16, 32, 64)  # maps of the three stages
 SMALLEST_SIDE = 8  # pixels a side: two stages halve them, and a 3 x 3 filter should still see a neighbour
@@ -98,7 +146,7 @@ SMALLEST = 2 ** len(STAGES)
 
 # The paper clips the standard deviation of the layers with few maps.
 _STD_BY_MAPS = {64: 0.1, 128: 0.1, 256: 0.2}
-STD_LIMITS = {
+VGG_STD_LIMITS = {
     f"conv{stage}_{place}": _STD_BY_MAPS[maps]
     for stage, (maps, convolutions) in enumerate(STAGES, start=1)
     for place in range(1, convolutions + 1)
@@ -141,3 +189,65 @@ def _convolutions(channels: int) -> Iterator[tuple[str, nn.Module]]:
             yield f"relu{stage}_{place}", nn.ReLU()
             channels = maps
         yield f"pool{stage}", nn.MaxPool2d(2)
+
+
+# What wraps a network for several devices puts this in front of every name.
+_WRAPPER = "module."
+# The last layer has one of two names, depending on whose code it was.
+_RENAMED = {"fc.weight": "linear.weight", "fc.bias": "linear.bias"}
+# A count of steps that files from before torch 0.4.1 lack; a trained network does not read it.
+_COUNTER = "num_batches_tracked"
+# Ours alone: public networks expect pixels that were normalised before.
+_OWN = ("normalise.mean", "normalise.std")
+_SHOWN = 5
+
+
+def load_public_resnet_(
+    net: nn.Module,  # from bhc.models
+    checkpoint: Mapping[str, Any],  # as torch.load(path, weights_only=True) gives it
+) -> None:
+    """Copy the weights of a public checkpoint into ``net``, or raise and leave ``net`` as it is.
+
+    The names are those of the common public networks with shortcuts "A": ``conv1``, ``bn1``,
+    ``layer1.0.conv1`` to ``layer3.8.bn2``, and ``linear`` or ``fc``, each with or without ``module.``
+    in front. They stand in the checkpoint itself or in its entry ``state_dict``.
+    """
+    state = checkpoint.get("state_dict", checkpoint)
+    given = {_own_name(name): tensor for name, tensor in state.items()}
+    expected = net.state_dict()
+    missing = [name for name in expected if name not in given and not _may_be_missing(name)]
+    unexpected = [name for name in given if name not in expected]
+    misshapen = [
+        f"{name} is {_shape(tensor)} instead of {_shape(expected[name])}"
+        for name, tensor in given.items()
+        if name in expected and _shape(tensor) != _shape(expected[name])
+    ]
+    problems = [
+        f"{what}: {_listed(names)}"
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
+        if names
+    ]
+    if problems:
+        raise BhcError(
+            f"the checkpoint does not fit this network; {'; '.join(problems)}",
+            hint="the depth, the number of classes and the kind of shortcuts (without weights) must be the same",
+        )
+    net.load_state_dict({**expected, **given})
+
+
+def _own_name(name: str) -> str:
+    bare = name.removeprefix(_WRAPPER)
+    return _RENAMED.get(bare, bare)
+
+
+def _may_be_missing(name: str) -> bool:
+    return name in _OWN or name.endswith(_COUNTER)
+
+
+def _shape(value: object) -> tuple[int, ...] | str:
+    return tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

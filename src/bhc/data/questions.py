@@ -1,15 +1,12 @@
-"""How sounds and texts become splits; the TREC questions, a class and a question a line."""
+"""The TREC questions, a class and a question a line, and how they become splits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from bhc.data.layout import Splits
-from bhc.data.packed import PackedFile
-from bhc.data.sound import fit_length
-from bhc.data.spoken_digits import Title, parse_recordings
+from bhc.data.dataset import Splits
+from bhc.data.sources import PackedFile
 from bhc.errors import BhcError
 from bhc.examples import Split, Vocabulary
 
@@ -60,38 +57,6 @@ class FineQuestions:
         content = "".join(lines).encode(ENCODING)
         file.check(content, where=where)
         return content
-
-
-SPOKEN_DIGITS = "fsdd.recordings"
-
-
-@dataclass(frozen=True)
-class SpokenDigitsLayout:
-    """Recordings by their index: the first ``test`` of each speaker and digit, then ``validation``, the rest is train.
-
-    So every split has every speaker and digit equally often.
-    """
-
-    test: int
-    validation: int
-
-    def splits(self, contents: Mapping[str, bytes]) -> Splits:
-        recordings = parse_recordings(contents[SPOKEN_DIGITS], where=SPOKEN_DIGITS)
-        titles = [Title.of(name) for name in recordings]
-        speakers = tuple(sorted({title.speaker for title in titles}))
-        samples = torch.from_numpy(np.stack([fit_length(recording) for recording in recordings.values()]))
-        every = Split(
-            samples.unsqueeze(1),
-            torch.tensor([title.digit for title in titles]),
-            torch.tensor([speakers.index(title.speaker) for title in titles]),
-        )
-        index = torch.tensor([title.index for title in titles])
-        known = self.test + self.validation
-        parts = (index >= known, (index >= self.test) & (index < known), index < self.test)
-        if not all(bool(part.any()) for part in parts):
-            raise BhcError(f"{SPOKEN_DIGITS} lacks the recordings of a split")
-        train, validation, test = (every.at(part) for part in parts)
-        return Splits(train, validation, test, source_names=speakers)
 
 
 @dataclass(frozen=True)
