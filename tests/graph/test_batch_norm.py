@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.graph import INPUT, Graph, Step, capture, passages
-from bhc.graph.folding import fold_affines
+from bhc.graph.capture import fold_affines
 from bhc.layers import Add, Affine
 
 LAYERS = {

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 import bhc
 from bhc.errors import BhcError
 from bhc.graph import INPUT, Graph, capture
-from bhc.graph.checks import _is_the_same
-from bhc.graph.examples import Examples
+from bhc.graph.capture import _is_the_same
+from bhc.graph.signature import Examples
 from bhc.layers import Add, Affine, Multiply
 from bhc.models import lenet_5_caffe, lenet_300_100
 

@@ -49,10 +49,10 @@ def test_it_is_captured_cut_and_computes_the_same(tied: bool) -> None:
     graph = capture(net, pictures(1))
     x = pictures(5)
     assert near(graph(*x), net(*x))
-    assert graph.given == ("left", "right")
+    assert graph.input_steps == ("left", "right")
     slim, given, masked, _ = cut_in_half(net, x)
     assert near(given, masked)
-    assert slim.given == graph.given
+    assert slim.input_steps == graph.input_steps
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ def test_names_are_in_the_order_of_the_example() -> None:
     net = Pair().eval()
     left, right = pictures(2)
     graph = capture(net, {"right": right, "left": left})
-    assert graph.given == ("right", "left")
+    assert graph.input_steps == ("right", "left")
     assert near(graph(right, left), net(left, right))
 
 
@@ -81,9 +81,9 @@ def test_names_are_in_the_order_of_the_example() -> None:
 def test_a_tuple_of_one_is_a_tensor_and_a_dict_of_one_keeps_its_name() -> None:
     net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
     x = seeded(2, 4)
-    assert capture(net, (x,)).given == ()
+    assert capture(net, (x,)).input_steps == ()
     graph = capture(net, {"input": x})
-    assert graph.given == ("input",)
+    assert graph.input_steps == ("input",)
     assert near(graph(x), net(x))
 
 
@@ -95,7 +95,7 @@ def test_an_input_that_nobody_reads_stays_one() -> None:
 
     net = Half().eval()
     graph = capture(net, pictures(1))
-    assert graph.given == ("left", "right")
+    assert graph.input_steps == ("left", "right")
     assert near(graph(*pictures()), net(*pictures()))
 
 

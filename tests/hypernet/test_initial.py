@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bhc.hypernet import Initial
-from bhc.hypernet.initial import kaiming_uniform
+from bhc.hypernet.generators import kaiming_uniform
 from bhc.posterior import GroupNormalJeffreys
 
 from .toys import seeded

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from bhc.hypernet import Initial
-from bhc.hypernet.vectors import Constant, Map
+from bhc.hypernet.generators import Constant, Map
 
 from .toys import seeded
 

@@ -3,7 +3,7 @@ import torch
 
 from bhc.graph import find_layers, find_units
 from bhc.hypernet import Initial
-from bhc.hypernet.vectors import VectorHeads
+from bhc.hypernet.hypernetwork import VectorHeads
 from bhc.posterior import (
     FAMILIES,
     GroupHorseshoe,

@@ -7,8 +7,7 @@ from torch.nn import functional as F
 
 from bhc.layers import Embed
 from bhc.posterior import FreshNoise, LayerMask, LogNormalScales, NormalScales
-from bhc.posterior.lookup import Lookup
-from bhc.posterior.operators import Convolution, apply_mean
+from bhc.posterior.operators import Convolution, Lookup, apply_mean
 from bhc.posterior.passes import masked_pass, noisy_pass
 
 from .toys import WEIGHTS, normals, random_posterior
@@ -55,7 +54,7 @@ def test_moments_are_those_of_the_product(weights: str) -> None:
 def test_numbers_of_words_multiply_their_columns(shared: bool) -> None:
     values, weight = normals(1 if shared else CONTEXTS, ROWS, seed=3), normals(1, WIDTH, ROWS, seed=4)
     operator = Lookup(embed())
-    given = operator.apply(operator.times(texts(), values), weight)
+    given = operator.apply(operator.scale_units(texts(), values), weight)
     spread = values.expand(CONTEXTS, -1).repeat_interleave(EXAMPLES, 0)[..., None]
     torch.testing.assert_close(given, AS_COLUMNS.apply(columns(texts()) * spread, weight[..., None]))
 
@@ -92,7 +91,7 @@ def test_scales_drawn_at_words_have_their_mean_and_variance(kind: str) -> None:
     else:
         scales = LogNormalScales(0.3 * normals(2, 12, seed=1), normals(2, 12, seed=2) - 3)
     places = torch.randint(5, (2, 4), generator=torch.Generator().manual_seed(0))
-    draws = torch.stack([scales.drawn_at(places, normals(2, 4, seed=seed)) for seed in range(4_000)])
+    draws = torch.stack([scales.sample_at(places, normals(2, 4, seed=seed)) for seed in range(4_000)])
     mean = scales.mean.gather(1, places)
     rate = scales.log_dropout.gather(1, places).exp()
     torch.testing.assert_close(draws.mean(0), mean, rtol=0.05, atol=0.05)
@@ -105,7 +104,7 @@ def test_gradients_reach_every_part() -> None:
     means, logvars = (normals(CONTEXTS, ROWS, seed=seed).requires_grad_() for seed in (1, 2))
     scales = NormalScales(means, logvars)
     operator, noise = Lookup(embed()), FreshNoise(torch.Generator().manual_seed(0))
-    h = operator.times_noisy(texts(), scales, noise=noise)
+    h = operator.scale_units_noisy(texts(), scales, noise=noise)
     mean, variance = operator.mean_and_variance(h, type(posterior.mean.weight)(base), logvar.exp())
     (mean.sum() + variance.sum()).backward()
     for part in (base, logvar, scales.mean, scales.logvar):

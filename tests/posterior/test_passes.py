@@ -314,10 +314,10 @@ def test_channels_last_in_memory_change_nothing_and_stay_last(weights):
 def test_a_single_scale_goes_with_every_unit():
     scales = NormalScales(normals(2, 1, centre=1.0), normals(2, 1, seed=1))
     h, noise = normals(2, 3, 4, 5, seed=2), normals(2, 3, 1, seed=3)
-    one = scales.times(h.reshape(2, 3, 1, 20), noise).reshape(h.shape)
-    torch.testing.assert_close(scales.times(h, noise), one)
+    one = scales.scale_units(h.reshape(2, 3, 1, 20), noise).reshape(h.shape)
+    torch.testing.assert_close(scales.scale_units(h, noise), one)
     free = tuple(value.clone().requires_grad_() for value in (h, scales.mean, scales.logvar))
-    assert gradcheck(lambda h, mean, logvar: NormalScales(mean, logvar).times(h, noise), free)
+    assert gradcheck(lambda h, mean, logvar: NormalScales(mean, logvar).scale_units(h, noise), free)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

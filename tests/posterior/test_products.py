@@ -5,7 +5,14 @@ import torch
 from torch.autograd import gradcheck
 
 from bhc.posterior import kl_scales, kl_weights, log_dropout
-from bhc.posterior.products import Drawn, MeanAndVariance, Sampled, ScaledByNoise, ScaleDivergence, SharedWeights
+from bhc.posterior.products import (
+    MeanAndVariance,
+    Sampled,
+    SampledScales,
+    ScaledByNoise,
+    ScaleDivergence,
+    SharedWeights,
+)
 
 from .toys import normals
 
@@ -65,7 +72,7 @@ def plain_weights_of(mean, logvar, left=None, right=None):
 
 
 def drawn(mean, logvar):
-    return Drawn.apply(mean, logvar, normals(2, 5, 4, seed=80))
+    return SampledScales.apply(mean, logvar, normals(2, 5, 4, seed=80))
 
 
 def plain_drawn(mean, logvar):

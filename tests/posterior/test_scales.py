@@ -56,7 +56,7 @@ def test_multiplying_by_scales_has_the_moments_of_drawn_scales(build, draw):
     scales = build()
     h = torch.tensor([[1.0, -2.0, 0.5], [3.0, 1.0, -1.0]]).double()
     batch = h[:, None, :, None].expand(2, SAMPLES, UNITS, 1)
-    given = scales.times(batch, normals(2, SAMPLES, UNITS, seed=6))
+    given = scales.scale_units(batch, normals(2, SAMPLES, UNITS, seed=6))
     assert given.shape == batch.shape
     assert_same_moments(given[..., 0], h[:, None] * draw(scales))
 
@@ -74,14 +74,14 @@ def test_mean_and_dropout_rate_are_those_of_drawn_scales(build, draw):
 def test_one_scale_is_drawn_for_each_example_and_unit_and_spread_over_its_places(build, draw):
     scales, noise = build(), normals(2, 4, UNITS, seed=6)
     h = normals(2, 4, UNITS, 5, seed=7)
-    ratio = scales.times(h, noise) / h
+    ratio = scales.scale_units(h, noise) / h
     torch.testing.assert_close(ratio, ratio[..., :1].expand_as(ratio))
     assert (ratio[:, 0] != ratio[:, 1]).all()
 
 
 def test_a_normal_scale_without_noise_is_its_mean():
     scales, h = normal_scales(), normals(2, 4, UNITS, 5, seed=7)
-    given = scales.times(h, torch.zeros(2, 4, UNITS).double())
+    given = scales.scale_units(h, torch.zeros(2, 4, UNITS).double())
     torch.testing.assert_close(given, h * scales.mean[:, None, :, None])
     assert torch.equal(scales.log_dropout, log_dropout(scales.mean, scales.logvar))
 
@@ -114,7 +114,7 @@ def test_gradients_of_scales_are_numerically_right(build, draw):
     kind, noise = type(build()), normals(2, 4, UNITS, seed=6)
     free = [tensor.clone().requires_grad_() for tensor in numbers_of(build())]
     h = normals(2, 4, UNITS, 2, seed=7).requires_grad_()
-    assert gradcheck(lambda h, *numbers: kind(*numbers).times(h, noise), (h, *free))
+    assert gradcheck(lambda h, *numbers: kind(*numbers).scale_units(h, noise), (h, *free))
     assert gradcheck(lambda *numbers: (kind(*numbers).mean, kind(*numbers).log_dropout), free)
 
 
@@ -124,7 +124,7 @@ def test_gradients_of_scales_are_finite_from_sure_to_noisy(kind, logvar):
     count = UNITS if kind is NormalScales else 2 * UNITS + 2
     free = [torch.zeros(1, count, requires_grad=True), torch.full((1, count), logvar, requires_grad=True)]
     scales = kind(*free)
-    drawn = scales.times(torch.ones(1, 4, UNITS, 2), normals(1, 4, UNITS).float())
+    drawn = scales.scale_units(torch.ones(1, 4, UNITS, 2), normals(1, 4, UNITS).float())
     (drawn.sum() + scales.mean.sum() + scales.log_dropout.sum()).backward()
     assert scales.log_dropout.isfinite().all()
     assert all(tensor.grad.isfinite().all() for tensor in free)

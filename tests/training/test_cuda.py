@@ -243,7 +243,7 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
         if layer.has_kernel:
             layer.module.register_forward_hook(lambda _, __, out: layouts.add(out.stride(1) == 1))
     network.to("cuda")
-    with torch.no_grad(), network.computing_in(precision):
+    with torch.no_grad(), network.bayesian.computing_in(precision):
         given = network.masked(images.cuda(), batch.to("cuda"), threshold=threshold.cuda()).cpu()
         network.bayesian.plain(images.cuda())
     assert layouts == {True}

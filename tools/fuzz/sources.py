@@ -19,9 +19,9 @@ from bhc.layers import (
     Affine,
     Concat,
     Embed,
-    Given,
     GlobalMean,
     Multiply,
+    NetworkInput,
     Normalise,
     PadChannels,
     Select,
@@ -29,7 +29,7 @@ from bhc.layers import (
     call_of,
 )
 from bhc.layers.aten import Dtype, Own, Read, SizeOf
-from bhc.layers.operators import NUMBERS
+from bhc.layers.operator_numbers import NUMBERS
 from bhc.tensors import tensors_to_bytes
 
 CARD = {
@@ -162,8 +162,8 @@ _HEADS, _BOTH = [SizeOf(((0, 0),)), 2, 6, 2], ("rounded", "largest")
 def _several_inputs(rng: np.random.Generator) -> QuantisedNetwork:
     graph = Graph(
         [
-            Step("numbers", Given("numbers", 0, (5,)), (INPUT,)),
-            Step("words", Given("words", 1, (4,), "int64", (1,)), (INPUT,)),
+            Step("numbers", NetworkInput("numbers", 0, (5,)), (INPUT,)),
+            Step("words", NetworkInput("words", 1, (4,), "int64", (1,)), (INPUT,)),
             Step("fc1", nn.Linear(5, 3), ("numbers",)),
             Step("rows", Embed(7, 7, 3), ("words",)),
             Step("mean", GlobalMean(False), ("rows",)),

@@ -185,7 +185,7 @@ class Compressed:
         return {
             "context": self.report.context,
             "input_shape": list(self.input_shape),
-            **({"inputs": self.network.signature.to_list()} if self.network.graph.given else {}),
+            **({"inputs": self.network.signature.to_list()} if self.network.graph.input_steps else {}),
             "classes": list(self.classes),
             "class_names": list(names),
             "temperature": self.temperature,
@@ -212,7 +212,7 @@ def from_file(file: NetworkFile, path: Path) -> Compressed:
 
 
 def _check_words(graph: Graph, x: Inputs) -> None:
-    values = dict(zip(graph.given or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
+    values = dict(zip(graph.input_steps or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
     for step in graph.steps:
         words = kind_of(step.module).words(step.module)
         if words is not None and step.reads[0] in values:

@@ -15,7 +15,7 @@ from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.rewrites import fold_normalisation, is_rising
 from bhc.graph import passages
 from bhc.layers import Select, Shape, c_convolution, kind_of, pair, side_by_side
-from bhc.layers.c_code import literal
+from bhc.layers.protocols import literal
 
 LINE = 112
 TYPES = {1: "int8_t", 2: "int16_t", 4: "int32_t"}

@@ -17,8 +17,8 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from bhc.errors import BhcError
-from bhc.graph.examples import DynamicAxes, Examples
-from bhc.graph.exported import Exported, find_modules, only
+from bhc.graph.program import Exported, find_modules, only
+from bhc.graph.signature import DynamicAxes, Examples
 
 BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 SAME_WHEN_USED = tuple(f"aten::{name}dropout" for name in ("", "feature_", "alpha_", "feature_alpha_"))
@@ -113,11 +113,11 @@ def _say_what_is_changed(net: nn.Module, own: nn.Module) -> None:
 @torch.no_grad()
 def _first_answer(net: nn.Module, given: Examples) -> tuple[Examples, Any]:
     """Inputs that the network runs on, and what it says to them: drawn ones, or just those that were given."""
-    drawn = given.with_drawn_floats()
+    drawn = given.with_sampled_floats()
     with suppress(Exception):
-        return drawn, drawn.given_to(net)
+        return drawn, drawn.passed_to(net)
     try:
-        return given, given.given_to(net)
+        return given, given.passed_to(net)
     except Exception as error:
         raise BhcError(
             f"the network does not run on the example input of shape {given.shapes}: {error}{_where(error)}",

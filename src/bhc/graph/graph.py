@@ -1,7 +1,8 @@
-"""A network as steps in the order they run, each reading the results of earlier ones; as plain data too."""
+"""A network as steps in the order they run, each reading the results of earlier ones: its plain data, its shapes and
+its counts, by arithmetic, for nothing need be run or allocated."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
-from bhc.layers import Given, bare_copy, kind_named, kind_of
+from bhc.layers import EXAMPLES, NetworkInput, Shape, bare_copy, kind_named, kind_of
 
 INPUT = ""  # what the network is given, among the names that a step reads
 
@@ -69,16 +70,16 @@ class Graph(nn.Module):
         return next(reversed(self._reads), INPUT)
 
     @cached_property
-    def given(self) -> tuple[str, ...]:
+    def input_steps(self) -> tuple[str, ...]:
         """The steps that are inputs, in their order; none where there is one tensor, which any step may read."""
-        return tuple(name for name, module in self._modules.items() if isinstance(module, Given))
+        return tuple(name for name, module in self._modules.items() if isinstance(module, NetworkInput))
 
     @property
     def is_chain(self) -> bool:
         """Whether each step reads just the one before it, from one tensor on."""
         before = [INPUT, *self._reads]
         pairs = zip(before, self._reads.values(), strict=False)
-        return not self.given and all(reads == (name,) for name, reads in pairs)
+        return not self.input_steps and all(reads == (name,) for name, reads in pairs)
 
     @cached_property
     def _finished(self) -> Mapping[str, tuple[str, ...]]:
@@ -112,7 +113,7 @@ class Graph(nn.Module):
         if self.is_chain:
             return nn.Sequential(OrderedDict((step.name, step.module) for step in self.steps)).train(self.training)
         graph = fx.Graph()
-        inputs = {name: graph.placeholder(str(self.get_submodule(name).called)) for name in self.given}
+        inputs = {name: graph.placeholder(str(self.get_submodule(name).called)) for name in self.input_steps}
         inputs = inputs or {INPUT: graph.placeholder("x")}
         nodes = dict(inputs)
         for step in self.steps:
@@ -158,3 +159,76 @@ def rebuild(steps: Sequence[Any]) -> Graph:
 
 def _argument(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class ShapedStep:
+    """A step with the shapes of what it reads and of what it gives, for ``EXAMPLES`` examples."""
+
+    step: Step
+    arriving: tuple[Shape, ...]
+    leaving: Shape
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+    @property
+    def module(self) -> nn.Module:
+        return self.step.module
+
+    @property
+    def num_flops(self) -> int:
+        """Additions and multiplications for one example."""
+        return kind_of(self.module).num_flops(self.module, self.arriving, self.leaving) // EXAMPLES
+
+
+def passages(graph: Graph, input_shape: Shape) -> Iterator[ShapedStep]:
+    """Every step with its shapes; ValueError where two do not fit together. ``input_shape`` is of one example."""
+    shapes = {INPUT: (EXAMPLES, *input_shape)}
+    for step in graph.steps:
+        arriving = tuple(shapes[name] for name in step.reads)
+        shapes[step.name] = output_shape(step.module, *arriving)
+        yield ShapedStep(step, arriving, shapes[step.name])
+
+
+def output_shape(module: nn.Module, *arriving: Shape) -> Shape:
+    """The shape that ``module`` makes of those that arrive."""
+    kind = kind_of(module)
+    if len(arriving) != 1 and not kind.joins:
+        raise ValueError(f"{type(module).__name__} reads one value")
+    return kind.output_shape(module, *arriving)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """``weights`` are all parameters but biases and the gains and shifts of norms, as the paper counts."""
+
+    weights: int
+    parameters: int
+    flops: int  # for one example
+
+    def __sub__(self, other: "Counts") -> "Counts":
+        return Counts(self.weights - other.weights, self.parameters - other.parameters, self.flops - other.flops)
+
+
+def count(graph: Graph, input_shape: Shape) -> Counts:
+    """Everything, also what stays whole; numbers that two steps share count once."""
+    weights, parameters = count_parameters(graph)
+    return Counts(weights, parameters, sum(each.num_flops for each in passages(graph, input_shape)))
+
+
+def count_parameters(graph: Graph) -> tuple[int, int]:
+    """Weights, and all parameters."""
+    counted: dict[int, tuple[int, bool]] = {}
+    for step in graph.steps:
+        for is_weight, numbers in _numbers(step.module):
+            _, before = counted.get(id(numbers), (0, False))
+            counted[id(numbers)] = numbers.numel(), before or is_weight
+    return sum(size for size, is_weight in counted.values() if is_weight), sum(size for size, _ in counted.values())
+
+
+def _numbers(module: nn.Module) -> Iterator[tuple[bool, nn.Parameter]]:
+    weights = kind_of(module).weights_of(module)
+    for name, numbers in module.named_parameters():
+        yield name in weights, numbers

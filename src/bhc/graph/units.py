@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.graph.graph import INPUT, Graph
-from bhc.graph.shapes import ShapedStep, passages
+from bhc.graph.graph import INPUT, Graph, ShapedStep, passages
 from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
 from bhc.layers.kind import spread
 
@@ -46,8 +45,8 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     search = _Search(input_shape)
     for passage in passages(graph, input_shape):
         search.follow(passage)
-    asked = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
-    return search.finish({INPUT, *graph.given} | asked - {graph.last_step}, graph.last_step)
+    wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
+    return search.finish({INPUT, *graph.input_steps} | wanted - {graph.last_step}, graph.last_step)
 
 
 class _Sets:
@@ -55,7 +54,7 @@ class _Sets:
 
     def __init__(self) -> None:
         self.parent: list[int] = []
-        self._roots: np.ndarray | None = None  # as far as they were asked for
+        self._roots: np.ndarray | None = None  # as far as they were wanted for
 
     def new(self, count: int) -> Tensor:
         start = len(self.parent)
@@ -87,7 +86,7 @@ class _Sets:
 
 
 class _Search:
-    """What the kinds of layers use to say who lives and dies together (``layers.asked.UnitSearch``)."""
+    """What the kinds of layers use to say who lives and dies together (``layers.protocols.UnitSearch``)."""
 
     def __init__(self, input_shape: Shape) -> None:
         self.sets = _Sets()

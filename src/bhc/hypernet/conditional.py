@@ -1,7 +1,6 @@
 """A pretrained network and the hypernetwork that conditions it: what training trains and emission cuts."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite
@@ -28,9 +27,8 @@ from bhc.graph import (
     rebuild,
 )
 from bhc.hypernet.decoder import ContextDecoder, check_readable
-from bhc.hypernet.generators import GeneratorSpec, generator_from_dict
-from bhc.hypernet.hypernetwork import HyperNetwork
-from bhc.hypernet.initial import Initial, usual_prior_stds
+from bhc.hypernet.generators import GeneratorSpec, Initial, generator_from_dict
+from bhc.hypernet.hypernetwork import HyperNetwork, usual_prior_stds
 from bhc.layers import is_weighted
 from bhc.posterior import (
     FAMILIES,
@@ -119,7 +117,7 @@ class ConditionalNetwork(nn.Module):
         self.design = design
         self.signature = Signature.of(graph, tuple(input_shape))
         self.input_shape = self.signature.shape
-        units = find_units(graph, self.input_shape, keep=self._check_kept(design.keep))
+        units = find_units(graph, self.input_shape, keep=_check_kept(design.keep, graph))
         self.layers = find_layers(graph, self.input_shape, units)
         self.units = units
         self.whole = find_whole(graph, self.layers, units)
@@ -127,6 +125,9 @@ class ConditionalNetwork(nn.Module):
         places = {} if features is None else find_features(graph, self.layers, self.input_shape, features)
         nested = any(part.rises_with_budget for part in space.parts)
         self.find_masks = MaskFinder(self.layers, units, graph.last_step, features=places, nested=nested)
+        self.num_classes = len(self.find_masks.outputs)
+        # Whether inputs are numbers that stand for words, and not amounts.
+        self.reads_words = any(layer.kind.words(layer.module) is not None for layer in self.layers)
         if space.decides_outputs:
             check_outputs(graph, self.input_shape, units)
         space.check_network(self.num_classes)
@@ -148,17 +149,6 @@ class ConditionalNetwork(nn.Module):
         )
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers)
-
-    def _check_kept(self, names: Sequence[str]) -> Sequence[str]:
-        known = [step.name for step in self.base_model.steps]
-        for name in names:
-            if name not in known:
-                raise BhcError(f"there is no layer {name!r} to keep", hint=f"the layers are: {', '.join(known)}")
-        return names
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.find_masks.outputs)
 
     @cached_property
     def counts(self) -> Counts:
@@ -183,11 +173,6 @@ class ConditionalNetwork(nn.Module):
         )
 
     @property
-    def reads_words(self) -> bool:
-        """Whether inputs are numbers that stand for words, and not amounts."""
-        return any(layer.kind.words(layer.module) is not None for layer in self.layers)
-
-    @property
     def device(self) -> torch.device:
         return self.layers[0].module.weight.device
 
@@ -200,49 +185,23 @@ class ConditionalNetwork(nn.Module):
         sample; the posterior is that of all.
         """
         posteriors = self.hypernet.posterior(self.space.encode(batch))
-        masks: Sequence[LayerMask | None] | None = self._without_absent(batch)
+        masks: Sequence[LayerMask | None] | None = self.find_masks.present_inputs(batch.outputs, batch.inputs)
         if gone is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [layer.dropout for layer in posteriors]
-            masks = self._masks_without(gone, dropouts, batch)
-        x = self._as_read(x, batch)
+            with torch.no_grad():
+                threshold = self.find_masks.threshold_without(gone, dropouts, batch.outputs)
+                threshold = threshold.expand(len(batch), 1)
+                masks = self.find_masks(dropouts, threshold, batch.outputs, batch.inputs).layers
+        x = _network_input(x, batch, self.space)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
-
-    def _as_read(self, x: Inputs, batch: ContextBatch) -> Inputs:
-        return self.space.as_network_input(x, batch.inputs) if isinstance(x, Tensor) else x
-
-    def _without_absent(self, batch: ContextBatch) -> list[LayerMask | None] | None:
-        """All units, but of the input only the features that are there."""
-        if batch.inputs is None:
-            return None
-        masks: list[LayerMask | None] = []
-        for layer in self.layers:
-            there = self.find_masks.features_at(layer, batch.inputs)
-            everything = batch.outputs.new_ones(len(batch), layer.num_outputs)
-            none = torch.zeros_like(everything[:, 0])
-            masks.append(None if there is None else LayerMask(there, everything, none))
-        return masks
-
-    @torch.no_grad()
-    def _masks_without(
-        self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
-    ) -> tuple[LayerMask, ...]:
-        threshold = self._threshold_without(gone, dropouts, batch)
-        return self.find_masks(dropouts, threshold.expand(len(batch), 1), batch.outputs, batch.inputs).layers
-
-    def _threshold_without(
-        self, gone: Tensor, dropouts: Sequence[LayerDropout], batch: ContextBatch
-    ) -> Tensor:  # (1, 1)
-        rates = self.find_masks.noisiest_links(dropouts, batch.outputs).flatten().sort().values
-        stay = ((1 - gone) * len(rates)).round().long().reshape(1, 1)
-        threshold = torch.cat([rates, rates.new_full((1,), torch.inf)]).take(stay)
-        return threshold.clamp(min=torch.finfo(rates.dtype).min)  # minus infinity is what is never cut
 
     @torch.no_grad()
     def threshold_without(self, gone: float, batch: ContextBatch) -> float:
         """The threshold that takes this part of the units away, all contexts of the batch together."""
         dropouts = self.dropouts(batch)
-        return float(self._threshold_without(torch.tensor(gone, device=self.device), dropouts, batch))
+        part = torch.tensor(gone, device=self.device)
+        return float(self.find_masks.threshold_without(part, dropouts, batch.outputs))
 
     @torch.no_grad()
     def fraction_above(self, threshold: float, batch: ContextBatch) -> float:
@@ -253,9 +212,9 @@ class ConditionalNetwork(nn.Module):
     def masked(self, x: Inputs, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
         with torch.no_grad():
-            fates = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
-        x = self._as_read(x, batch)
-        return self.bayesian.masked(x, self.hypernet.means(self.space.encode(batch)), fates.layers)
+            masks = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
+        x = _network_input(x, batch, self.space)
+        return self.bayesian.masked(x, self.hypernet.means(self.space.encode(batch)), masks.layers)
 
     @torch.no_grad()
     def dropouts(self, batch: ContextBatch) -> tuple[LayerDropout, ...]:
@@ -283,15 +242,6 @@ class ConditionalNetwork(nn.Module):
         """``-log p(c | z)`` with a sample of the masks that these beliefs imply."""
         assert self.decoder is not None, "there is no decoder yet"
         return self.decoder.nll(self.decoder.masks(posteriors, noise=noise), self.space.encode(batch))
-
-    @contextmanager
-    def computing_in(self, autocast: torch.dtype | None) -> Iterator[None]:
-        """Within this, products of activations and weights are done in ``autocast``."""
-        before, self.bayesian.autocast = self.bayesian.autocast, autocast
-        try:
-            yield
-        finally:
-            self.bayesian.autocast = before
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data from which ``from_dict`` builds the same shapes."""
@@ -333,3 +283,15 @@ class ConditionalNetwork(nn.Module):
             input_shape=data["input_shape"],
             pretrained=bool(data["pretrained"]),
         )
+
+
+def _check_kept(names: Sequence[str], graph: Graph) -> Sequence[str]:
+    known = [step.name for step in graph.steps]
+    for name in names:
+        if name not in known:
+            raise BhcError(f"there is no layer {name!r} to keep", hint=f"the layers are: {', '.join(known)}")
+    return names
+
+
+def _network_input(x: Inputs, batch: ContextBatch, space: ContextSpace) -> Inputs:
+    return space.as_network_input(x, batch.inputs) if isinstance(x, Tensor) else x

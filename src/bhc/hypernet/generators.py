@@ -1,4 +1,4 @@
-"""Who writes the weights: three generators behind one interface.
+"""Who writes the weights: three generators behind one interface, and the values that they start from.
 
 ``Full``: the paper's, a linear map from the embedding to every mean and log-variance.
 ``LowRank``: shared mean and log-variance, plus a change of low rank for each context.
@@ -7,9 +7,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import log
+from math import log, sqrt
 from typing import Any, ClassVar
 
 import torch
@@ -18,9 +18,91 @@ from torch.nn import functional as F
 
 from bhc.errors import BhcError
 from bhc.graph import Layer
-from bhc.hypernet.initial import Initial, kaiming_uniform
-from bhc.hypernet.vectors import Constant, Map, at
 from bhc.posterior import WeightMean, clip_variance, log_dropout
+
+HEADROOM = 3.0  # of a log-variance at the start under the prior's
+
+
+@dataclass(frozen=True)
+class Initial:
+    """Starting values: the pretrained weights in the offsets, and maps that add a little noise to them.
+
+    The paper's: maps from Kaiming's uniform distribution with gain 0.5, log-variances from N(-9, 1e-4), scale
+    means from N(1, 1e-8) (variances). ``Initial.exact()`` has zero maps and scale means of exactly one: the
+    first network is the pretrained one, bit for bit.
+    """
+
+    map_gain: float = 0.5
+    logvar: float = -9.0
+    logvar_std: float = 1e-2
+    scale_std: float = 1e-4
+
+    def under(self, prior_std: float) -> "Initial":
+        """The same, with noise that starts well under what a prior of this width allows."""
+        return replace(self, logvar=min(self.logvar, 2 * log(prior_std) - HEADROOM))
+
+    @classmethod
+    def exact(cls) -> "Initial":
+        return cls(map_gain=0.0, scale_std=0.0)
+
+    def map(self, rows: int, width: int, *, rng: Generator | None) -> Tensor:  # (rows, E)
+        """A linear map from the embedding."""
+        return kaiming_uniform(rows, width, gain=self.map_gain, rng=rng)
+
+    def log_variance(self, *shape: int, rng: Generator | None) -> Tensor:
+        return torch.randn(*shape, generator=rng).mul_(self.logvar_std).add_(self.logvar)
+
+
+def kaiming_uniform(rows: int, width: int, *, gain: float, rng: Generator | None) -> Tensor:
+    """``U(-b, b)`` with ``b = gain sqrt(3 / width)``."""
+    bound = gain * sqrt(3 / width) if width else 0.0
+    return torch.empty(rows, width).uniform_(-bound, bound, generator=rng) if bound else torch.zeros(rows, width)
+
+
+class Map(nn.Module):
+    """``offset + matrix e``, shaped like the offset. At a zero embedding it gives the offset, bit for bit."""
+
+    def __init__(self, offset: Tensor, width: int, initial: Initial, *, rng: Generator | None) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(offset.detach().clone())
+        self.matrix = nn.Parameter(initial.map(offset.numel(), width, rng=rng))
+
+    def forward(self, embedding: Tensor) -> Tensor:  # (K, E) -> (K, *shape)
+        flat = F.linear(embedding, self.matrix, self.offset.flatten())
+        return flat.reshape(len(embedding), *self.offset.shape)
+
+    def at(
+        self, embedding: Tensor, rows: Tensor, columns: Tensor
+    ) -> Tensor:  # (K, E), (K, R), (K, C) -> (K, R, C, ...)
+        """In each context ``forward(embedding)[rows][:, columns]``, computing only those entries."""
+        (count, height), width, shape = rows.shape, columns.shape[1], self.offset.shape
+        matrix = self.matrix.view(shape[0] * shape[1], -1).index_select(0, _places(rows, columns, shape[1]))
+        change = matrix.view(count, -1, embedding.shape[1]) @ embedding[:, :, None]
+        return at(self.offset, rows, columns) + change.view(count, height, width, *shape[2:])
+
+
+class Constant(nn.Module):
+    """The same tensor for every context."""
+
+    def __init__(self, offset: Tensor) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(offset.detach().clone())
+
+    def forward(self, embedding: Tensor) -> Tensor:  # (K, E) -> (1, *shape)
+        return self.offset[None]
+
+
+def at(tensor: Tensor, rows: Tensor, columns: Tensor) -> Tensor:  # (K, R), (K, C) -> (K, R, C, ...)
+    """In each of K contexts ``tensor[rows][:, columns]``."""
+    if len(rows) == 1:  # several times faster than by both indices at once
+        return tensor.index_select(0, rows[0]).index_select(1, columns[0])[None]
+    flat = tensor.flatten(0, 1).index_select(0, _places(rows, columns, tensor.shape[1]))
+    return flat.view(*rows.shape, columns.shape[1], *tensor.shape[2:])
+
+
+def _places(rows: Tensor, columns: Tensor, width: int) -> Tensor:  # (K * R * C,)
+    """Where the entries are in a tensor whose first two dimensions are one."""
+    return (rows[:, :, None] * width + columns[:, None]).flatten()
 
 
 class WeightHead(nn.Module, ABC):

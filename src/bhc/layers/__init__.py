@@ -1,19 +1,27 @@
 """What a layer is: one object a kind, one module a family, and a registry that users add their own to."""
 
-from bhc.layers.along_axes import AlongAxes
-from bhc.layers.arguments import Argument, Choice, Flag, Positive, Real, Size
+from bhc.layers.arguments import (
+    EXAMPLES,
+    Argument,
+    Choice,
+    Flag,
+    Kept,
+    Positive,
+    Real,
+    Shape,
+    Size,
+    pair,
+    resized,
+    sizes,
+)
 from bhc.layers.aten import Opaque, call_of, is_norm
-from bhc.layers.attention import SelfAttention
+from bhc.layers.call_families import AlongAxes, Movement, Pointwise
 from bhc.layers.convolution import c_convolution, conv_padding
 from bhc.layers.embedding import Embed, check_words
-from bhc.layers.given import Given
-from bhc.layers.inputs import LogMel, Normalise
 from bhc.layers.joins import Add, Concat, Multiply, Shift
-from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole
-from bhc.layers.modules import bare_copy, own_copy
-from bhc.layers.movement import Movement
-from bhc.layers.norms import Affine, ChannelNorm
-from bhc.layers.pointwise import Pointwise
+from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole, bare_copy, own_copy
+from bhc.layers.network_inputs import LogMel, NetworkInput, Normalise
+from bhc.layers.norms_and_attention import Affine, ChannelNorm, SelfAttention
 from bhc.layers.pools import GlobalMean, Subsample, side_by_side
 from bhc.layers.registry import (
     has_kind,
@@ -28,7 +36,6 @@ from bhc.layers.registry import (
     weighted_kind,
 )
 from bhc.layers.reshape import FlattenPlaces, PadChannels, ScatterChannels, Select
-from bhc.layers.shapes import EXAMPLES, Kept, Shape, pair, resized, sizes
 
 __all__ = [
     "EXAMPLES",
@@ -43,13 +50,13 @@ __all__ = [
     "Embed",
     "Flag",
     "FlattenPlaces",
-    "Given",
     "GlobalMean",
     "Kept",
     "LayerKind",
     "LogMel",
     "Movement",
     "Multiply",
+    "NetworkInput",
     "NoForm",
     "Normalise",
     "Opaque",

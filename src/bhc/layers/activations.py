@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from bhc.layers.arguments import Argument, Choice, Real
-from bhc.layers.asked import Captured, CWriter, OnnxWriter
-from bhc.layers.c_code import each_number, number
+from bhc.layers.arguments import Argument, Choice, Real, Shape
 from bhc.layers.kind import Elementwise, Example
-from bhc.layers.shapes import Shape
+from bhc.layers.protocols import Captured, CWriter, OnnxWriter, each_number, number
 
 
 class Activation(Elementwise):

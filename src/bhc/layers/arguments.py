@@ -1,8 +1,94 @@
-"""What a constructor's argument may be: how it is checked when it is read, and written as plain data."""
+"""Shapes of values, windows that slide over them, and arguments of constructors: checked when they are read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]  # with the batch: (N, C, H, W), (N, features), (N, T, C)
+
+# So many examples have the shapes that are worked out; with one, what depends on their number would not show.
+EXAMPLES = 2
+
+# Kernels, strides and paddings of real layers are far smaller; a damaged file's need not be.
+LARGEST_ARGUMENT = 1 << 12
+# No layer comes near this; a damaged or hostile description must not make us allocate more.
+LARGEST_LAYER = 1 << 28
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays of a value: along one axis, as a mask of its places."""
+
+    axis: int
+    mask: np.ndarray
+    dimensions: int = 0  # of the value, the batch included
+
+    @property
+    def index(self) -> np.ndarray:
+        return self.mask.nonzero()[0]
+
+
+def expect(condition: bool, problem: str) -> None:
+    """ValueError where something does not hold."""
+    if not condition:
+        raise ValueError(problem)
+
+
+def bounded(*sizes: int) -> int:
+    """Their product, if each is a positive whole number and the product is not absurd."""
+    if not all(type(size) is int and 0 < size <= LARGEST_LAYER for size in sizes) or prod(sizes) > LARGEST_LAYER:
+        raise ValueError(f"a layer of {' x '.join(map(str, sizes))} numbers")
+    return prod(sizes)
+
+
+def sizes(value: Any, count: int) -> tuple[int, ...]:
+    """An argument that stands for every direction, or gives one for each."""
+    numbers = (value,) * count if isinstance(value, int) else tuple(value)
+    expect(
+        len(numbers) == count and all(type(n) is int and 0 <= n <= LARGEST_ARGUMENT for n in numbers),
+        f"{value!r} is not a size",
+    )
+    return numbers
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """An argument that stands for both directions, or gives one for each."""
+    first, second = sizes(value, 2)
+    return first, second
+
+
+def spans(kernel_size: Any, dilation: Any, directions: int) -> tuple[int, ...]:
+    """Places from the first to the last that a window touches, in each direction."""
+    steps, kernel = sizes(dilation, directions), sizes(kernel_size, directions)
+    expect(min(*kernel, *steps) >= 1, "a window has a size of zero")
+    return tuple(step * (size - 1) + 1 for step, size in zip(steps, kernel, strict=True))
+
+
+def windows(shape: Shape, span: Sequence[int], stride: Any, padding: Sequence[int]) -> tuple[int, ...]:
+    """How often a sliding window fits, in each direction; ``padding`` before each, then after each."""
+    count = len(shape) - 2
+    steps = sizes(stride, count)
+    fits = []
+    for axis in range(count):
+        expect(steps[axis] >= 1, "a window has a size of zero")
+        room = shape[2 + axis] + padding[axis] + padding[axis + count] - span[axis]
+        expect(room >= 0, f"a window of {span} does not fit into {shape[1:]}")
+        fits.append(room // steps[axis] + 1)
+    return tuple(fits)
+
+
+def resized(shape: Sequence[int], axis: int, size: int) -> Shape:
+    """A shape with another size along an axis."""
+    return tuple(size if place == axis else length for place, length in enumerate(shape))
+
+
+def does_not_take(module: Any, *arriving: Shape) -> str:
+    """The words of a refusal: shapes without the batch."""
+    return f"{type(module).__name__} does not take {' and '.join(str(shape[1:]) for shape in arriving)}"
+
 
 LARGEST_NUMBER = 1e15  # no product with it leaves the range of a 32-bit float
 LARGEST_SIZE = 1 << 22

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bhc.layers.arguments import brief
-from bhc.layers.modules import bare_copy
-from bhc.layers.shapes import Shape, expect
+from bhc.layers.arguments import Shape, brief, expect
+from bhc.layers.kind import bare_copy
 
 NAMESPACE = "aten"
 LARGEST_SIZE_FACTOR = 1 << 32

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.layers.arguments import brief, unknown
-from bhc.layers.asked import FileReader, FileWriter
+from bhc.layers.arguments import LARGEST_LAYER, Kept, Shape, bounded, brief, expect, unknown
 from bhc.layers.aten import DTYPES, AtenCall, Opaque, Read, call_of, from_plain, is_norm, to_plain, traced
-from bhc.layers.kind import Example, LayerKind, Whole
-from bhc.layers.modules import own_copy
-from bhc.layers.operators import NUMBERS, OPERATORS
-from bhc.layers.shapes import LARGEST_LAYER, Kept, Shape, bounded, expect
+from bhc.layers.kind import Example, LayerKind, Whole, own_copy
+from bhc.layers.operator_numbers import NUMBERS, OPERATORS
+from bhc.layers.protocols import FileReader, FileWriter
 
 LONGEST_REASON = 200  # letters
 

@@ -6,12 +6,23 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bhc.layers.arguments import Argument, Size, brief, unknown
-from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
-from bhc.layers.kind import Example, Weighted, spread
+from bhc.layers.arguments import (
+    Argument,
+    Shape,
+    Size,
+    bounded,
+    brief,
+    does_not_take,
+    expect,
+    pair,
+    sizes,
+    spans,
+    unknown,
+    windows,
+)
+from bhc.layers.kind import Example, Weighted, bare_copy, spread
 from bhc.layers.linear import with_numbers
-from bhc.layers.modules import bare_copy
-from bhc.layers.shapes import Shape, bounded, does_not_take, expect, pair, sizes, spans, windows
+from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 
 LOWEST = "-3.402823466e+38f"
 GENERAL = 19  # in packed files: other than of two directions in one group

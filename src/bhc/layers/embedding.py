@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.errors import BhcError
-from bhc.layers.arguments import LARGEST_SIZE, Argument, Size, unknown
-from bhc.layers.asked import FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
-from bhc.layers.kind import Example, Weighted, positive_sizes, spread
+from bhc.layers.arguments import LARGEST_SIZE, Argument, Shape, Size, bounded, does_not_take, expect, unknown
+from bhc.layers.kind import Example, Weighted, bare_copy, positive_sizes, spread
 from bhc.layers.linear import with_numbers
-from bhc.layers.modules import bare_copy
-from bhc.layers.shapes import Shape, bounded, does_not_take, expect
+from bhc.layers.protocols import FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 
 INT64 = 7  # onnx.TensorProto.INT64
 

@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bhc.layers.arguments import Argument, Size
-from bhc.layers.asked import Captured, FileReader, OnnxWriter, UnitSearch
-from bhc.layers.kind import Example, LayerKind, meeting, spread
-from bhc.layers.modules import own_copy, picked
-from bhc.layers.shapes import Kept, Shape, bounded, does_not_take, expect
+from bhc.layers.arguments import Argument, Kept, Shape, Size, bounded, does_not_take, expect
+from bhc.layers.kind import Example, LayerKind, meeting, own_copy, picked, spread
+from bhc.layers.protocols import Captured, FileReader, OnnxWriter, UnitSearch
 
 
 class Add(nn.Module):

@@ -5,11 +5,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bhc.layers.arguments import Argument, Size, unknown
-from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators
-from bhc.layers.kind import Example, Weighted, positive_sizes
-from bhc.layers.modules import bare_copy, fixed
-from bhc.layers.shapes import Shape, does_not_take, expect
+from bhc.layers.arguments import Argument, Shape, Size, does_not_take, expect, unknown
+from bhc.layers.kind import Example, Weighted, bare_copy, fixed, positive_sizes
+from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators
 
 
 class Linear(Weighted):

@@ -7,13 +7,23 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from bhc.layers.arguments import Argument, Flag, Size
-from bhc.layers.asked import Captured, CWriter, OnnxWriter, UnitSearch
-from bhc.layers.c_code import literal
+from bhc.layers.arguments import (
+    LARGEST_ARGUMENT,
+    Argument,
+    Flag,
+    Kept,
+    Shape,
+    Size,
+    does_not_take,
+    expect,
+    pair,
+    sizes,
+    spans,
+    windows,
+)
 from bhc.layers.convolution import LOWEST, skip_outside
-from bhc.layers.kind import Example, LayerKind, spread
-from bhc.layers.modules import own_copy
-from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, does_not_take, expect, pair, sizes, spans, windows
+from bhc.layers.kind import Example, LayerKind, own_copy, spread
+from bhc.layers.protocols import Captured, CWriter, OnnxWriter, UnitSearch, literal
 
 CHANNELS = 1  # their axis
 

@@ -10,24 +10,19 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.layers import (
     activations,
-    along_axes,
-    attention,
+    call_families,
     calls,
     convolution,
     embedding,
-    given,
-    inputs,
     joins,
     linear,
-    movement,
-    norms,
-    pointwise,
+    network_inputs,
+    norms_and_attention,
     pools,
     reshape,
 )
-from bhc.layers.arguments import unknown
+from bhc.layers.arguments import Shape, unknown
 from bhc.layers.kind import LayerKind, Weighted
-from bhc.layers.shapes import Shape
 
 TOLERANCE = 1e-6
 
@@ -94,15 +89,11 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     embedding.Embedding,
     *activations.KINDS,
     *pools.KINDS,
-    *norms.KINDS,
-    *attention.KINDS,
+    *norms_and_attention.KINDS,
     *joins.KINDS,
     *reshape.KINDS,
-    *inputs.KINDS,
-    *given.KINDS,
-    *pointwise.KINDS,
-    *movement.KINDS,
-    *along_axes.KINDS,
+    *network_inputs.KINDS,
+    *call_families.KINDS,
     *calls.KINDS,
 )
 
@@ -138,7 +129,7 @@ for _kind in BUILT_IN:
     _add(_kind())
 # Numbers that have stood for a variant of a kind.
 _BY_TAG[convolution.GENERAL] = _BY_NAME["conv-3d"]
-_BY_TAG[inputs.PER_CHANNEL] = _BY_NAME["normalise"]
+_BY_TAG[network_inputs.PER_CHANNEL] = _BY_NAME["normalise"]
 
 
 def kinds_called(target: str) -> Iterator[LayerKind]:

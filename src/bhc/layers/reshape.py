@@ -9,11 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.layers.arguments import LARGEST_SIZE, Argument, Size
-from bhc.layers.asked import Captured, CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
-from bhc.layers.kind import Example, LayerKind, spread
-from bhc.layers.modules import own_copy
-from bhc.layers.shapes import LARGEST_ARGUMENT, Kept, Shape, bounded, does_not_take, expect, resized
+from bhc.layers.arguments import (
+    LARGEST_ARGUMENT,
+    LARGEST_SIZE,
+    Argument,
+    Kept,
+    Shape,
+    Size,
+    bounded,
+    does_not_take,
+    expect,
+    resized,
+)
+from bhc.layers.kind import Example, LayerKind, own_copy, spread
+from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
 
 
 class FlattenPlaces(nn.Module):

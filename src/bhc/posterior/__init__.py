@@ -1,6 +1,14 @@
 """What is believed: scales and weights under their prior, and the passes that use them."""
 
-from bhc.posterior.beliefs import LayerDropout, LayerMean, LayerPosterior, WeightMean
+from bhc.posterior.beliefs import (
+    LayerDropout,
+    LayerMean,
+    LayerPosterior,
+    LogNormalScales,
+    NormalScales,
+    Scales,
+    WeightMean,
+)
 from bhc.posterior.families import (
     FAMILIES,
     Family,
@@ -10,7 +18,6 @@ from bhc.posterior.families import (
     SparseVariationalDropout,
     check_family,
 )
-from bhc.posterior.masks import LayerMask, MaskFinder, NetworkMask
 from bhc.posterior.moments import (
     clip_variance,
     kl_gamma,
@@ -22,11 +29,10 @@ from bhc.posterior.moments import (
     masked_mean,
     relaxed_mask,
 )
-from bhc.posterior.network import BayesianGraph
 from bhc.posterior.noise import FreshNoise, Noise, PooledNoise
 from bhc.posterior.operators import operator_of
-from bhc.posterior.passes import masked_pass, noisy_pass
-from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
+from bhc.posterior.passes import BayesianGraph, masked_pass, noisy_pass
+from bhc.posterior.pruning import LayerMask, MaskFinder, NetworkMask
 
 __all__ = [
     "FAMILIES",

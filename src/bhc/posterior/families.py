@@ -10,10 +10,9 @@ from torch import Generator, Tensor
 
 from bhc.errors import BhcError
 from bhc.graph import Layer
-from bhc.posterior.beliefs import LayerPosterior
+from bhc.posterior.beliefs import LayerPosterior, LogNormalScales, NormalScales, Scales
 from bhc.posterior.moments import kl_gamma, kl_inverse_gamma, kl_scales, log_dropout
 from bhc.posterior.products import ScaleDivergence
-from bhc.posterior.scales import LogNormalScales, NormalScales, Scales
 
 
 class Family(ABC):

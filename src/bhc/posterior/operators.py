@@ -5,48 +5,45 @@ contexts share the weights this is one product; otherwise one product a context,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bhc.graph import Layer
-from bhc.posterior.beliefs import WeightMean
-from bhc.posterior.lookup import Lookup
+from bhc.layers import Embed
+from bhc.posterior.beliefs import Scales, WeightMean
 from bhc.posterior.noise import Noise
-from bhc.posterior.products import MeanAndVariance
-from bhc.posterior.scales import Scales
+from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
 
 
-def drawn(scales: Scales, h: Tensor, *, noise: Noise) -> Tensor:  # (K, B, n)
+def sample_scales(scales: Scales, h: Tensor, *, noise: Noise) -> Tensor:  # (K, B, n)
     """Scales (K, n) drawn anew for each example of ``h`` (K * B, ...)."""
     mean = scales.mean
-    return scales.draw(noise.normal((len(mean), len(h) // len(mean), mean.shape[1]), like=mean))
+    return scales.sample(noise.normal((len(mean), len(h) // len(mean), mean.shape[1]), like=mean))
 
 
-def times_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
+def scale_units_noisy(h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
     """``h z``, scales (K, n) drawn anew for each example and spread over what they cover."""
     mean = scales.mean
     apart = _by_unit(h, mean)
     shape = (*apart.shape[:2], mean.shape[1])
-    return scales.times(apart, noise.normal(shape, like=mean)).reshape(h.shape)
+    return scales.scale_units(apart, noise.normal(shape, like=mean)).reshape(h.shape)
 
 
-def only(h: Tensor, keep: Tensor) -> Tensor:
+def mask_units(h: Tensor, keep: Tensor) -> Tensor:
     """Each activation (K * B, n, ...) of a unit that its context keeps, (K, n); zero, whatever it was, for others."""
     return _by_unit(h, keep).masked_fill(~keep[:, None, :, None], 0.0).reshape(h.shape)
 
 
-def times(h: Tensor, values: Tensor) -> Tensor:
+def scale_units(h: Tensor, values: Tensor) -> Tensor:
     """Each activation (K * B, n, ...) times its unit's number in its context, (K or 1, n)."""
     return (_by_unit(h, values) * values.to(h.dtype)[:, None, :, None]).reshape(h.shape)
 
 
-def times_plus(h: Tensor, factors: Tensor, values: Tensor) -> Tensor:
+def scale_and_shift_units(h: Tensor, factors: Tensor, values: Tensor) -> Tensor:
     """Each activation (K * B, n, ...) times one and plus another number of its unit in its context, (K, n) both."""
     factor, value = (numbers.to(h.dtype)[:, None, :, None] for numbers in (factors, values))
     return torch.addcmul(value, _by_unit(h, factors), factor).reshape(h.shape)
@@ -62,56 +59,6 @@ def _by_unit(h: Tensor, values: Tensor) -> Tensor:
     return h.reshape(contexts, h.shape[0] // contexts, units, -1)
 
 
-class ConvolvedMoments(Function):
-    """``h * W`` and ``h^2 * V`` for kernels shared by the whole batch; ``h^2`` is made again on the way back.
-
-    Activations are most of what training a convolutional network keeps; recorded, this would keep them twice.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, weight: Tensor, variance: Tensor, geometry: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(h, weight, variance)
-        ctx.geometry = geometry
-        return _convolve(h, weight, geometry), _convolve(h * h, variance, geometry)
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, of_mean: Tensor, of_variance: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        h, weight, variance = ctx.saved_tensors
-        needs_h, needs_weight, needs_variance, _ = ctx.needs_input_grad
-        of_h, of_weight = _convolve_back(of_mean, h, weight, ctx.geometry, (needs_h, needs_weight))
-        of_square, of_spread = _convolve_back(of_variance, h * h, variance, ctx.geometry, (needs_h, needs_variance))
-        if of_h is not None and of_square is not None:
-            of_h = of_h.addcmul_(h, of_square, value=2)
-        return of_h, of_weight, of_spread, None
-
-
-def _convolve(h: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
-    flat = (0,) * (h.dim() - 2)
-    return torch.convolution(h, weight, None, transposed=False, output_padding=flat, **geometry)
-
-
-def _convolve_back(
-    gradient: Tensor, h: Tensor, weight: Tensor, geometry: dict[str, Any], needs: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Of the input and of the kernel, where they are needed."""
-    of_h, of_weight, _ = torch.ops.aten.convolution_backward(
-        gradient,
-        h,
-        weight,
-        None,
-        transposed=False,
-        output_padding=(0,) * (h.dim() - 2),
-        output_mask=(*needs, False),
-        **geometry,
-    )
-    return of_h, of_weight
-
-
 class Operator(Protocol):
     """How a layer type applies weights to inputs.
 
@@ -122,13 +69,13 @@ class Operator(Protocol):
     def has_parts(self) -> bool:
         """Whether some of the inputs and outputs can be computed with as if the others were not there."""
 
-    def only(self, h: Any, keep: Tensor) -> Any:
+    def mask_units(self, h: Any, keep: Tensor) -> Any:
         """Inputs of units that their context keeps, (K, n); zero, whatever they were, for others."""
 
-    def times(self, h: Any, values: Tensor) -> Any:
+    def scale_units(self, h: Any, values: Tensor) -> Any:
         """Inputs times their unit's number in their context, (K or 1, n)."""
 
-    def times_noisy(self, h: Any, scales: Scales, *, noise: Noise) -> Any:
+    def scale_units_noisy(self, h: Any, scales: Scales, *, noise: Noise) -> Any:
         """Inputs times scales of their units that are drawn anew for each example."""
 
     def apply(self, h: Any, weight: Tensor) -> Tensor:
@@ -147,7 +94,7 @@ def operator_of(layer: Layer) -> Operator:
 
 
 class _Operators:
-    """Those there are, for kinds of layers to choose from (``layers.asked.Operators``)."""
+    """Those there are, for kinds of layers to choose from (``layers.protocols.Operators``)."""
 
     def linear(self) -> "Linear":
         return Linear()
@@ -155,7 +102,7 @@ class _Operators:
     def convolution(self, module: Any) -> "Convolution":
         return Convolution.of(module)
 
-    def lookup(self, module: Any) -> Lookup:
+    def lookup(self, module: Any) -> "Lookup":
         return Lookup(module)
 
 
@@ -178,14 +125,14 @@ def _in_working_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
 class _Dense:
     """What all do whose inputs are numbers."""
 
-    def only(self, h: Tensor, keep: Tensor) -> Tensor:
-        return only(h, keep)
+    def mask_units(self, h: Tensor, keep: Tensor) -> Tensor:
+        return mask_units(h, keep)
 
-    def times(self, h: Tensor, values: Tensor) -> Tensor:
-        return times(h, values)
+    def scale_units(self, h: Tensor, values: Tensor) -> Tensor:
+        return scale_units(h, values)
 
-    def times_noisy(self, h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
-        return times_noisy(h, scales, noise=noise)
+    def scale_units_noisy(self, h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
+        return scale_units_noisy(h, scales, noise=noise)
 
     def mean_and_variance(self: Operator, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The plain way: one product after the other."""
@@ -317,3 +264,75 @@ class Convolution(_Dense):
     def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
         convolve = CONVOLVE[len(self.kernel_size) - 1]
         return convolve(h, weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=groups)
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Columns with one number each: where it stands, and what it is. Zero where a word has no row."""
+
+    places: Tensor  # (K * B, T)
+    factor: Tensor  # (K * B, T)
+
+    def scale_units(self, values: Tensor) -> "Picked":
+        """With every number times that of its place in its context, (K or 1, rows)."""
+        at = self._apart(len(values))
+        return replace(self, factor=self.factor * values.gather(1, at).to(self.factor.dtype).reshape(self.factor.shape))
+
+    def scale_units_noisy(self, scales: Scales, *, noise: Noise) -> "Picked":
+        """The same with scales that are drawn; for each token anew, also where a word comes twice."""
+        at = self._apart(len(scales.mean))
+        drawn = scales.sample_at(at, noise.normal(at.shape, like=scales.mean))
+        return replace(self, factor=self.factor * drawn.reshape(self.factor.shape))
+
+    def _apart(self, contexts: int) -> Tensor:  # (K, B * T)
+        return self.places.reshape(contexts, -1)
+
+
+class Lookup:
+    """The operator of an embedding: ``W[:, word] z[word]`` at each token."""
+
+    has_parts = False
+
+    def __init__(self, module: Embed) -> None:
+        self.module = module
+
+    def mask_units(self, h: "Tensor | Picked", keep: Tensor) -> Picked:
+        return self._picked(h).scale_units(keep)
+
+    def scale_units(self, h: "Tensor | Picked", values: Tensor) -> Picked:
+        return self._picked(h).scale_units(values)
+
+    def scale_units_noisy(self, h: "Tensor | Picked", scales: Scales, *, noise: Noise) -> Picked:
+        return self._picked(h).scale_units_noisy(scales, noise=noise)
+
+    def apply(self, h: "Tensor | Picked", weight: Tensor) -> Tensor:  # (K * B, O, T)
+        picked = self._picked(h)
+        return self._rows(picked, weight) * picked.factor[:, None]
+
+    def mean_and_variance(self, h: "Tensor | Picked", weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+        picked = self._picked(h)
+        mean = self.apply(picked, weight.base)
+        if weight.left is not None and weight.right is not None:
+            mean = self.add_low_rank(mean, picked, weight.left, weight.right)
+        return mean, self._rows(picked, variance) * picked.factor.square()[:, None]
+
+    def add_low_rank(self, product: Tensor, h: "Tensor | Picked", left: Tensor, right: Tensor) -> Tensor:
+        picked = self._picked(h)
+        contexts, tokens = len(left), picked.places.shape[1]
+        thin = F.embedding(picked.places, right) * picked.factor[..., None]  # (K * B, T, R)
+        wide = torch.bmm(thin.reshape(contexts, -1, thin.shape[2]), left.mT)
+        return product + wide.reshape(-1, tokens, left.shape[1]).mT
+
+    def _rows(self, picked: Picked, weight: Tensor) -> Tensor:  # (K * B, O, T)
+        contexts, outputs, rows = weight.shape
+        if contexts == 1:
+            return F.embedding(picked.places, weight[0].mT).mT
+        own = torch.arange(contexts, device=weight.device)[:, None] * rows + picked.places.reshape(contexts, -1)
+        return F.embedding(own.reshape(picked.places.shape), weight.mT.reshape(-1, outputs)).mT
+
+    def _picked(self, h: "Tensor | Picked") -> Picked:
+        if isinstance(h, Picked):
+            return h
+        places = self.module.rows_of(h)
+        presence_mask = places < self.module.rows
+        return Picked(places.clamp(max=self.module.rows - 1), presence_mask.to(self.module.weight.dtype))

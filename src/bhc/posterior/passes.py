@@ -1,17 +1,30 @@
-"""The two forward passes of a layer: noisy for learning (paper, algorithms 1 and 2), masked for use."""
+"""The two forward passes of a layer and of a graph: noisy for learning (paper, algorithms 1 and 2), masked for use."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bhc.graph import Graph, Inputs, Layer, Step
 from bhc.posterior.beliefs import LayerMean, LayerPosterior, WeightMean
-from bhc.posterior.masks import LayerMask
 from bhc.posterior.noise import Noise
-from bhc.posterior.operators import Operator, apply_mean, drawn, only, times, times_plus
+from bhc.posterior.operators import (
+    Operator,
+    apply_mean,
+    as_before,
+    channels_first,
+    mask_units,
+    operator_of,
+    sample_scales,
+    scale_and_shift_units,
+    scale_units,
+)
 from bhc.posterior.products import Sampled
+from bhc.posterior.pruning import LayerMask
 
-WORTH = 0.5  # of a layer's weights: a larger part is hardly cheaper than all of it
+LARGEST_PART = 0.5  # of a layer's weights: a larger part is hardly cheaper than all of it
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,7 @@ class LayerPart:
         """What is used under a mask; None where that is about everything, or nothing."""
         part = cls(*(keep.any(0).nonzero().flatten() for keep in (mask.keep_out, mask.keep_in)))
         whole = mask.keep_out.shape[1] * mask.keep_in.shape[1]
-        return part if 0 < len(part.outputs) * len(part.inputs) < WORTH * whole else None
+        return part if 0 < len(part.outputs) * len(part.inputs) < LARGEST_PART * whole else None
 
     def read(self, h: Tensor) -> Tensor:  # (K * B, I', ...)
         """The inputs that are used."""
@@ -86,18 +99,18 @@ def noisy_pass(
     The bias sits under the output scale: a unit that is switched off gives zero. So does one that a ``mask`` has not.
     """
     if mask is not None:
-        h = operator.only(h, mask.keep_in)
-    weights, in_scale, waiting = posterior.weights, posterior.in_scale, None
+        h = operator.mask_units(h, mask.keep_in)
+    weights, in_scale, late_scale = posterior.weights, posterior.in_scale, None
     if in_scale is not None:
-        if _may_wait(in_scale.mean, h):
-            waiting = drawn(in_scale, h, noise=noise)
+        if _can_scale_output(in_scale.mean, h):
+            late_scale = sample_scales(in_scale, h, noise=noise)
         else:
-            h = operator.times_noisy(h, in_scale, noise=noise)
+            h = operator.scale_units_noisy(h, in_scale, noise=noise)
     product, variance = operator.mean_and_variance(h, weights.mean, weights.variance)
     normal = noise.normal(product.shape, like=product)
-    after = None if posterior.out_scale is None else drawn(posterior.out_scale, product, noise=noise)
-    output = Sampled.apply(product, variance, normal, VARIANCE_FLOOR, waiting, posterior.mean.bias, after)
-    return output if mask is None else only(output, mask.keep_out)
+    after = None if posterior.out_scale is None else sample_scales(posterior.out_scale, product, noise=noise)
+    output = Sampled.apply(product, variance, normal, VARIANCE_FLOOR, late_scale, posterior.mean.bias, after)
+    return output if mask is None else mask_units(output, mask.keep_out)
 
 
 def masked_pass(
@@ -125,16 +138,92 @@ def _whole_pass(operator: Operator, h: Tensor, mean: LayerMean, mask: LayerMask)
     outputs = mask.keep_out if mean.out_scale is None else mask.keep_out * mean.out_scale
     shift = None if mean.bias is None else mean.bias * outputs
     if mean.in_scale is None:
-        h = operator.times(h, mask.keep_in)
-    elif _may_wait(mean.in_scale, h):
-        h, outputs = operator.times(h, mask.keep_in), outputs * mean.in_scale
+        h = operator.scale_units(h, mask.keep_in)
+    elif _can_scale_output(mean.in_scale, h):
+        h, outputs = operator.scale_units(h, mask.keep_in), outputs * mean.in_scale
     else:
-        h = operator.times(h, mask.keep_in * mean.in_scale)
+        h = operator.scale_units(h, mask.keep_in * mean.in_scale)
     weight = mean.weight if mask.keep_weight is None else WeightMean(mean.weight.dense() * mask.keep_weight)
     product = apply_mean(operator, h, weight)
-    return times(product, outputs) if shift is None else times_plus(product, outputs, shift)
+    return scale_units(product, outputs) if shift is None else scale_and_shift_units(product, outputs, shift)
 
 
-def _may_wait(scale: Tensor, h: Tensor) -> bool:
+def _can_scale_output(scale: Tensor, h: Tensor) -> bool:
     """Whether an input scale can come after the product: one covers all inputs, and they need no gradient."""
     return scale.shape[1] == 1 and not h.requires_grad
+
+
+class BayesianGraph:
+    """Runs a graph with each weighted layer replaced by a pass over what is believed of it.
+
+    Batches are K contexts x B examples, contexts outermost, flattened to (K * B, ...). With ``autocast`` products
+    are done in that dtype, everything else as it is.
+    """
+
+    autocast: torch.dtype | None = None
+
+    def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
+        self.graph = graph
+        self.layers = tuple(layers)
+        self.operators = tuple(operator_of(layer) for layer in layers)
+        self._place = {layer.name: index for index, layer in enumerate(layers)}
+        self._channels = [layer.kind.in_axis for layer in layers]
+
+    def noisy(
+        self,
+        x: Inputs,
+        posteriors: Sequence[LayerPosterior],
+        masks: Sequence[LayerMask | None] | None = None,
+        *,
+        noise: Noise,
+    ) -> Tensor:  # (K * B, C)
+        """A sample of the network's output, with ``masks`` of what they leave of it; None leaves a layer whole."""
+
+        def sample(index: int, h: Tensor) -> Tensor:
+            mask = None if masks is None else masks[index]
+            return noisy_pass(self.operators[index], h, posteriors[index], mask, noise=noise)
+
+        return self._run(x, sample)
+
+    def masked(self, x: Inputs, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)
+        """The deterministic network with masks on; outputs outside the context are zero."""
+        return self._run(x, lambda index, h: masked_pass(self.operators[index], h, means[index], masks[index]))
+
+    def _run(self, x: Inputs, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:
+        def apply(step: Step, *values: Tensor) -> Tensor:
+            index = self._place.get(step.name)
+            if index is None:
+                return step.module(*values)
+            (h,), axis = values, self._channels[index]
+            return as_before(pass_layer(index, channels_first(h, axis)), h, axis)
+
+        return self._on_device(x, lambda images: self.graph.run(images, apply))
+
+    def plain(self, x: Inputs) -> Tensor:
+        """The network as it was pretrained."""
+        return self._on_device(x, self.graph.run)
+
+    @contextmanager
+    def computing_in(self, autocast: torch.dtype | None) -> Iterator[None]:
+        """Within this, products of activations and weights are done in ``autocast``."""
+        before, self.autocast = self.autocast, autocast
+        try:
+            yield
+        finally:
+            self.autocast = before
+
+    def _on_device(self, x: Inputs, run: Callable[[Inputs], Tensor]) -> Tensor:
+        """In the wanted dtype and in the device's favourite layout: channels last for images on a GPU.
+
+        What follows keeps it; only weights of each context's own (``Full``) go through channels first.
+        """
+        x = _in_device_layout(x) if isinstance(x, Tensor) else tuple(map(_in_device_layout, x))
+        if self.autocast is None:
+            return run(x)
+        device = x.device if isinstance(x, Tensor) else x[0].device
+        with torch.autocast(device.type, dtype=self.autocast):
+            return run(x).float()
+
+
+def _in_device_layout(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x

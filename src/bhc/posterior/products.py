@@ -136,6 +136,56 @@ class MeanAndVariance(Function):
         return of_h, of_weight, of_variance.mT @ squared, of_left, of_right
 
 
+class ConvolvedMoments(Function):
+    """``h * W`` and ``h^2 * V`` for kernels shared by the whole batch; ``h^2`` is made again on the way back.
+
+    Activations are most of what training a convolutional network keeps; recorded, this would keep them twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, variance: Tensor, geometry: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(h, weight, variance)
+        ctx.geometry = geometry
+        return _convolve(h, weight, geometry), _convolve(h * h, variance, geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, of_mean: Tensor, of_variance: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        h, weight, variance = ctx.saved_tensors
+        needs_h, needs_weight, needs_variance, _ = ctx.needs_input_grad
+        of_h, of_weight = _convolve_back(of_mean, h, weight, ctx.geometry, (needs_h, needs_weight))
+        of_square, of_spread = _convolve_back(of_variance, h * h, variance, ctx.geometry, (needs_h, needs_variance))
+        if of_h is not None and of_square is not None:
+            of_h = of_h.addcmul_(h, of_square, value=2)
+        return of_h, of_weight, of_spread, None
+
+
+def _convolve(h: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
+    flat = (0,) * (h.dim() - 2)
+    return torch.convolution(h, weight, None, transposed=False, output_padding=flat, **geometry)
+
+
+def _convolve_back(
+    gradient: Tensor, h: Tensor, weight: Tensor, geometry: dict[str, Any], needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of the input and of the kernel, where they are needed."""
+    of_h, of_weight, _ = torch.ops.aten.convolution_backward(
+        gradient,
+        h,
+        weight,
+        None,
+        transposed=False,
+        output_padding=(0,) * (h.dim() - 2),
+        output_mask=(*needs, False),
+        **geometry,
+    )
+    return of_h, of_weight
+
+
 class ScaledByNoise(Function):
     """``h (mu + sigma E)``, one E for each example: h (K, B, n, a), mean and log-variance (K, n), E (K, B, n).
 
@@ -163,7 +213,7 @@ class ScaledByNoise(Function):
         return of_h, of_mean, of_logvar, None
 
 
-class Drawn(Function):
+class SampledScales(Function):
     """``mu + sigma E``, one E for each example: mean and log-variance (K, n), E and the result (K, B, n)."""
 
     @staticmethod
@@ -203,7 +253,7 @@ class Sampled(Function):
         ctx.floor = floor
         # With z the root and the sample are made again on the way back, so that no more is kept than without.
         ctx.save_for_backward(noise, z, bias, s, *((std, sample) if z is None else (mean, variance)))
-        return sample if s is None else sample * _beside(s, sample)
+        return sample if s is None else sample * _spread(s, sample)
 
     @staticmethod
     @once_differentiable
@@ -214,7 +264,7 @@ class Sampled(Function):
         if s is not None:
             sample = kept[1] if z is None else _sample(kept[0], std, noise, z, bias)
             of_s = _over_places(gradient * sample, s)
-            gradient = gradient * _beside(s, gradient)
+            gradient = gradient * _spread(s, gradient)
         if bias is not None:
             apart = gradient.unflatten(0, (len(bias), -1))
             of_bias = apart.sum((1, *range(3, apart.dim())), dtype=bias.dtype)
@@ -223,7 +273,7 @@ class Sampled(Function):
         if z is None:
             return gradient, slope.mul_(0.5).mul_(gradient), None, None, None, of_bias, of_s
         mean, variance = kept
-        factor = _beside(z, gradient)
+        factor = _spread(z, gradient)
         of_variance = slope.mul_(0.5 * factor).mul_(gradient)
         of_z = _over_places((gradient * mean).addcmul_(of_variance, variance, value=2), z)
         return gradient * factor, of_variance.mul_(factor), None, None, of_z, of_bias, of_s
@@ -233,24 +283,24 @@ def _std(variance: Tensor, floor: float, z: Tensor | None) -> Tensor:
     """``sqrt(z^2 variance + floor)``."""
     if z is None:
         return (variance + floor).sqrt_()
-    return torch.addcmul(variance.new_full((), floor), variance, _beside(z, variance).square()).sqrt_()
+    return torch.addcmul(variance.new_full((), floor), variance, _spread(z, variance).square()).sqrt_()
 
 
 def _sample(mean: Tensor, std: Tensor, noise: Tensor, z: Tensor | None, bias: Tensor | None) -> Tensor:
     """``z mean + std E + bias``."""
     if bias is None:
-        return torch.addcmul(mean, std, noise) if z is None else (mean * _beside(z, mean)).addcmul_(std, noise)
+        return torch.addcmul(mean, std, noise) if z is None else (mean * _spread(z, mean)).addcmul_(std, noise)
     apart = mean.unflatten(0, (len(bias), -1))
     per_unit = bias.to(mean.dtype).reshape(len(bias), 1, -1, *[1] * (mean.dim() - 2))
     if z is None:
         shifted = apart + per_unit
     else:
-        shifted = torch.addcmul(per_unit, apart, _beside(z, mean).unflatten(0, (len(bias), -1)))
+        shifted = torch.addcmul(per_unit, apart, _spread(z, mean).unflatten(0, (len(bias), -1)))
     return shifted.flatten(0, 1).addcmul_(std, noise)
 
 
-def _beside(scales: Tensor, h: Tensor) -> Tensor:
-    """Drawn scales (K, B, n), or (K, B, 1), to go with (K * B, n, ...)."""
+def _spread(scales: Tensor, h: Tensor) -> Tensor:
+    """SampledScales scales (K, B, n), or (K, B, 1), to go with (K * B, n, ...)."""
     return scales.to(h.dtype).reshape(len(h), -1, *[1] * (h.dim() - 2))
 
 

@@ -94,7 +94,7 @@ class TrainingStep:
         autocast: torch.dtype | None = None,
         team: Team = ALONE,
     ) -> None:
-        with network.computing_in(autocast):
+        with network.bayesian.computing_in(autocast):
             draw = stage.equipped(network, draw)
         self.stage, self.network, self.draw, self.autocast = stage, network, draw, autocast
         self._first = first
@@ -132,7 +132,7 @@ class TrainingStep:
 
     def _run(self) -> Terms:
         warmth = self._schedule.advance()
-        with self.network.computing_in(self.autocast):
+        with self.network.bayesian.computing_in(self.autocast):
             loss, terms = self._loss(warmth, self._gone)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -45,7 +45,7 @@ from bhc.graph import INPUT, Graph, Step, output_shape
 from bhc.layers import (
     EXAMPLES,
     Embed,
-    Given,
+    NetworkInput,
     ScatterChannels,
     Select,
     Shape,
@@ -55,8 +55,8 @@ from bhc.layers import (
     kind_tagged,
     resized,
 )
+from bhc.layers.arguments import expect
 from bhc.layers.aten import PRODUCTS, AtenCall, traced
-from bhc.layers.shapes import expect
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -265,8 +265,8 @@ class _Assembly:
 
 def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Sequence[nn.Module]) -> None:
     """Of several inputs each is read by a step of its own, and these come first."""
-    given = [other.called for other in before if isinstance(other, Given)]
-    if isinstance(module, Given):
+    given = [other.called for other in before if isinstance(other, NetworkInput)]
+    if isinstance(module, NetworkInput):
         if not module.place == len(given) == len(before) or module.called in given:
             raise ValueError(f"{module.called!r} is input {module.place}, and the steps before it are others")
     elif not input_shape or given:
@@ -275,7 +275,7 @@ def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Seque
 
 def _dtype_of(name: str, module: nn.Module, shapes: Sequence[Shape], dtypes: Sequence[torch.dtype]) -> torch.dtype:
     """Of what a step gives; ValueError where it does not compute with what arrives."""
-    if isinstance(module, Given):
+    if isinstance(module, NetworkInput):
         own: torch.dtype = getattr(torch, module.dtype)
         return torch.float32 if own.is_floating_point else own
     if isinstance(module, Embed) or not (isinstance(module, AtenCall) or any(d != torch.float32 for d in dtypes)):

@@ -103,7 +103,7 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
 
 
 class _Writer:
-    """Where the kinds of layers put their numbers (``layers.asked.FileWriter``)."""
+    """Where the kinds of layers put their numbers (``layers.protocols.FileWriter``)."""
 
     def __init__(self, network: QuantisedNetwork, content: Content, priors: Mapping[str, StatedPrior]) -> None:
         self.network, self.content, self.priors = network, content, priors

@@ -1,17 +1,103 @@
-"""Calls that move numbers: units are moved as the numbers are, and sizes among their arguments follow a cut."""
+"""Calls by what they do with channels: along some axes, moving numbers, or number by number.
 
-from collections.abc import Sequence
+Who moves numbers moves their units, and sizes among its arguments follow a cut. An operator is of the first family here
+that covers it.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from bhc.layers.asked import UnitSearch
-from bhc.layers.aten import AtenCall, Own, Read, SizeOf
+from bhc.layers.arguments import Kept, Shape
+from bhc.layers.aten import AtenCall, Own, Read, SizeOf, operator
 from bhc.layers.calls import AtenKind, with_own_narrowed
-from bhc.layers.kind import Example
-from bhc.layers.modules import own_copy
-from bhc.layers.shapes import Kept, Shape
+from bhc.layers.kind import Example, meeting, own_copy
+from bhc.layers.protocols import UnitSearch
+
+Axes = Callable[[AtenCall, int], Sequence[int]]
+
+
+def _named_axes(module: AtenCall, dimensions: int) -> Sequence[int]:
+    axes = module.argument("dim")
+    if axes is None or axes == []:
+        return range(dimensions)
+    return axes if isinstance(axes, list) else [axes]
+
+
+def _last(count: int) -> Axes:
+    return lambda module, dimensions: range(dimensions - count, dimensions)
+
+
+def _normalised(module: AtenCall, dimensions: int) -> Sequence[int]:
+    return range(dimensions - len(module.argument("normalized_shape")), dimensions)
+
+
+def _all_but_examples(module: AtenCall, dimensions: int) -> Sequence[int]:
+    return range(1, dimensions)
+
+
+ALONG_AXES: dict[str, Axes] = {
+    **dict.fromkeys(
+        ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "prod", "logsumexp", "linalg_vector_norm", "norm",
+         "softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "argmax", "argmin", "any", "all"),
+        _named_axes,
+    ),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _normalised),
+    **dict.fromkeys(("group_norm", "instance_norm"), _all_but_examples),
+    **{
+        f"{name}{count}d": _last(count)
+        for name in ("adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "upsample_nearest",
+                     "_upsample_nearest_exact")
+        for count in (1, 2, 3)
+    },
+    "upsample_linear1d": _last(1),
+    "upsample_bilinear2d": _last(2),
+    "_upsample_bilinear2d_aa": _last(2),
+    "upsample_bicubic2d": _last(2),
+    "upsample_trilinear3d": _last(3),
+}  # fmt: skip
+
+
+class AlongAxes(AtenCall):
+    """Something along some axes of one value, the same at each place of all others."""
+
+    family: ClassVar[str] = "along-axes"
+
+    @classmethod
+    def covers(cls, target: str) -> bool:
+        return target.split(".")[1] in ALONG_AXES
+
+
+class AlongAxesKind(AtenKind):
+    """Reductions, softmaxes, norms, pools, upsampling: what varies along the axes in question is kept whole."""
+
+    name, module = AlongAxes.family, AlongAxes
+
+    def follow(self, module: AlongAxes, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        units, *others = arriving
+        if others:
+            for each in arriving:
+                search.keep(each)
+            return search.whole(leaving)
+        axes = sorted(axis % units.dim() for axis in ALONG_AXES[module.op](module, units.dim()))
+        if any(search.varies(units, axis) for axis in axes):
+            search.keep(units)
+            return search.whole(leaving)
+        for axis in axes:
+            units = units.narrow(axis, 0, 1)
+        if len(leaving) < units.dim():
+            units = units.squeeze(tuple(axes))
+        return units.expand(leaving)
+
+    def narrowed(self, module: AlongAxes, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+    def examples(self) -> Sequence[Example]:
+        softmax = AlongAxes("aten.softmax.int", [Read(0), -1])
+        total = AlongAxes("aten.sum.dim_IntList", [Read(0), [1]])
+        return [(softmax, ((2, 3, 4),)), (total, ((2, 3, 4),))]
 
 
 class Movement(AtenCall):
@@ -190,4 +276,53 @@ MOVES: dict[str, Move] = {
 FLOATS_ONLY = ("im2col", "pixel_shuffle", "pixel_unshuffle")
 
 
-KINDS = (MovementKind,)
+# Without torch's mark, or marked as something else.
+ALSO_POINTWISE = ("_to_copy", "to", "dropout", "where", "clamp", "prelu", "masked_fill", "addcmul", "lerp", "type_as")
+SUMS = ("add", "sub", "rsub", "_to_copy", "to", "type_as", "neg")  # a part that is left out adds nothing
+
+
+class Pointwise(AtenCall):
+    """Each number of the result from those at the same place of what it reads, as shapes are broadcast."""
+
+    family: ClassVar[str] = "pointwise"
+
+    @classmethod
+    def covers(cls, target: str) -> bool:
+        op = target.split(".")[1]
+        return torch.Tag.pointwise in getattr(operator(target), "tags", ()) or op in ALSO_POINTWISE
+
+
+class PointwiseKind(AtenKind):
+    """What meets at one place lives and dies together; the step's own numbers go with them."""
+
+    name, module = Pointwise.family, Pointwise
+
+    def follow(self, module: Pointwise, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        met = meeting([units for units in arriving if _fits(units.shape, leaving)], leaving, search)
+        if not met:
+            return search.whole(leaving)
+        first, *others = met
+        for other in others:
+            search.join(first, other)
+        if others and module.op not in SUMS:
+            search.tie(first)  # a factor that is left out would be zero
+        return first
+
+    def narrowed(self, module: Pointwise, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        if module.op == "prelu":  # its numbers lie along the second axis, and have no other
+            return with_own_narrowed(module, Kept(0, leaving.mask, 1)) if leaving.axis == 1 else own_copy(module)
+        return with_own_narrowed(module, leaving)
+
+    def examples(self) -> Sequence[Example]:
+        gain = nn.Parameter(torch.tensor([[1.0], [2.0], [3.0]]), requires_grad=False)
+        scaled = Pointwise("aten.mul.Tensor", [Read(0), Own("own0")], own={"own0": gain})
+        both = Pointwise("aten.maximum.default", [Read(0), Read(1)])
+        return [(scaled, ((2, 3, 4),)), (both, ((2, 3, 4), (2, 3, 4)))]
+
+
+def _fits(shape: Sequence[int], leaving: Shape) -> bool:
+    pairs = zip(reversed(shape), reversed(leaving), strict=False)
+    return len(shape) <= len(leaving) and all(size in (1, wanted) for size, wanted in pairs)
+
+
+KINDS = (PointwiseKind, MovementKind, AlongAxesKind)

@@ -1,12 +1,13 @@
-"""Who asks a layer, and what it may use to answer: the other rooms pass these in."""
+"""What the other rooms pass in for a layer to answer with, and the pieces of C that several kinds write."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from bhc.layers.shapes import Shape
+from bhc.layers.arguments import Shape
 
 
 class Captured(Protocol):
@@ -157,3 +158,32 @@ class CWriter(Protocol):
 
     def bias(self, name: str, module: Any) -> str:
         """What is added to output ``o``, with the plus sign."""
+
+
+def literal(value: float) -> str:
+    """A float constant that reads back to the same single-precision number."""
+    text = f"{np.float32(value):.9g}"
+    return f"{text}f" if any(mark in text for mark in ".en") else f"{text}.0f"
+
+
+def number(module: Any, attribute: str) -> str:
+    """A number of a module's as a constant."""
+    return literal(float(getattr(module, attribute)))
+
+
+def each_number(writer: CWriter, name: str, shape: Shape, expression: str, *, math: bool = False) -> None:
+    """Change each value on its own; ``v`` in the expression is the value."""
+    target = writer.writable(prod(shape))
+    loop = [
+        "int i;",
+        f"for (i = 0; i < {prod(shape)}; i++) {{",
+        f"    const float v = {writer.source}[i];",
+        f"    {target}[i] = {expression};",
+        "}",
+    ]
+    writer.lines(name, loop)
+    writer.source = target
+    writer.uses_math = writer.uses_math or math
+
+
+Expression = Callable[[Any], str]

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT, Graph
-from bhc.graph.shapes import passages
+from bhc.graph.graph import INPUT, Graph, passages
 from bhc.graph.units import Units
-from bhc.layers import Given, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
+from bhc.layers import NetworkInput, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
 
 Count = TypeVar("Count", int, Tensor)
@@ -115,9 +114,9 @@ def find_features(
     graph: Graph, layers: tuple[Layer, ...], input_shape: Shape, features: Shape
 ) -> dict[str, Tensor]:  # (channels that arrive,) by layer: the feature that each carries
     """The layers that read features of a shape: every value of the input, or its channels; of texts, words."""
-    if len(graph.given) > 1:
+    if len(graph.input_steps) > 1:
         raise BhcError(
-            f"the network takes {len(graph.given)} inputs: {', '.join(graph.given)}",
+            f"the network takes {len(graph.input_steps)} inputs: {', '.join(graph.input_steps)}",
             hint="contexts of features and words need a network that takes one",
         )
     by_name = {layer.name: layer for layer in layers}
@@ -217,7 +216,7 @@ def _why(graph: Graph, layer: Layer, units: Units) -> str:
 
 def _is_an_end(module: nn.Module) -> bool:
     """Whether it keeps units since they are an input's, or words, and not since it mixes them."""
-    return isinstance(module, Given) or is_weighted(module)
+    return isinstance(module, NetworkInput) or is_weighted(module)
 
 
 def _of_its_own(module: object) -> str:

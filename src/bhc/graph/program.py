@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from bhc.graph.examples import Examples
 from bhc.graph.graph import Graph
+from bhc.graph.signature import Examples
 from bhc.layers import bare_copy, has_kind, is_norm, kind_of
 from bhc.layers.aten import AtenCall, Dtype
 
@@ -64,7 +64,7 @@ class Exported:
     first_answer: Tensor  # what the network gave when it was called for the first time
     constants: dict[str, Tensor]  # parameters, buffers and other tensors, by their names in the program
     parameters: dict[str, str]  # of these, the learned ones, with their names in the network
-    given: tuple[str, ...]  # what the network takes, by the names in the program
+    inputs: tuple[str, ...]  # what the network takes, by the names in the program
     symbols: dict[Any, tuple[int, int]]  # sizes that may change, with the place of an input and its axis
     pick: int | None = None  # of several results
     versions: dict[str, int] = field(default_factory=dict)  # of its tensors: each rises when it is written into
@@ -116,14 +116,14 @@ class Exported:
     def answer(self, x: Examples) -> Tensor:
         """What the network itself gives."""
         with torch.no_grad():
-            return only(x.given_to(self.net), self.pick)
+            return only(x.passed_to(self.net), self.pick)
 
     @torch.no_grad()
     def run(self, x: Examples, *, precise: bool = False) -> Tensor:
         """What the program gives; ``precise`` in double precision, also where it names another."""
         values: dict[fx.Node, Any] = {}
         widened = wider if precise else as_it_is
-        known = self.constants | dict(zip(self.given, x.tensors, strict=True))
+        known = self.constants | dict(zip(self.inputs, x.tensors, strict=True))
         for node in self.program.nodes:
             if node.op == "placeholder":
                 values[node] = widened(known[node.name]).clone()

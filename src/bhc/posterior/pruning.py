@@ -115,9 +115,9 @@ class MaskFinder(nn.Module):
             self.layers, dropouts, arriving, quiet, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
             rescued = _either(nothing, *(forced[place] for place in feeding))
-            there = self.features_at(layer, inputs)
-            if there is not None:
-                keep_in = keep_in & there
+            presence_mask = self.features_at(layer, inputs)
+            if presence_mask is not None:
+                keep_in = keep_in & presence_mask
             if not layer.has_kernel:
                 keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
                 rescued = _either(rescued, unread)
@@ -132,6 +132,25 @@ class MaskFinder(nn.Module):
         """Which of a context's features arrive at a layer; None if all do, or none is a feature."""
         places = getattr(self, f"features_{layer.name}", None)
         return None if inputs is None or places is None else inputs[:, places]
+
+    def present_inputs(self, outputs: Tensor, inputs: Tensor | None) -> list[LayerMask | None] | None:
+        """All units, but of the network's input only the features that a context has; None leaves a layer whole."""
+        if inputs is None:
+            return None
+        masks: list[LayerMask | None] = []
+        for layer in self.layers:
+            presence_mask = self.features_at(layer, inputs)
+            everything = outputs.new_ones(len(outputs), layer.num_outputs)
+            none = torch.zeros_like(everything[:, 0])
+            masks.append(None if presence_mask is None else LayerMask(presence_mask, everything, none))
+        return masks
+
+    def threshold_without(self, gone: Tensor, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (1, 1)
+        """The threshold that takes this part of the units away, (), all contexts together."""
+        rates = self.noisiest_links(dropouts, outputs).flatten().sort().values
+        stay = ((1 - gone) * len(rates)).round().long().reshape(1, 1)
+        threshold = torch.cat([rates, rates.new_full((1,), torch.inf)]).take(stay)
+        return threshold.clamp(min=torch.finfo(rates.dtype).min)  # minus infinity is what is never cut
 
     def noisiest_links(self, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (K, U)
         """What each unit's life hangs on: it stays while this is under the threshold."""

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from bhc.errors import BhcError
-from bhc.graph.exported import Exported, wider
 from bhc.graph.graph import Step
-from bhc.graph.making import StepMaker
-from bhc.graph.values import Constant, Known, Several, Value, concrete, flat, numbers_of
+from bhc.graph.program import Exported, wider
+from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, flat, numbers_of
 from bhc.layers import Affine, Embed
 
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
@@ -60,7 +59,7 @@ class Reader:
             sources = frozenset() if name is None else frozenset({name})
             self.known[node] = Constant(precise, name, name is not None, sources)  # rounded when all is complete
             return
-        self.known[node] = self.maker.inputs[self.exported.given.index(node.name)]
+        self.known[node] = self.maker.inputs[self.exported.inputs.index(node.name)]
 
     def _read(self, node: fx.Node) -> dict[fx.Node, Known]:
         whole = self.exported.modules.get(node)
