@@ -280,12 +280,12 @@ def _check_in_double_precision(exported: Exported, precise: Graph, inputs: Seque
 
 
 def _is_the_same(exported: Exported, x: Examples, precise: Graph) -> bool:
-    """Or no further from the program than that is from itself when the last bits of its input are shaken."""
+    """Or no further from the program than that is from itself when the last bits of its input are perturbed."""
     wanted, given = exported.run(x, precise=True), precise(*x.tensors)
     if _near(wanted, given, CLOSE):
         return True
-    shaken = exported.run(x.changed(_perturbed), precise=True)
-    return _largest(given - wanted) <= FURTHER * _largest(shaken - wanted)
+    perturbed = exported.run(x.changed(_perturbed), precise=True)
+    return _largest(given - wanted) <= FURTHER * _largest(perturbed - wanted)
 
 
 def _perturbed(x: Tensor) -> Tensor:

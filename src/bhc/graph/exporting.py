@@ -112,10 +112,10 @@ def _say_what_is_changed(net: nn.Module, own: nn.Module) -> None:
 
 @torch.no_grad()
 def _first_answer(net: nn.Module, given: Examples) -> tuple[Examples, Any]:
-    """Inputs that the network runs on, and what it says to them: drawn ones, or just those that were given."""
-    drawn = given.with_sampled_floats()
+    """Inputs that the network runs on, and what it says to them: sampled ones, or just those that were given."""
+    sampled = given.with_sampled_floats()
     with suppress(Exception):
-        return drawn, drawn.passed_to(net)
+        return sampled, sampled.passed_to(net)
     try:
         return given, given.passed_to(net)
     except Exception as error:

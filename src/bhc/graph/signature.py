@@ -240,9 +240,9 @@ class Examples:
         return replace(self, tensors=tuple(made))
 
     def with_sampled_floats(self) -> "Examples":
-        """Floats are drawn, as large as those given: of zeros, or of equal examples, little could be learned."""
-        drawn = self.sampled(lambda place: None, seed=0).tensors
-        both = zip(self.tensors, drawn, strict=True)
+        """Floats are sampled, as large as those given: of zeros, or of equal examples, little could be learned."""
+        sampled = self.sampled(lambda place: None, seed=0).tensors
+        both = zip(self.tensors, sampled, strict=True)
         return replace(self, tensors=tuple(new if old.is_floating_point() else old for old, new in both))
 
     def repeated(self) -> "Examples":

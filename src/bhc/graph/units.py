@@ -54,7 +54,7 @@ class _Sets:
 
     def __init__(self) -> None:
         self.parent: list[int] = []
-        self._roots: np.ndarray | None = None  # as far as they were wanted for
+        self._roots: np.ndarray | None = None  # of the numbers there were
 
     def new(self, count: int) -> Tensor:
         start = len(self.parent)
