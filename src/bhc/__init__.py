@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from bhc.api import *  # noqa: F403
 
 __version__ = "0.1.0"
-PACKAGES = ("data", "layers", "models", "training")  # public ones
+PACKAGES = ("contexts", "data", "layers", "models", "training")  # public ones
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,13 @@
 """The public names, which ``import bhc`` hands on."""
 
-from bhc import data, layers, models, training
+from bhc import contexts, data, layers, models, training
 from bhc.compressor import Compressor, fit, load, wrap
 from bhc.contexts import (
     BinaryBudget,
     Budgets,
     ClassSubsets,
     ConsecutivePairs,
+    ContextSpace,
     FeatureSubsets,
     InputDomains,
     Joint,
@@ -14,6 +15,7 @@ from bhc.contexts import (
     RandomSubsets,
     SingleContext,
     VocabularySubsets,
+    register_context,
 )
 from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
@@ -33,6 +35,7 @@ __all__ = [
     "Compressor",
     "ConsecutivePairs",
     "Consolidate",
+    "ContextSpace",
     "Export",
     "FeatureSubsets",
     "Float32",
@@ -55,6 +58,7 @@ __all__ = [
     "VarianceBits",
     "VocabularySubsets",
     "WeightForm",
+    "contexts",
     "data",
     "fit",
     "layers",
@@ -63,6 +67,7 @@ __all__ = [
     "open_deployed",
     "pretrain",
     "read",
+    "register_context",
     "register_format",
     "register_layer",
     "training",

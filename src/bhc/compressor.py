@@ -138,7 +138,7 @@ class Compressor:
         context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
         alarm_samples = None
         if flag_outside is not None:
-            if isinstance(sample, SampleMean):
+            if isinstance(sample, SampleMean | str):
                 raise BhcError(
                     "flag_outside needs the samples of the domain, and only their mean is left",
                     hint="give the samples themselves, or leave flag_outside out",

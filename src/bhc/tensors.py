@@ -1,11 +1,13 @@
-"""Named tensors in one safetensors file, with a JSON header of ours and a checksum of everything."""
+"""Tensors in files: named ones with a JSON header of ours and a checksum of everything, and arrays that users give."""
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
@@ -15,6 +17,7 @@ from bhc.errors import BhcError
 from bhc.files import read_bytes, write_bytes
 
 LARGEST_FILE = 64 << 30
+LARGEST_ARRAY = 1 << 30
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -68,3 +71,15 @@ def _checksum(tensors: Mapping[str, Tensor], header: str) -> str:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def read_array(path: Path, *, what: str) -> Tensor:
+    """An array from a ``.npy`` file; never pickled objects. ``what`` says what it should be."""
+    content = io.BytesIO(read_bytes(path, limit=LARGEST_ARRAY))
+    try:
+        array = np.load(content, allow_pickle=False)
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+        raise BhcError(
+            f"{path} is not an array that can be read: {error}", hint=f"write it with numpy.save(path, array), {what}"
+        ) from error

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Request, Route, expect
 
 import bhc
 from bhc.data import DataSet
-from bhc.studio.inputs import from_token
+from bhc.contexts import from_token
 
 from .conftest import Visitor, Visits
 

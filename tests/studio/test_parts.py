@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import bhc
-from bhc.contexts import SampleMean
+from bhc.contexts import SampleMean, from_token, to_token
 from bhc.studio.cache import Cache
-from bhc.studio.inputs import from_token, is_picture, png, sample_of, to_token
+from bhc.studio.inputs import is_picture, png, sample_of
 from bhc.studio.metrics import Metrics, cpu_seconds, resident_bytes
 from bhc.studio.service import Service
 

@@ -41,13 +41,13 @@ class Client:
         except ValueError:
             raise BhcError(f"{self.url} sent no report with the network", hint="is it bhc serve?") from None
 
-    def domain(self, sample: bytes) -> str:
-        """The token of the domain that a ``.npy`` file is a sample of."""
-        content, _ = self._post("/v1/domains", sample, "application/octet-stream")
+    def upload(self, path: str, array: bytes, name: str) -> str:
+        """What stands for a ``.npy`` file in requests, such as the token of the domain that it is a sample of."""
+        content, _ = self._post(path, array, "application/octet-stream")
         try:
-            return str(json.loads(content)["domain"])
+            return str(json.loads(content)[name])
         except (ValueError, KeyError, TypeError):
-            raise BhcError(f"{self.url} sent no domain", hint="is it bhc serve?") from None
+            raise BhcError(f"{self.url} sent no {name}", hint="is it bhc serve?") from None
 
     def _post(self, path: str, body: bytes, kind: str) -> tuple[bytes, HTTPResponse]:
         """The answer, asked for again where the service is busy or the connection breaks."""

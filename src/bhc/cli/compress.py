@@ -9,14 +9,11 @@ import typer
 from bhc.cli.console import say, show
 from bhc.cli.many import LIST, ContextsFile, Outputs, compress_lines
 from bhc.cli.options import (
-    Budget,
-    Classes,
     Confidence,
-    Domain,
-    Features,
     FlagOutside,
     Float32Only,
     Force,
+    Given,
     Json,
     MaxBytes,
     MaxError,
@@ -25,21 +22,20 @@ from bhc.cli.options import (
     MaxRamBytes,
     Threshold,
     refuse_existing,
-    request_of,
+    with_options,
 )
 from bhc.compressor import load
+from bhc.contexts import request_options
 from bhc.emission import DomainWarning, Float32, Limits, ThresholdWarning, VarianceBits
 from bhc.errors import BhcError
 from bhc.formats import Packed, formats
 from bhc.training import default_progress
 
 
+@with_options("conditions", request_options())
 def compress_command(
     run: Annotated[Path, typer.Argument(help="Run folder (bhc train).")],
-    classes: Classes = None,
-    domain: Domain = None,
-    features: Features = None,
-    budget: Budget = None,
+    conditions: Given,
     threshold: Threshold = None,
     max_bytes: MaxBytes = None,
     max_flops: MaxFlops = None,
@@ -66,13 +62,12 @@ def compress_command(
     """
     limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
     if contexts is not None:
-        given = {"--classes": classes, "--domain": domain, "--features": features, "--budget": budget}
         _compress_each(
             run,
             contexts,
             out,
             vars(limits) | {"flag_outside": flag_outside},
-            unwanted=[name for name, value in given.items() if value is not None],
+            unwanted=[option.flag for option in request_options() if conditions[option.name] is not None],
             float32=float32,
             force=force,
             json=json,
@@ -90,7 +85,7 @@ def compress_command(
         warnings.simplefilter("ignore", ThresholdWarning)
         warnings.simplefilter("ignore", DomainWarning)
         small = model.compress(
-            **request_of(classes, domain, features, budget),
+            **conditions,
             **vars(limits),
             quantisation=Float32() if float32 else VarianceBits(),
             flag_outside=flag_outside,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import bhc.data as datasets
 from bhc.cli.console import show
-from bhc.cli.options import DataDir, Json, parse_classes
-from bhc.contexts import ClassSubsets
+from bhc.cli.options import DataDir, Json
+from bhc.contexts import ClassSubsets, parse_classes
 from bhc.data import Split
 from bhc.emission import NAME, Alarm, auroc, expected_calibration_error, outside_score
 from bhc.errors import BhcError

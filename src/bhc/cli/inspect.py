@@ -7,10 +7,10 @@ import typer
 
 from bhc.cli.console import say, show, table
 from bhc.cli.contents import file_facts, file_text
-from bhc.cli.options import Budget, Classes, Domain, Features, Force, Json, refuse_existing, request_of
+from bhc.cli.options import Force, Given, Json, refuse_existing, with_options
 from bhc.cli.plots import file_figure, run_figure, save_figure
 from bhc.compressor import Compressor, load
-from bhc.contexts import Context, ContextSpace, FeatureSubsets
+from bhc.contexts import Context, ContextSpace, example_request, request_options
 from bhc.emission import from_file
 from bhc.errors import BhcError
 from bhc.formats import read_network
@@ -18,13 +18,11 @@ from bhc.graph import MOST_WHOLE
 from bhc.hypernet import ConditionalNetwork
 
 
+@with_options("conditions", request_options())
 def inspect_command(
     path: Annotated[Path, typer.Argument(help="Run folder, or emitted network (.bhc).")],
+    conditions: Given,
     plot: Annotated[Path | None, typer.Option(help="Write a picture (.png).")] = None,
-    classes: Classes = None,
-    domain: Domain = None,
-    features: Features = None,
-    budget: Budget = None,
     threshold: Annotated[float | None, typer.Option(help="Where the picture cuts. Default: the run's.")] = None,
     force: Force = False,
     json: Json = False,
@@ -45,7 +43,6 @@ def inspect_command(
             save_figure(file_figure(small, file.parts), plot)
     else:
         model = load(path)
-        request = request_of(classes, domain, features, budget)
         if plot is not None and "curves" not in model.model.training:
             raise BhcError(
                 f"{path} was never trained, so there is nothing to draw", hint="leave --plot out, or train it"
@@ -53,26 +50,19 @@ def inspect_command(
         show(_run_facts(model, path) if json else _run_text(model, path), as_json=json)
         if plot is not None:
             cut = model.model.default_threshold if threshold is None else threshold
-            context = _context(model, request)
+            context = _context(model, conditions)
             figure = run_figure(model.network, model.model.training, context, cut, str(context))
             save_figure(figure, plot)
     if plot is not None:
         say(f"wrote {plot}")
 
 
-def _context(model: Compressor, request: dict[str, Any]) -> Context:
+def _context(model: Compressor, conditions: Given) -> Context:
     """The context asked for; where none is, one to look at."""
-    if all(value is None for value in request.values()):
+    if all(value is None for value in conditions.values()):
         sample = model.model.validation
-        features = [part.num_features for part in model.space.parts if isinstance(part, FeatureSubsets)]
-        examples = {
-            "classes": [0, 1],
-            "domain": None if sample is None else sample.inputs,
-            "features": [place for count in features for place in range(count)],
-            "budget": 1,
-        }
-        request = {name: examples[name] for name in model.space.conditions}
-    return model.space.resolve(request)
+        conditions = example_request(model.space, None if sample is None else sample.inputs)
+    return model.space.resolve(conditions)
 
 
 def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:

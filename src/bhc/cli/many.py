@@ -9,8 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bhc.cli.options import read_array
+from bhc.cli.options import parsed
 from bhc.compressor import Compressor
+from bhc.contexts import request_options
 from bhc.emission import CHUNK, Compressed
 from bhc.errors import BhcError
 from bhc.files import append_json_line, make_folder, read_json_lines
@@ -42,7 +43,7 @@ class Tally:
 class ContextsFile:
     """One JSON object a line: conditions and limits as ``compress`` takes them, and if wanted a ``name``.
 
-    ``domain`` and ``features`` may be names of ``.npy`` files, looked for beside this one.
+    What the command line takes as a file, such as ``domain``, is the name of one, looked for beside this one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,9 +78,9 @@ class ContextsFile:
         """A line as ``compress`` takes it, arrays in place of their files; or what is wrong with those."""
         given = dict(line.given)
         try:
-            for name, what in (("domain", "a sample of inputs"), ("features", "a mask, or places")):
-                if isinstance(given.get(name), str):
-                    given[name] = read_array(self.path.parent / given[name], what=what)
+            for option in request_options():
+                if option.value_type is Path and isinstance(given.get(option.name), str):
+                    given[option.name] = parsed(option, self.path.parent / given[option.name])
         except BhcError as error:
             return error
         return given

@@ -1,16 +1,17 @@
 """Options that several commands share, and their translation into values."""
 
-import io
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
-import numpy as np
-import torch
 import typer
 
+from bhc.contexts import Option
 from bhc.data import recordings_in
 from bhc.errors import BhcError
-from bhc.files import make_folder, read_bytes
+from bhc.files import make_folder
 
 DataDir = Annotated[
     Path | None,
@@ -26,16 +27,9 @@ Calibration = Annotated[
     ),
 ]
 
-Classes = Annotated[str | None, typer.Option(help="Classes it will meet: 3,4, or with probabilities 3:0.9,4:0.1.")]
 LeaveOut = Annotated[
     str | None, typer.Option(help="Keep a source, such as a speaker, out of all training.", metavar="NAME")
 ]
-Domain = Annotated[Path | None, typer.Option(help="Sample of its inputs: a .npy file, or a folder of .wav files.")]
-Features = Annotated[
-    Path | None,
-    typer.Option(help="Inputs that will be there: a .npy file, a mask or places; or a .txt file of words."),
-]
-Budget = Annotated[float | None, typer.Option(help="0 is accuracy first, 1 is smallest.")]
 
 Threshold = Annotated[
     float | None, typer.Option(help="Cut here; lower is smaller. Default: chosen on validation data.")
@@ -59,64 +53,47 @@ FlagOutside = Annotated[
 ]
 Float32Only = Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")]
 
-LARGEST_SAMPLE = 1 << 30
+# What a command gets of options that contexts bring: their names with what was meant, None for what was not given.
+Given = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., None])
 
 
-def parse_classes(text: str | None) -> list[str] | dict[str, float] | None:
-    """``"3,4"`` as a list, ``"3:0.9,4:0.1"`` with probabilities; names and numbers are told apart by the space."""
-    if text is None:
+def with_options(argument: str, options: Iterable[Option], *, after: str | None = None) -> Callable[[F], F]:
+    """A command with options that contexts bring, which it gets together as one ``argument``.
+
+    In its help they stand ``after`` another argument, or in the place of this one.
+    """
+    brought = {option.name: option for option in options}
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def call(**given: Any) -> None:
+            said = {name: parsed(option, given.pop(name)) for name, option in brought.items()}
+            command(**given, **{argument: said})
+
+        parameters: list[Parameter] = []
+        for parameter in signature(command).parameters.values():
+            if parameter.name != argument:
+                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            if parameter.name == (after or argument):
+                parameters += map(_parameter, brought.values())
+        call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return cast(F, call)
+
+    return decorate
+
+
+def _parameter(option: Option) -> Parameter:
+    words = Annotated[option.value_type | None, typer.Option(option.flag, help=option.help)]  # type: ignore[name-defined]
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=words)
+
+
+def parsed(option: Option, typed: Any) -> Any:
+    """What is meant by what was typed; a folder in the place of a file is one of recordings."""
+    if typed is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not any(":" in part for part in parts):
-        return parts
-    pairs = [part.rsplit(":", 1) for part in parts]
-    try:
-        rates = {label.strip(): float(rate) for label, rate in pairs}
-    except ValueError:
-        hint = "each class with its probability, such as 3:0.9,4:0.1"
-        raise BhcError(f"cannot read the classes {text!r}", hint=hint) from None
-    if len(rates) < len(pairs):
-        raise BhcError(f"a class is named twice in {text!r}", hint="name each class once")
-    return rates
-
-
-def read_array(path: Path | None, *, what: str) -> torch.Tensor | None:
-    """An array from a ``.npy`` file; never pickled objects. ``what`` says what it should be."""
-    if path is None:
-        return None
-    content = io.BytesIO(read_bytes(path, limit=LARGEST_SAMPLE))
-    try:
-        array = np.load(content, allow_pickle=False)
-        return torch.from_numpy(np.ascontiguousarray(array))
-    except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
-        raise BhcError(
-            f"{path} is not an array that can be read: {error}", hint=f"write it with numpy.save(path, array), {what}"
-        ) from error
-
-
-def request_of(classes: str | None, domain: Path | None, features: Path | None, budget: float | None) -> dict[str, Any]:
-    """The conditions that a command was given."""
-    return {
-        "classes": parse_classes(classes),
-        "domain": _sample(domain),
-        "features": _features(features),
-        "budget": budget,
-    }
-
-
-def _sample(path: Path | None) -> torch.Tensor | None:
-    if path is not None and path.is_dir():
-        return recordings_in(path)
-    return read_array(path, what="images of shape (n, channels, height, width)")
-
-
-def _features(path: Path | None) -> torch.Tensor | list[str] | None:
-    if path is None or path.suffix != ".txt":
-        return read_array(path, what="a mask that is true where a feature is there, or places")
-    words = read_bytes(path, limit=LARGEST_SAMPLE).decode(errors="replace").split()
-    if not words:
-        raise BhcError(f"{path} has no words", hint="write the words that will be there, apart by spaces or lines")
-    return words
+    return recordings_in(typed) if isinstance(typed, Path) and typed.is_dir() else option.parse(typed)
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

@@ -11,14 +11,11 @@ import typer
 from bhc.cli.client import Client
 from bhc.cli.console import say, show
 from bhc.cli.options import (
-    Budget,
-    Classes,
     Confidence,
-    Domain,
-    Features,
     FlagOutside,
     Float32Only,
     Force,
+    Given,
     Json,
     MaxBytes,
     MaxError,
@@ -27,22 +24,21 @@ from bhc.cli.options import (
     MaxRamBytes,
     Threshold,
     refuse_existing,
-    request_of,
+    with_options,
 )
 from bhc.cli.serve import read_token
+from bhc.contexts import Option, request_options
 from bhc.emission import Limits, Report
 from bhc.errors import BhcError
 from bhc.files import write_bytes
 from bhc.formats import Packed, format_of, formats, parse_network
 
 
+@with_options("conditions", request_options())
 def pull_command(
     url: Annotated[str, typer.Argument(help="Address of the service, such as http://127.0.0.1:8765.")],
     out: Annotated[Path, typer.Option(help="File for the network: it ends as a format's files do, such as .onnx.")],
-    classes: Classes = None,
-    domain: Domain = None,
-    features: Features = None,
-    budget: Budget = None,
+    conditions: Given,
     threshold: Threshold = None,
     max_bytes: MaxBytes = None,
     max_flops: MaxFlops = None,
@@ -72,11 +68,11 @@ def pull_command(
     refuse_existing(out, force=force)
     client = Client(url, token=read_token(token_file), timeout=timeout)
     limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
-    given = request_of(classes, domain, features, budget) | vars(limits)
-    given |= {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}
-    asked = {name: _plain(value) for name, value in given.items() if value is not None and name != "domain"}
-    if given["domain"] is not None:
-        asked["domain"] = client.domain(_npy(given["domain"]))
+    given = vars(limits) | {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}
+    asked = {name: value for name, value in given.items() if value is not None}
+    for option in request_options():
+        if (value := conditions[option.name]) is not None:
+            asked[option.name] = _sent(value, option, client)
     content, facts = client.network(asked)
     if wanted == Packed.name:
         parse_network(content, out)
@@ -85,8 +81,11 @@ def pull_command(
     say(f"wrote {out}")
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, torch.Tensor) else value
+def _sent(value: Any, option: Option, client: Client) -> Any:
+    """A condition as JSON has it; what is uploaded, by the word that the service answers with."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.tolist() if option.upload is None else client.upload(option.upload, _npy(value), option.name)
 
 
 def _npy(sample: torch.Tensor) -> bytes:

@@ -11,25 +11,9 @@ import typer
 import bhc.data as datasets
 import bhc.models as models
 from bhc.cli.console import program, say, show
-from bhc.cli.options import Calibration, DataDir, Json, LeaveOut, Seed
+from bhc.cli.options import Calibration, DataDir, Given, Json, LeaveOut, Seed, with_options
 from bhc.compressor import fit, wrap
-from bhc.contexts import (
-    BinaryBudget,
-    Budgets,
-    ClassSubsets,
-    ConsecutivePairs,
-    ContextSpace,
-    FeatureSubsets,
-    InputDomains,
-    Joint,
-    RandomSubsets,
-    SingleContext,
-    Spectrum,
-    SubsetSampler,
-    VocabularySubsets,
-    WordsOfTexts,
-)
-from bhc.data import DataSet
+from bhc.contexts import ContextSpace, Joint, SingleContext, request_options, spaces_for, training_options
 from bhc.errors import BhcError
 from bhc.hypernet import (
     FEW_LAYERS,
@@ -56,36 +40,28 @@ from bhc.training import (
 )
 
 LEARN, NARROW, CONSOLIDATE = Learn(), Narrow(), Consolidate()
+CONDITIONS = ", ".join(option.name for option in request_options())
 
 
+@with_options("chosen", training_options(), after="context")
 def train_command(
     model: Annotated[str, typer.Option(help=f"One of: {', '.join(models.NAMES)}.")],
     data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
     out: Annotated[Path, typer.Option(help="Run folder.")],
+    chosen: Given,
     weights: Annotated[
         Path | None, typer.Option(help="Pretrained weights (bhc pretrain). Without: from scratch.")
     ] = None,
     context: Annotated[
         str,
-        typer.Option(help="classes, domain, features or budget, or several joined by +; none for one network for all."),
+        typer.Option(help=f"One of: {CONDITIONS}; or several joined by +; or none, for one network for all."),
     ] = "classes",
     family: Annotated[
         str, typer.Option(help=f"What goes, and under which prior; one of: {', '.join(FAMILIES)}.")
     ] = "io-gnj",
-    subsets: Annotated[
-        str,
-        typer.Option(help="Class subsets to train on: 'pairs' (consecutive), sizes as '2,3' or '1-5', or 'all'."),
-    ] = "2,3",
-    concentration: Annotated[
-        float | None,
-        typer.Option(help="Draw unequal appearances of the classes, Dirichlet with this concentration."),
-    ] = None,
     missing: Annotated[
         float, typer.Option(min=0.0, help="With several conditions: how often each is left out, so that it may be.")
     ] = 0.1,
-    margin: Annotated[
-        float, typer.Option(help="With budgets: learn this far beyond 0 and 1 too, which makes both ends better.")
-    ] = 0.0,
     generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the low-rank generator.")] = LowRank().rank,
     paper_init: Annotated[
@@ -157,7 +133,7 @@ def train_command(
     processes = Processes(devices, nodes)
     models.check(model)
     check_family(family)
-    spec, sizes, budgets = _generator(generator, rank), _sizes(subsets), _budgets(margin, two_stage=two_stage)
+    spec = _generator(generator, rank)
     first = is_rank_zero() and processes.holds_first
     if first:
         RunFolder(out).open(resume=resume, overwrite=force)
@@ -169,8 +145,8 @@ def train_command(
         dataset, held_out = dataset.held_out(calibration)
     if speeds is not None:
         dataset = datasets.with_voices(dataset, _speeds(speeds))
-    kinds = _spaces(dataset, _sampler(sizes, dataset.num_classes), concentration, budgets)
-    space = make_space(context, kinds, missing=missing)
+    names = [] if context == "none" else context.split("+")
+    space = joined(spaces_for(names, dataset, chosen | {"two_stage": two_stage}), missing=missing)
     if weights is None:
         say("no --weights given: training from scratch")
         net = models.build(
@@ -269,53 +245,11 @@ def make_recipe(
     return tuple(recipe)
 
 
-def make_space(context: str, kinds: dict[str, ContextSpace], *, missing: float) -> ContextSpace:
-    """The context space that ``--context`` names."""
-    if context == "none":
+def joined(spaces: Sequence[ContextSpace], *, missing: float) -> ContextSpace:
+    """One space of all; of none, that of one network for all."""
+    if not spaces:
         return SingleContext()
-    names = context.split("+")
-    unknown = [name for name in names if name not in kinds]
-    if unknown:
-        hint = f"join some of these with +: {', '.join(kinds)}; or none by itself"
-        raise BhcError(f"unknown context {unknown[0]!r}", hint=hint)
-    return kinds[names[0]] if len(names) == 1 else Joint(*(kinds[name] for name in names), missing=missing)
-
-
-def _spaces(
-    dataset: DataSet, sampler: SubsetSampler, concentration: float | None, budgets: Budgets
-) -> dict[str, ContextSpace]:
-    """What ``--context`` can name, for a data set."""
-    return {
-        "classes": ClassSubsets(dataset.num_classes, sampler, dataset.class_names, concentration),
-        "domain": _domains(dataset, sampler),
-        "features": _features(dataset),
-        "budget": budgets,
-    }
-
-
-def _budgets(margin: float, *, two_stage: bool) -> Budgets:
-    if not two_stage:
-        return Budgets(margin=margin)
-    if margin:
-        raise BhcError(f"two stages have a budget of 0 and one of 1, given --margin {margin:g}", hint="leave it out")
-    return BinaryBudget()
-
-
-def _domains(dataset: DataSet, sampler: SubsetSampler) -> InputDomains:
-    """Of a few classes; where examples have sources, of one source or two."""
-    if not dataset.source_names:
-        return InputDomains(dataset.image_shape, sampler, full_scale=dataset.full_scale)
-    sources = len(dataset.source_names)
-    few = RandomSubsets((1, 2) if sources > 1 else (1,))
-    return InputDomains(dataset.image_shape, few, dataset.full_scale, summary=Spectrum(), num_sources=sources)
-
-
-def _features(dataset: DataSet) -> FeatureSubsets:
-    """Values of the input; of texts, words."""
-    if dataset.vocabulary is None:
-        return FeatureSubsets(dataset.image_shape)
-    count = len(dataset.vocabulary)
-    return VocabularySubsets((count,), WordsOfTexts.among(dataset.train.inputs, count))
+    return spaces[0] if len(spaces) == 1 else Joint(*spaces, missing=missing)
 
 
 def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
@@ -334,26 +268,7 @@ def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
 
 def example_request(space: ContextSpace) -> list[str]:
     """Options of a request this space accepts."""
-    examples = {
-        "classes": "--classes 3,4",
-        "domain": "--domain sample.npy",
-        "features": "--features mask.npy",
-        "budget": "--budget 1",
-    }
-    return [examples[name] for name in space.conditions]
-
-
-def _sizes(text: str) -> Sequence[int] | str:
-    """Sizes of subsets, ``"2,3"`` or ``"1-5"``, or the word for them as it is."""
-    if text in ("pairs", "all"):
-        return text
-    try:
-        ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
-        return [size for ends in ranges for size in range(ends[0], ends[-1] + 1)]
-    except ValueError:
-        raise BhcError(
-            f"cannot read the subsets {text!r}", hint="'pairs', 'all', or sizes such as '2,3' or '1-5'"
-        ) from None
+    return [f"{each.flag} {each.example}" for each in request_options() if each.name in space.conditions]
 
 
 def _speeds(text: str) -> list[float]:
@@ -361,12 +276,6 @@ def _speeds(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise BhcError(f"cannot read the speeds {text!r}", hint="numbers around 1, such as 0.8,1.25") from None
-
-
-def _sampler(sizes: Sequence[int] | str, num_classes: int) -> SubsetSampler:
-    if sizes == "pairs":
-        return ConsecutivePairs()
-    return RandomSubsets(tuple(range(1, num_classes + 1)) if sizes == "all" else tuple(map(int, sizes)))
 
 
 def _generator(kind: str, rank: int) -> GeneratorSpec:

@@ -1,12 +1,11 @@
 """What is asked: the contexts a network can be made for."""
 
-from typing import Any
-
 from bhc.contexts.budgets import BinaryBudget, Budgets
-from bhc.contexts.classes import ClassSubsets
-from bhc.contexts.context import Context, ContextBatch
-from bhc.contexts.domains import InputDomains, SampleMean
-from bhc.contexts.features import FeatureSubsets
+from bhc.contexts.classes import ClassSubsets, parse_classes
+from bhc.contexts.context import Context, ContextBatch, Presence
+from bhc.contexts.domains import InputAsItIs, InputDomains, SampleMean, Spectrum, Summary, from_token, to_token
+from bhc.contexts.embedders import BudgetEmbedder, ImageEmbedder, JointEmbedder, VectorEmbedder
+from bhc.contexts.features import FeatureSubsets, VocabularySubsets
 from bhc.contexts.joint import Joint
 from bhc.contexts.likelihoods import Bernoulli, Gaussian, Likelihood, PooledGaussian
 from bhc.contexts.masks import (
@@ -18,58 +17,43 @@ from bhc.contexts.masks import (
     StripedFeatures,
     WordsOfTexts,
 )
+from bhc.contexts.registry import (
+    check_space,
+    checked_encoding,
+    example_request,
+    from_dict,
+    register_context,
+    request_options,
+    spaces_for,
+    training_options,
+)
 from bhc.contexts.single import SingleContext
-from bhc.contexts.space import ContextSpace
+from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.contexts.subsets import (
     ConsecutivePairs,
     ListedSubsets,
     RandomSubsets,
     SubsetSampler,
     all_subsets,
-    sampler_from_dict,
 )
-from bhc.contexts.summaries import InputAsItIs, Spectrum, Summary
-from bhc.contexts.vocabularies import VocabularySubsets
-from bhc.errors import BhcError
 
-
-def from_dict(data: dict[str, Any]) -> ContextSpace:
-    """The space that a ``to_dict`` described."""
-    match data.get("kind"):
-        case "classes":
-            names = data["class_names"]
-            return ClassSubsets(
-                data["num_classes"],
-                sampler_from_dict(data["sampler"]),
-                None if names is None else tuple(names),
-                data["concentration"],
-            )
-        case "domain":
-            return InputDomains.from_dict(data)
-        case "features":
-            return FeatureSubsets.from_dict(data)
-        case "vocabulary":
-            return VocabularySubsets.from_dict(data)
-        case "budget":
-            low, high = data["kl_weights"]
-            return BinaryBudget((low, high))
-        case "budgets":
-            low, high = data["kl_weights"]
-            return Budgets((low, high), data.get("margin", 0.0))
-        case "single":
-            classes = data["classes"]
-            return SingleContext(None if classes is None else tuple(classes))
-        case "joint":
-            # Older runs were asked for every part.
-            return Joint(*(from_dict(space) for space in data["spaces"]), missing=data.get("missing", 0.0))
-        case other:
-            raise BhcError(f"unknown kind of context: {other!r}")
-
+for _kind in (
+    ClassSubsets,
+    InputDomains,
+    FeatureSubsets,
+    VocabularySubsets,
+    Budgets,
+    BinaryBudget,
+    SingleContext,
+    Joint,
+):  # the page and the command line ask in this order
+    register_context(_kind)
 
 __all__ = [
     "Bernoulli",
     "BinaryBudget",
     "BlockFeatures",
+    "BudgetEmbedder",
     "Budgets",
     "ClassSubsets",
     "ConsecutivePairs",
@@ -78,15 +62,20 @@ __all__ = [
     "ContextSpace",
     "FeatureSubsets",
     "Gaussian",
+    "ImageEmbedder",
     "InputAsItIs",
     "InputDomains",
     "Joint",
+    "JointEmbedder",
     "Likelihood",
     "ListedFeatures",
     "ListedSubsets",
     "MaskSampler",
     "MixedFeatures",
+    "Option",
     "PooledGaussian",
+    "Presence",
+    "ProbeRequest",
     "RandomSubsets",
     "SampleMean",
     "ScatteredFeatures",
@@ -95,8 +84,20 @@ __all__ = [
     "StripedFeatures",
     "SubsetSampler",
     "Summary",
+    "TrainingData",
+    "VectorEmbedder",
     "VocabularySubsets",
     "WordsOfTexts",
     "all_subsets",
+    "check_space",
+    "checked_encoding",
+    "example_request",
     "from_dict",
+    "from_token",
+    "parse_classes",
+    "register_context",
+    "request_options",
+    "spaces_for",
+    "to_token",
+    "training_options",
 ]

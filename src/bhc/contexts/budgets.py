@@ -1,19 +1,27 @@
 """Contexts of the third kind: how much size matters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.embedders import BudgetEmbedder, VectorEmbedder
 from bhc.contexts.likelihoods import Gaussian, Likelihood
-from bhc.contexts.space import ContextSpace
+from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.errors import BhcError
 
 MEANING = "0 is accuracy first, 1 is smallest"
+MARGIN = Option(
+    "margin",
+    "With budgets: learn this far beyond 0 and 1 too, which makes both ends better.",
+    value_type=float,
+    default=0.0,
+)
+TWO_STAGE = "two_stage"  # chosen on the command line: budgets of 0 and 1 alone
 
 
 @dataclass(frozen=True)
@@ -30,26 +38,28 @@ class Budgets(ContextSpace):
     kl_weights: tuple[float, float] = (0.1, 1.0)
     margin: float = 0.0
 
+    kind = "budgets"
+    conditions = ("budget",)
+    rises_with_budget = True
+    options = (Option("budget", f"{MEANING}.", value_type=float, example="1"),)
+    training_options = (MARGIN,)
+    allowed = "a number from 0 to 1"
+    step = 0.05  # of a slider
+    probed: ClassVar[tuple[float, ...]] = (0.0, 0.25, 0.5, 0.75, 1.0)
+
     def __post_init__(self) -> None:
         low, high = self.kl_weights
+        object.__setattr__(self, "kl_weights", (low, high))
         if not 0 < low < high < float("inf"):
             raise BhcError(f"kl_weights must be positive and ascending, given {self.kl_weights}")
         if not 0 <= self.margin <= 1:
             raise BhcError(f"margin is how far training goes beyond budgets 0 and 1, from 0 to 1, given {self.margin}")
 
     @property
-    def conditions(self) -> tuple[str, ...]:
-        return ("budget",)
-
-    @property
     def default_budget(self) -> float:
         """The budget that stands for none: the stage's own weight, unchanged."""
         low, high = (torch.tensor(weight).log() for weight in self.kl_weights)
         return float((-low / (high - low)).clamp(0, 1))
-
-    @property
-    def rises_with_budget(self) -> bool:
-        return True
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         budget = request["budget"]
@@ -65,10 +75,24 @@ class Budgets(ContextSpace):
         assert batch.budget is not None
         return replace(batch, budget=batch.budget.where(told[:, None], self.default_budget))
 
-    def kl_weight(self, budget: Tensor) -> Tensor:
-        """The weight of the divergence at each budget: geometric between the two given ones."""
+    def unsaid(self) -> dict[str, Any]:
+        return {"budget": self.default_budget}
+
+    def divergence_weights(self, batch: ContextBatch) -> Tensor:
+        """Geometric between the two given weights."""
+        if batch.budget is None:
+            return super().divergence_weights(batch)
         low, high = self.kl_weights
-        return low * (high / low) ** budget
+        return low * (high / low) ** batch.budget[:, 0]
+
+    def embedder(self, width: int) -> nn.Module:
+        return BudgetEmbedder(width)
+
+    def embedder_alone(self, width: int) -> tuple[nn.Module, int]:
+        return VectorEmbedder(1, width), width
+
+    def probes(self, num_classes: int, limit: int) -> Sequence[ProbeRequest]:
+        return [ProbeRequest({"budget": budget}) for budget in self.probed]
 
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         if batch.budget is None:
@@ -78,12 +102,18 @@ class Budgets(ContextSpace):
     def likelihoods(self) -> tuple[Likelihood, ...]:
         return (Gaussian(1, std=0.25),)
 
-    def describe(self) -> dict[str, str]:
-        return {"budget": f"a number from 0 to 1: {MEANING}"}
+    def form(self) -> dict[str, dict[str, Any]]:
+        control = {"kind": "range", "low": 0.0, "high": 1.0, "step": self.step, "default": self.default_budget}
+        title = {"title": "How much size matters", "ends": ["accuracy first", "smallest"]}
+        return {"budget": {"words": f"{self.allowed}: {MEANING}", **control, **title}}
 
     def to_dict(self) -> dict[str, Any]:
         beyond = {"margin": self.margin} if self.margin else {}  # runs from before there was one say nothing of it
-        return {"kind": "budgets", "kl_weights": list(self.kl_weights), **beyond}
+        return {"kind": self.kind, "kl_weights": list(self.kl_weights), **beyond}
+
+    @classmethod
+    def for_data(cls, data: TrainingData, chosen: Mapping[str, Any]) -> "Budgets | None":
+        return None if chosen[TWO_STAGE] else cls(margin=chosen[MARGIN.name])
 
 
 @dataclass(frozen=True)
@@ -96,13 +126,15 @@ class BinaryBudget(Budgets):
 
     margin: float = field(default=0.0, init=False)  # there is nothing beyond
 
+    kind = "budget"
+    rises_with_budget = False
+    allowed = "0 or 1"
+    step = 1.0
+    probed = (0.0, 1.0)
+
     @property
     def default_budget(self) -> float:
         return float(round(super().default_budget))
-
-    @property
-    def rises_with_budget(self) -> bool:
-        return False
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         budget = request["budget"]
@@ -114,8 +146,16 @@ class BinaryBudget(Budgets):
         coin = torch.randint(0, 2, (len(batch), 1), generator=rng, device=rng.device)
         return replace(batch, budget=coin.float())
 
-    def describe(self) -> dict[str, str]:
-        return {"budget": f"0 or 1: {MEANING}"}
+    def embedder_alone(self, width: int) -> tuple[nn.Module, int]:
+        """One number that the maps can read as it is: an embedding would add nothing but width."""
+        return nn.Identity(), 1
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "budget", "kl_weights": list(self.kl_weights)}
+    @classmethod
+    def for_data(cls, data: TrainingData, chosen: Mapping[str, Any]) -> "BinaryBudget | None":
+        if not chosen[TWO_STAGE]:
+            return None
+        if margin := chosen[MARGIN.name]:
+            raise BhcError(
+                f"two stages have a budget of 0 and one of 1, given --margin {margin:g}", hint="leave it out"
+            )
+        return cls()

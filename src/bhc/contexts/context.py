@@ -1,7 +1,7 @@
 """A context as a value: what one network will meet, and K of them as tensors."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any
 
@@ -19,6 +19,13 @@ class Context:
     domain_size: int | None = None  # of that sample
     features: Tensor | None = None  # (F,) bool, the inputs that will be there
     budget: float | None = None  # the paper's c_w: 0 is accuracy first, 1 is smallest
+    values: Mapping[str, Any] = field(default_factory=dict)  # of users' own conditions, by name: numbers or tensors
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Any]) -> "Context":
+        """A context of named parts; those that are no field of it are ``values``."""
+        own = {name: value for name, value in parts.items() if name in FIELDS}
+        return cls(**own, values={name: value for name, value in parts.items() if name not in FIELDS})
 
     @property
     def frequencies(self) -> tuple[float, ...] | None:
@@ -40,6 +47,7 @@ class Context:
             "domain": None if self.domain is None else "mean of a sample",
             "features": None if self.features is None else self._features_text(),
             "budget": self.budget,
+            **{name: _plain(value) for name, value in self.values.items()},
         }
         return {name: value for name, value in parts.items() if value is not None}
 
@@ -53,11 +61,15 @@ class Context:
             parts.append(f"features {self._features_text()}")
         if self.budget is not None:
             parts.append(f"budget {self.budget:g}")
+        parts += [f"{name} {_plain(value)}" for name, value in self.values.items()]
         return " + ".join(parts) or "no condition"
 
     def _features_text(self) -> str:
         assert self.features is not None
         return f"{int(self.features.sum())} of {len(self.features)}"
+
+
+FIELDS = {field.name for field in fields(Context)} - {"values"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,7 @@ class ContextBatch:
     domain: Tensor | None = None  # (K, ...)
     domain_told: Tensor | None = None  # (K,) bool, where a domain is told; None: everywhere
     budget: Tensor | None = None  # (K, 1)
+    values: Mapping[str, Tensor] = field(default_factory=dict)  # (K, ...) each, of users' own conditions
 
     def __len__(self) -> int:
         return len(self.class_rates)
@@ -105,7 +118,8 @@ class ContextBatch:
             batch = replace(batch, inputs=_stacked(features, fill=1))
         if budgets:  # where a budget may be left out, the space has put one in its place
             batch = replace(batch, budget=torch.tensor(budgets)[:, None])
-        return batch
+        names = dict.fromkeys(name for context in contexts for name in context.values)
+        return replace(batch, values={name: _rows(contexts, name) for name in names}) if names else batch
 
     def askable(self) -> "ContextBatch":
         """With budgets beyond both ends, where only learning goes, moved to the ends."""
@@ -121,7 +135,41 @@ class ContextBatch:
 
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "ContextBatch":
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
+        values = {name: change(part) for name, part in parts.pop("values").items()}
+        changed = {name: change(part) for name, part in parts.items() if part is not None}
+        return replace(self, **changed, values=values)
+
+
+class Presence:
+    """Which values of an input there are, given the features (K, F) of contexts: by default all."""
+
+    def mask(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:  # (K, *shape) bool
+        """Where inputs of a shape have values; None if everywhere."""
+        return None
+
+    def zero_absent(self, x: Tensor, features: Tensor | None) -> Tensor:
+        """Inputs (K * B, ...) as they are where only these features of each context are there.
+
+        Nothing is in the place of what is not.
+        """
+        there = self.mask(features, tuple(x.shape[1:]))
+        if there is None:
+            return x
+        return (x.reshape(len(there), -1, *x.shape[1:]) * there[:, None]).reshape(x.shape)
+
+    def as_network_input(self, x: Tensor, features: Tensor | None) -> Tensor:
+        """Inputs (K * B, ...) as networks for these features read them, their first layer's masks aside."""
+        return x
+
+
+def _rows(contexts: Sequence[Context], name: str) -> Tensor:  # (K, ...)
+    """A user's own condition; every context says it, since its space says what stands for nothing said."""
+    rows = [torch.as_tensor(context.values[name], dtype=torch.float32) for context in contexts]
+    return torch.stack([row.reshape(1) if row.dim() == 0 else row for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _appearances(context: Context, num_classes: int) -> list[float]:

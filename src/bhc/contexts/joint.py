@@ -1,18 +1,19 @@
 """Several conditions at once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from bhc.contexts.budgets import Budgets
-from bhc.contexts.classes import ClassSubsets
-from bhc.contexts.context import ContextBatch
+from bhc.contexts.context import ContextBatch, Presence
 from bhc.contexts.domains import InputDomains
+from bhc.contexts.embedders import JointEmbedder
 from bhc.contexts.likelihoods import Likelihood
-from bhc.contexts.space import ContextSpace
+from bhc.contexts.registry import from_dict
+from bhc.contexts.space import ContextSpace, ProbeRequest, Trainable
 from bhc.errors import BhcError
 
 
@@ -27,6 +28,8 @@ class Joint(ContextSpace):
     features, only of those that are there.
     """
 
+    kind = "joint"
+    conditions: tuple[str, ...] = ()  # those of its parts
     spaces: tuple[ContextSpace, ...]
 
     def __init__(self, *given: ContextSpace, missing: float = 0.1) -> None:
@@ -48,48 +51,40 @@ class Joint(ContextSpace):
             raise BhcError("features that are not there cannot be left out of a spectrum", hint="join it with classes")
         if not 0 <= missing < 1:
             raise BhcError(f"missing is a part of the contexts, 0 or more and less than 1, given {missing}")
+        unforgettable = [space for space in spaces if type(space).forget is Trainable.forget]
+        if missing and unforgettable:
+            raise BhcError(
+                f"contexts of type {type(unforgettable[0]).__name__} cannot be left out",
+                hint="give Joint(..., missing=0), or write their method forget",
+            )
         self.spaces, self.missing = spaces, missing
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        return tuple(name for space in self.spaces for name in space.conditions)
+        self.conditions, self.optional = tuple(names), missing > 0
+        self.decides_outputs = any(space.decides_outputs for space in spaces)
+        self.draws_examples = any(space.draws_examples for space in spaces)
+        presences = [space.presence for space in spaces if type(space.presence) is not Presence]
+        self.presence = presences[0] if presences else Presence()
 
     @property
     def parts(self) -> tuple[ContextSpace, ...]:
         return self.spaces
 
-    @property
-    def optional(self) -> bool:
-        return self.missing > 0
-
-    @property
-    def decides_outputs(self) -> bool:
-        return any(space.decides_outputs for space in self.spaces)
-
-    def check_network(self, num_classes: int) -> None:
-        for space in self.spaces:
-            space.check_network(num_classes)
-
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         parts: dict[str, Any] = {}
         for space in self.spaces:
-            if set(space.conditions) <= set(request):
-                parts |= space.resolve_parts(request)
-            elif isinstance(space, Budgets):
-                parts["budget"] = space.default_budget
-        self._check_features(parts)
+            parts |= space.said(request)
+        _check_features(parts, self.presence)
         return parts
 
     def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
-        # Classes last: they settle which examples are drawn.
-        for space in sorted(self.spaces, key=lambda space: isinstance(space, ClassSubsets)):
+        # Those that name classes last: they say which examples are drawn.
+        for space in sorted(self.spaces, key=lambda space: space.decides_outputs):
             batch = space.refine(batch, rng=rng)
         return self._leave_out(batch, rng) if self.optional else batch
 
     def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
         for space in self.spaces:
             batch = space.observe(batch, x)
-        there = None if batch.domain is None else self.there(batch.inputs, tuple(batch.domain.shape[1:]))
+        there = None if batch.domain is None else self.presence.mask(batch.inputs, tuple(batch.domain.shape[1:]))
         if batch.domain is None or there is None:
             return batch
         return replace(batch, domain=batch.domain * there)
@@ -97,38 +92,49 @@ class Joint(ContextSpace):
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return tuple(part for space in self.spaces for part in space.encode(batch))
 
-    def describe(self) -> dict[str, str]:
-        texts = {name: text for space in self.spaces for name, text in space.describe().items()}
-        if {"classes", "domain"} <= set(texts):
-            texts["domain"] = texts["domain"].split("; trained on")[0] + "; trained on those of the drawn classes"
-        return texts
+    def form(self) -> dict[str, dict[str, Any]]:
+        controls = {name: control for space in self.spaces for name, control in space.form().items()}
+        if {"classes", "domain"} <= set(controls):
+            words = controls["domain"]["words"].split("; trained on")[0]
+            controls["domain"]["words"] = f"{words}; trained on those of the drawn classes"
+        return controls
 
     def likelihoods(self) -> tuple[Likelihood, ...]:
         return tuple(part for space in self.spaces for part in space.likelihoods())
 
+    def embedder(self, width: int) -> nn.Module:
+        return JointEmbedder([space.embedder(width) for space in self.spaces], width)
+
+    def probes(self, num_classes: int, limit: int) -> Sequence[ProbeRequest]:
+        """All combinations of some of each part."""
+        each = []
+        for space in self.spaces:
+            own = space.probes(num_classes, space.most_probes)
+            if self.decides_outputs and not space.decides_outputs and any(probe.classes for probe in own):
+                own = [ProbeRequest({})]  # of the classes that another part names
+            each.append(own)
+        return [_combined(probes) for probes in product(*each)]
+
+    def divergence_weights(self, batch: ContextBatch) -> Tensor:
+        return torch.stack([space.divergence_weights(batch) for space in self.spaces]).prod(0)
+
+    def example(self, seen: Tensor | None) -> dict[str, Any]:
+        return {name: value for space in self.spaces for name, value in space.example(seen).items()}
+
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "joint", "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}
+        return {"kind": self.kind, "spaces": [space.to_dict() for space in self.spaces], "missing": self.missing}
 
-    def zero_absent(self, x: Tensor, features: Tensor | None) -> Tensor:
-        for space in self.spaces:
-            x = space.zero_absent(x, features)
-        return x
-
-    def as_network_input(self, x: Tensor, features: Tensor | None) -> Tensor:
-        for space in self.spaces:
-            x = space.as_network_input(x, features)
-        return x
-
-    def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-        found = [space.there(features, shape) for space in self.spaces]
-        return next((mask for mask in found if mask is not None), None)
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Joint":
+        """Older runs were asked for every part."""
+        return cls(*map(from_dict, data["spaces"]), missing=data.get("missing", 0.0))
 
     def _leave_out(self, batch: ContextBatch, rng: Generator) -> ContextBatch:
         told = torch.rand(len(self.spaces), len(batch), generator=rng, device=rng.device) >= self.missing
         narrowed = torch.zeros_like(told[0])  # by classes, said or only seen in the domain
         for space, own in zip(self.spaces, told, strict=True):
             batch = space.forget(batch, own)
-            if isinstance(space, ClassSubsets | InputDomains):
+            if space.draws_examples:
                 narrowed = narrowed | own
         batch = replace(batch, class_rates=batch.class_rates.where(narrowed[:, None], 1 / batch.num_classes))
         if batch.source_rates is None or batch.domain_told is None:
@@ -136,14 +142,21 @@ class Joint(ContextSpace):
         evenly = 1 / batch.source_rates.shape[1]
         return replace(batch, source_rates=batch.source_rates.where(batch.domain_told[:, None], evenly))
 
-    def _check_features(self, parts: Mapping[str, Any]) -> None:
-        """A domain's samples have nothing where no features are."""
-        domain, features = parts.get("domain"), parts.get("features")
-        if domain is None or features is None:
-            return
-        there = self.there(features[None], tuple(domain.shape))
-        if there is not None and (domain * ~there[0]).any():
-            raise BhcError(
-                "the samples of the domain have values where the features say that there are none",
-                hint="set them to 0 there, or name those features too",
-            )
+
+def _combined(probes: Sequence[ProbeRequest]) -> ProbeRequest:
+    asked = {name: value for probe in probes for name, value in probe.asked.items()}
+    classes = next((probe.classes for probe in probes if probe.classes), None)
+    return ProbeRequest(asked, classes, next((probe.sources for probe in probes if probe.sources), None))
+
+
+def _check_features(parts: Mapping[str, Any], presence: Presence) -> None:
+    """A domain's samples have nothing where no features are."""
+    domain, features = parts.get("domain"), parts.get("features")
+    if domain is None or features is None:
+        return
+    there = presence.mask(features[None], tuple(domain.shape))
+    if there is not None and (domain * ~there[0]).any():
+        raise BhcError(
+            "the samples of the domain have values where the features say that there are none",
+            hint="set them to 0 there, or name those features too",
+        )

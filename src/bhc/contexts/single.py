@@ -1,15 +1,15 @@
 """No choice of context: Bayesian compression of one network for one purpose."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.space import ContextSpace
+from bhc.contexts.space import ContextSpace, ProbeRequest
 from bhc.errors import BhcError
 
 
@@ -23,16 +23,15 @@ class SingleContext(ContextSpace):
 
     classes: tuple[int, ...] | None = None
 
+    kind = "single"
+    conditions = ()
+
     def __post_init__(self) -> None:
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(sorted(set(_numbers(self.classes)))))
 
     @property
-    def conditions(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def decides_outputs(self) -> bool:
+    def decides_outputs(self) -> bool:  # type: ignore[override]
         return self.classes is not None
 
     def check_network(self, num_classes: int) -> None:
@@ -56,11 +55,18 @@ class SingleContext(ContextSpace):
     def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
         return (batch.class_rates[:, :0],)
 
-    def describe(self) -> dict[str, str]:
+    def form(self) -> dict[str, dict[str, Any]]:
         return {}
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "single", "classes": None if self.classes is None else list(self.classes)}
+    def embedder(self, width: int) -> nn.Module:
+        """There is nothing to embed: the offsets of all maps are the parameters."""
+        return nn.Identity()
+
+    def embedder_alone(self, width: int) -> tuple[nn.Module, int]:
+        return self.embedder(width), 0
+
+    def probes(self, num_classes: int, limit: int) -> Sequence[ProbeRequest]:
+        return [ProbeRequest({})]
 
 
 def _numbers(classes: Iterable[int]) -> tuple[int, ...]:

@@ -1,102 +1,125 @@
-"""What every kind of context can do: validate a request, sample for training, encode for the hypernetwork."""
+"""What every kind of context can do: be asked for by a user, and be drawn and encoded in training."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from torch import Generator, Tensor
+import torch
+from torch import Generator, Tensor, nn
 
-from bhc.contexts.context import Context, ContextBatch
+from bhc.contexts.context import Context, ContextBatch, Presence
 from bhc.contexts.likelihoods import Likelihood
 from bhc.errors import BhcError
 
+P = TypeVar("P", bound="ContextSpace")
 
-class ContextSpace(ABC):
-    """The contexts a model is trained for."""
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line: of a request, named as the condition, or of training.
+
+    The command line makes a ``value_type`` of what is typed, and ``parse`` what is meant of that. ``example`` stands in hints,
+    as it would be typed. A value that is sent to a service and is an array goes to ``upload`` first, which answers with
+    what stands for it.
+    """
+
+    name: str
+    help: str
+    value_type: type[str] | type[int] | type[float] | type[Path] = str
+    parse: Callable[[Any], Any] = lambda value: value
+    example: str = ""
+    default: Any = None
+    upload: str | None = None
 
     @property
-    @abstractmethod
-    def conditions(self) -> tuple[str, ...]:
-        """Names of the conditions a request may give: ``classes``, ``domain``, ``features``, ``budget``."""
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+class TrainingData(Protocol):
+    """What a space can be made from: a data set, as ``bhc.data.load`` gives it."""
+
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+    @property
+    def image_shape(self) -> tuple[int, ...]: ...
+    @property
+    def full_scale(self) -> float: ...
+    @property
+    def source_names(self) -> tuple[str, ...]: ...
+    @property
+    def vocabulary(self) -> Any: ...
+    @property
+    def train(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """A request that a run is judged on, and whose examples: of the classes it asks for, unless others are named."""
+
+    asked: Mapping[str, Any]
+    classes: tuple[int, ...] | None = None
+    sources: tuple[int, ...] | None = None
+
+
+class Askable(ABC):
+    """The side of a space that users meet: what a request may say, and how it is said everywhere."""
+
+    kind: ClassVar[str]  # its name in run folders
+    conditions: tuple[str, ...]  # what a request may give, such as ``("classes",)``
+    options: ClassVar[tuple[Option, ...]] = ()  # of the command line, one for each condition
+    training_options: ClassVar[tuple[Option, ...]] = ()  # of ``bhc train``
+    optional: bool = False  # whether a request may leave conditions out
 
     @abstractmethod
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the conditions of a request and return them as fields of a ``Context``."""
+        """Check the conditions of a request and return them as fields of a ``Context``.
+
+        What is no field of it is kept under its own name in ``Context.values``.
+        """
 
     @abstractmethod
-    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
-        """Draw this space's part of every context in ``batch``."""
+    def form(self) -> dict[str, dict[str, Any]]:
+        """Of each condition what it takes, in ``words``, and by which ``kind`` of control the studio asks for it.
 
-    @abstractmethod
-    def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
-        """What the embedder reads, one tensor with a leading K for each part."""
+        Any space may have ``{"kind": "range", "low", "high", "step", "default"}``, with ``title`` and ``ends``, two
+        words, if wanted; ``{"kind": "choice", "choices": [...], "default"}``; or ``{"kind": "text", "default"}``.
+        """
 
-    @abstractmethod
     def describe(self) -> dict[str, str]:
         """What each condition takes, in words."""
+        return {name: control["words"] for name, control in self.form().items()}
 
-    @abstractmethod
+    def example(self, seen: Tensor | None) -> dict[str, Any]:
+        """A request in JSON that this space takes; ``seen`` are inputs of the run's validation sample."""
+        return {option.name: option.parse(option.value_type(option.example)) for option in self.options}
+
+    def unsaid(self) -> dict[str, Any]:
+        """Fields of a ``Context`` where a request says nothing of this space."""
+        return {}
+
+    def said(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a ``Context`` for a request that may say nothing of this space."""
+        return self.resolve_parts(request) if set(self.conditions) <= set(request) else self.unsaid()
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that ``bhc.contexts.from_dict`` turns back into this space."""
+        """Plain data that ``bhc.contexts.from_dict`` turns back into this space: of a dataclass, its fields."""
+        assert is_dataclass(self), f"{type(self).__name__} is no dataclass and needs a to_dict of its own"
+        return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def likelihoods(self) -> tuple[Likelihood, ...]:
-        """How each part of ``encode`` is distributed; nothing where there is nothing to read back."""
-        return ()
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The space that ``to_dict`` described."""
+        return cls(**{name: value for name, value in data.items() if name != "kind"})
 
-    def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
-        """Note what only the drawn examples tell, (K, B, ...); most contexts are known beforehand."""
-        return batch
-
-    def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
-        """Say nothing of this space's part where ``told``, (K,) bool, is false."""
-        return batch
-
-    def sample(self, count: int, num_classes: int, *, rng: Generator) -> ContextBatch:
-        """Draw contexts for a training step, on the generator's device."""
-        batch = ContextBatch.unconditioned(count, num_classes, device=rng.device)
-        return self.refine(batch, rng=rng)
-
-    def check_network(self, num_classes: int) -> None:
-        """Raise if a network with so many outputs cannot be conditioned on this space."""
-        return
-
-    @property
-    def decides_outputs(self) -> bool:
-        """Whether a context says which of a network's outputs there are."""
-        return False
-
-    @property
-    def parts(self) -> tuple["ContextSpace", ...]:
-        """The spaces of single conditions that this one consists of."""
-        return (self,)
-
-    @property
-    def rises_with_budget(self) -> bool:
-        """Whether a larger budget must never keep what a smaller one gave up."""
-        return False
-
-    def as_network_input(self, x: Tensor, features: Tensor | None) -> Tensor:
-        """Inputs (K * B, ...) as networks for these features (K, F) read them, their first layer's masks aside."""
-        return x
-
-    def zero_absent(self, x: Tensor, features: Tensor | None) -> Tensor:
-        """Inputs (K * B, ...) as they are where only these features (K, F) of each context are there.
-
-        Nothing is in the place of what is not.
-        """
-        there = self.there(features, tuple(x.shape[1:]))
-        if there is None:
-            return x
-        return (x.reshape(len(there), -1, *x.shape[1:]) * there[:, None]).reshape(x.shape)
-
-    def there(self, features: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:  # (K, *shape) bool
-        """Where inputs of a shape have values, given the features (K, F) of contexts; None if everywhere."""
+    @classmethod
+    def for_data(cls, data: TrainingData, chosen: Mapping[str, Any]) -> "ContextSpace | None":
+        """The usual space for a data set, with what was chosen on the command line; None where it does not fit."""
         return None
-
-    @property
-    def optional(self) -> bool:
-        """Whether a request may leave conditions out."""
-        return False
 
     def resolve(self, request: Mapping[str, Any]) -> Context:
         """The context a user asks for, or an error that says what may be asked."""
@@ -110,8 +133,78 @@ class ContextSpace(ABC):
             )
         missing = [name for name in self.conditions if name not in given]
         if missing and not self.optional:
-            raise BhcError(
-                f"the context lacks {', '.join(missing)}",
-                hint=f"this model takes all of: {allowed}",
-            )
-        return Context(**self.resolve_parts(given))
+            raise BhcError(f"the context lacks {', '.join(missing)}", hint=f"this model takes all of: {allowed}")
+        return Context.of(self.resolve_parts(given))
+
+
+class Trainable(ABC):
+    """The side of a space that training meets: contexts as tensors, with a leading K."""
+
+    decides_outputs: bool = False  # whether a context says which of a network's outputs there are
+    draws_examples: bool = False  # whether it says whose examples are drawn
+    rises_with_budget: bool = False  # whether a larger budget must never keep what a smaller one gave up
+    presence: Presence = Presence()  # which values of an input are there
+    most_probes: ClassVar[int] = 32  # so many are combined with those of other conditions
+
+    @abstractmethod
+    def refine(self, batch: ContextBatch, *, rng: Generator) -> ContextBatch:
+        """Draw this space's part of every context in ``batch``."""
+
+    @abstractmethod
+    def encode(self, batch: ContextBatch) -> tuple[Tensor, ...]:
+        """What the embedder reads, one tensor with a leading K for each part."""
+
+    @abstractmethod
+    def embedder(self, width: int) -> nn.Module:
+        """From what ``encode`` gives to the (K, width) that all weight generators read.
+
+        Its linear and convolutional weights are drawn anew, so that they follow from the run's seed.
+        """
+
+    @abstractmethod
+    def probes(self, num_classes: int, limit: int) -> Sequence[ProbeRequest]:
+        """At most ``limit`` requests that a run is judged on, spread over all; always the same."""
+
+    def embedder_alone(self, width: int) -> tuple[nn.Module, int]:
+        """The embedder where no other condition is beside it, and the width it embeds to."""
+        return self.embedder(width), width
+
+    def likelihoods(self) -> tuple[Likelihood, ...]:
+        """How each part of ``encode`` is distributed; nothing where there is nothing to read back."""
+        return ()
+
+    def observe(self, batch: ContextBatch, x: Tensor) -> ContextBatch:
+        """Note what only the drawn examples tell, (K, B, ...); most contexts are known beforehand."""
+        return batch
+
+    def forget(self, batch: ContextBatch, told: Tensor) -> ContextBatch:
+        """Say nothing of this space's part where ``told``, (K,) bool, is false."""
+        raise BhcError(
+            f"contexts of type {type(self).__name__} cannot be left unsaid", hint="join them with Joint(..., missing=0)"
+        )
+
+    def divergence_weights(self, batch: ContextBatch) -> Tensor:  # (K,)
+        """By how much the divergence of each context counts."""
+        return torch.ones(len(batch), device=batch.class_rates.device)
+
+    def sample(self, count: int, num_classes: int, *, rng: Generator) -> ContextBatch:
+        """Draw contexts for a training step, on the generator's device."""
+        batch = ContextBatch.unconditioned(count, num_classes, device=rng.device)
+        return self.refine(batch, rng=rng)
+
+    def check_network(self, num_classes: int) -> None:
+        """Raise if a network with so many outputs cannot be conditioned on this space."""
+        return
+
+
+class ContextSpace(Askable, Trainable):
+    """The contexts a model is trained for. Subclass it for your own, see ``docs/adding-a-context.md``."""
+
+    @property
+    def parts(self) -> tuple["ContextSpace", ...]:
+        """The spaces of single conditions that this one consists of."""
+        return (self,)
+
+    def find(self, kind: type[P]) -> P | None:
+        """The part of a kind, if there is one."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)

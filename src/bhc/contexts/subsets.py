@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from bhc.contexts.space import Option
 from bhc.deprecated import renamed
 from bhc.errors import BhcError
 
@@ -272,6 +273,26 @@ def sampler_from_dict(data: dict[str, Any]) -> SubsetSampler:
             raise BhcError(f"unknown kind of subset sampler: {other!r}")
 
 
+def sampler_named(sizes: Sequence[int] | str, num_classes: int) -> SubsetSampler:
+    """Consecutive ``"pairs"``, subsets of ``"all"`` sizes, or of the given ones."""
+    if sizes == "pairs":
+        return ConsecutivePairs()
+    return RandomSubsets(tuple(range(1, num_classes + 1)) if sizes == "all" else tuple(map(int, sizes)))
+
+
+def _parse_sizes(text: str) -> Sequence[int] | str:
+    """``"2,3"`` or ``"1-5"`` as numbers, a word for sizes as it is."""
+    if text in ("pairs", "all"):
+        return text
+    try:
+        ranges = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        return [size for ends in ranges for size in range(ends[0], ends[-1] + 1)]
+    except ValueError:
+        raise BhcError(
+            f"cannot read the subsets {text!r}", hint="'pairs', 'all', or sizes such as '2,3' or '1-5'"
+        ) from None
+
+
 def _subsets(given: Iterable[Iterable[int]], *, ordered: bool = True) -> tuple[Subset, ...]:
     """Each as whole numbers; ``ordered`` ascending, and each class once."""
     try:
@@ -312,3 +333,12 @@ def _table(sampler: TabledSubsets, num_classes: int, device: torch.device) -> tu
 @lru_cache(maxsize=16)
 def _untabled(sampler: RandomSubsets, num_classes: int, device: torch.device) -> _Untabled:
     return _Untabled(sampler, num_classes, device)
+
+
+# Of ``bhc train``, for all spaces that draw classes.
+SUBSETS = Option(
+    "subsets",
+    "Class subsets to train on: 'pairs' (consecutive), sizes as '2,3' or '1-5', or 'all'.",
+    parse=_parse_sizes,
+    default="2,3",
+)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextBatch
+from bhc.contexts import Context, ContextBatch, checked_encoding
 from bhc.graph import Counts, Layer
 from bhc.hypernet import ConditionalNetwork, LayerVectors
 from bhc.posterior import LayerDropout, LayerMask
@@ -30,7 +30,7 @@ class ContextScales:
     def of(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "ContextScales":
         """Ask the hypernetwork about all of the contexts at once."""
         batch = ContextBatch.of(contexts, network.num_classes).to(network.device)
-        hypernet, encoding = network.hypernet, network.space.encode(batch)
+        hypernet, encoding = network.hypernet, checked_encoding(network.space, batch)
         embedding = hypernet.embedder(*encoding)
         rates = hypernet.dropouts(encoding)
         dropouts = network.dropouts(batch) if network.find_masks.nested else rates

@@ -96,7 +96,7 @@ class Judge:
         examples = model.validation.restricted_to(classes)
         labels = torch.searchsorted(torch.tensor(classes), examples.labels)
         # With zeros, or unknown words, for what is missing: all that the pretrained network would be given.
-        images = model.network.space.zero_absent(examples.inputs, context.inputs)
+        images = model.network.space.presence.zero_absent(examples.inputs, context.inputs)
         weights = _weights(labels, context.frequencies)
         return cls(model, images, labels, classes, weights, as_stored=context.inputs is None)
 

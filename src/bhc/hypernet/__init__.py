@@ -2,9 +2,15 @@
 
 from bhc.hypernet.conditional import ConditionalNetwork, Design
 from bhc.hypernet.decoder import ContextDecoder
-from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, Initial, LowRank, ScalesOnly, generator_from_dict
-from bhc.hypernet.hypernetwork import FEW_LAYERS, HyperNetwork, LayerVectors, usual_prior_stds
+from bhc.hypernet.hypernetwork import (
+    EMBEDDING_WIDTH,
+    FEW_LAYERS,
+    HyperNetwork,
+    LayerVectors,
+    build_embedder,
+    usual_prior_stds,
+)
 
 __all__ = [
     "EMBEDDING_WIDTH",

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 import bhc.contexts as contexts
-from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets
+from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets, check_space, checked_encoding
 from bhc.errors import BhcError
 from bhc.graph import (
     Counts,
@@ -121,8 +121,8 @@ class ConditionalNetwork(nn.Module):
         self.layers = find_layers(graph, self.input_shape, units)
         self.units = units
         self.whole = find_whole(graph, self.layers, units)
-        features = next((part.shape for part in space.parts if isinstance(part, FeatureSubsets)), None)
-        places = {} if features is None else find_features(graph, self.layers, self.input_shape, features)
+        features = space.find(FeatureSubsets)
+        places = {} if features is None else find_features(graph, self.layers, self.input_shape, features.shape)
         nested = any(part.rises_with_budget for part in space.parts)
         self.find_masks = MaskFinder(self.layers, units, graph.last_step, features=places, nested=nested)
         self.num_classes = len(self.find_masks.outputs)
@@ -130,7 +130,7 @@ class ConditionalNetwork(nn.Module):
         self.reads_words = any(layer.kind.words(layer.module) is not None for layer in self.layers)
         if space.decides_outputs:
             check_outputs(graph, self.input_shape, units)
-        space.check_network(self.num_classes)
+        check_space(space, self.num_classes)
         limits = design.std_limits or (None,) * len(self.layers)
         if len(limits) != len(self.layers):
             raise BhcError(f"{len(limits)} limits on standard deviations for {len(self.layers)} layers")
@@ -184,7 +184,7 @@ class ConditionalNetwork(nn.Module):
         With ``gone``, (), this part of the units of the batch, those with the largest dropout rates, is left out of the
         sample; the posterior is that of all.
         """
-        posteriors = self.hypernet.posterior(self.space.encode(batch))
+        posteriors = self.hypernet.posterior(checked_encoding(self.space, batch))
         masks: Sequence[LayerMask | None] | None = self.find_masks.present_inputs(batch.outputs, batch.inputs)
         if gone is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
@@ -214,7 +214,7 @@ class ConditionalNetwork(nn.Module):
         with torch.no_grad():
             masks = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
         x = _network_input(x, batch, self.space)
-        return self.bayesian.masked(x, self.hypernet.means(self.space.encode(batch)), masks.layers)
+        return self.bayesian.masked(x, self.hypernet.means(checked_encoding(self.space, batch)), masks.layers)
 
     @torch.no_grad()
     def dropouts(self, batch: ContextBatch) -> tuple[LayerDropout, ...]:
@@ -225,8 +225,8 @@ class ConditionalNetwork(nn.Module):
         weights.
         """
         if batch.budget is None or not self.find_masks.nested:
-            return self.hypernet.dropouts(self.space.encode(batch))
-        return climb(lambda rung: self.hypernet.dropouts(self.space.encode(rung)), batch)
+            return self.hypernet.dropouts(checked_encoding(self.space, batch))
+        return climb(lambda rung: self.hypernet.dropouts(checked_encoding(self.space, rung)), batch)
 
     def check_readable(self) -> None:
         """Raise if contexts cannot be read back from the masks."""
@@ -241,7 +241,7 @@ class ConditionalNetwork(nn.Module):
     def context_nll(self, posteriors: Sequence[LayerPosterior], batch: ContextBatch, *, noise: Noise) -> Tensor:  # (K,)
         """``-log p(c | z)`` with a sample of the masks that these beliefs imply."""
         assert self.decoder is not None, "there is no decoder yet"
-        return self.decoder.nll(self.decoder.masks(posteriors, noise=noise), self.space.encode(batch))
+        return self.decoder.nll(self.decoder.masks(posteriors, noise=noise), checked_encoding(self.space, batch))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data from which ``from_dict`` builds the same shapes."""
@@ -294,4 +294,4 @@ def _check_kept(names: Sequence[str], graph: Graph) -> Sequence[str]:
 
 
 def _network_input(x: Inputs, batch: ContextBatch, space: ContextSpace) -> Inputs:
-    return space.as_network_input(x, batch.inputs) if isinstance(x, Tensor) else x
+    return space.presence.as_network_input(x, batch.inputs) if isinstance(x, Tensor) else x

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import init
 
 from bhc.contexts import ContextSpace
 from bhc.graph import Layer
-from bhc.hypernet.embedders import EMBEDDING_WIDTH, build_embedder
 from bhc.hypernet.generators import GeneratorSpec, Initial, Map, WeightHead
 from bhc.posterior import Family, LayerDropout, LayerMean, LayerPosterior, Scales
 
 Encoding = tuple[Tensor, ...]  # what ``ContextSpace.encode`` returns
+EMBEDDING_WIDTH = 100
 FEW_LAYERS = 4  # networks of so many or fewer are trained as published
 SMALLEST = 1e-4  # a layer of zeros has a prior too
 
@@ -33,6 +34,17 @@ def usual_prior_stds(layers: Sequence[Layer]) -> tuple[float, ...]:
         return (1.0,) * len(layers)
     # Three digits: a sum over millions of weights has its last ones from the number of threads.
     return tuple(float(f"{max(layer.weight_size, SMALLEST):.3g}") for layer in layers)
+
+
+def build_embedder(space: ContextSpace, width: int, *, rng: Generator | None = None) -> tuple[nn.Module, int]:
+    """The embedder for a context space, its weights drawn from ``rng``, and the width it embeds to."""
+    embedder, width = space.embedder_alone(width)
+    for module in embedder.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=rng)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+    return embedder, width
 
 
 @dataclass(frozen=True)

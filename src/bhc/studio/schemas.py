@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation
 from pydantic_core import PydanticCustomError
 
+from bhc.contexts import request_options
 from bhc.errors import BhcError
 from bhc.formats import format_named, formats
 
@@ -24,27 +25,21 @@ def _list_formats(schema: dict[str, Any]) -> None:
     schema["enum"] = [each.name for each in formats()]
 
 
+def _list_conditions(schema: dict[str, Any]) -> None:
+    """Conditions are extras, which the model's space checks; unknown names are refused as the command line does."""
+    conditions = {option.name: {"description": option.help, "default": None} for option in request_options()}
+    schema["properties"] = conditions | schema["properties"]
+    schema["additionalProperties"] = False
+
+
 FormatName = Annotated[str, BeforeValidator(_format), Field(json_schema_extra=_list_formats)]
 
 
 class Asked(BaseModel):
     """A context and limits, as ``compress`` takes them. Which conditions there are ``GET /v1/model`` says."""
 
-    model_config = ConfigDict(
-        extra="allow",  # unknown names are refused as the command line refuses them
-        json_schema_extra={"additionalProperties": False},
-    )
+    model_config = ConfigDict(extra="allow", json_schema_extra=_list_conditions)  # conditions are those of the model
 
-    classes: Unchecked[list[int | str] | dict[str, float]] = Field(
-        None, description="Classes it will meet; with probabilities where the model was trained for them."
-    )
-    domain: Unchecked[str | list[Any]] = Field(
-        None, description="Its kind of inputs: a token of POST /v1/domains, or 16 or more samples as nested lists."
-    )
-    features: Unchecked[list[Any]] = Field(
-        None, description="Inputs that will be there: a mask of truths, nested or flat, or the places of those."
-    )
-    budget: Unchecked[float] = Field(None, description="0 is accuracy first, 1 is smallest.")
     threshold: Unchecked[float] = Field(
         None, description="Cut here; lower is smaller. Default: chosen on validation data."
     )

@@ -8,21 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bhc.compressor import Compressor
-from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, SampleMean
+from bhc.contexts import InputDomains, example_request, request_options, to_token
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.formats import Packed, format_named, formats
 from bhc.studio.cache import Cache
-from bhc.studio.inputs import answer, as_input, from_token, is_picture, png, sample_of, to_token
+from bhc.studio.inputs import answer, as_input, is_picture, png, sample_of
 from bhc.studio.preview import Preview, thresholds_of
 
-LARGEST_EXAMPLE = 256
 PICTURES = 9  # of each class
 PREVIEWS, SMALLS = 16, 64  # contexts and networks that a worker remembers for the page
-CONDITIONS = ("classes", "domain", "features", "budget")
 C_NAME = "network"  # the prefix of <name>_predict in headers
 
 
@@ -60,8 +56,6 @@ class Service:
         for name in {"quantisation", "precision"} & set(said):  # objects in Python, nothing that JSON could say
             self.model.space.resolve({name: said[name]})
         float32 = bool(said.pop("float32", False))
-        if isinstance(said.get("domain"), str) and self._domains is not None:
-            said["domain"] = from_token(said["domain"], self._domains.domain_shape)
         try:
             return self.model.request(said | ({"quantisation": Float32()} if float32 else {}))
         except OverflowError as error:  # JSON has integers of any size
@@ -122,7 +116,7 @@ class Service:
 
     def domain(self, content: bytes, most_samples: int) -> dict[str, Any]:
         """A token for the domain of an uploaded sample."""
-        domains = self._domains
+        domains = self.model.space.find(InputDomains)
         if domains is None:
             raise BhcError(
                 "this model was not trained for a condition on domain",
@@ -130,11 +124,6 @@ class Service:
             )
         mean = domains.mean_of(sample_of(content, most_samples))
         return {"domain": to_token(mean), "samples": mean.size}
-
-    @property
-    def _domains(self) -> InputDomains | None:
-        """What it takes as a domain."""
-        return next((part for part in self.model.space.parts if isinstance(part, InputDomains)), None)
 
     def facts(self) -> dict[str, Any]:
         """What may be asked, and what the networks are cut from."""
@@ -145,7 +134,7 @@ class Service:
             "classes": list(names),
             "conditions": space.describe(),
             "optional": space.optional,
-            **self._conditions(),
+            "forms": space.form(),
             "thresholds": thresholds_of(trained),
             "error_before": trained.training.get("original_error"),
             "weights_before": network.counts.weights,
@@ -169,23 +158,6 @@ class Service:
             "format_labels": {form.name: form.label for form in formats()},
         }
 
-    def _conditions(self) -> dict[str, Any]:
-        """Of each condition what a form for it needs to know."""
-        known: dict[str, Any] = {}
-        for part in self.model.space.parts:
-            match part:
-                case ClassSubsets():
-                    known["appearance"] = part.concentration is not None
-                case BinaryBudget():  # one of the budgets too
-                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 1.0, "default": part.default_budget}
-                case Budgets():
-                    known["budget"] = {"low": 0.0, "high": 1.0, "step": 0.05, "default": part.default_budget}
-                case FeatureSubsets():
-                    known["features"] = {"shape": list(part.shape)}
-                case InputDomains():
-                    known["domain"] = {"shape": list(part.image_shape), "full_scale": part.full_scale}
-        return known
-
     def _pictures(self) -> int:
         """How many pictures of each class there are to look at."""
         sample = self.model.model.validation
@@ -208,26 +180,13 @@ class Service:
 
     def example(self) -> dict[str, Any]:
         """A request that this model answers."""
-        space, sample = self.model.space, self.model.model.validation
-        asked: dict[str, Any] = {}
-        for part in space.parts:
-            match part:
-                case ClassSubsets():
-                    asked["classes"] = [0, 1]
-                case Budgets():
-                    asked["budget"] = 1
-                case FeatureSubsets() if not space.optional:
-                    asked["features"] = list(range(part.num_features))
-                case InputDomains() if not space.optional:
-                    grey = SampleMean(torch.full(part.domain_shape, part.full_scale / 2), LARGEST_EXAMPLE)
-                    seen = None if sample is None else part.mean_of(sample.inputs[:LARGEST_EXAMPLE])
-                    asked["domain"] = to_token(seen or grey)
-        return asked
+        sample = self.model.model.validation
+        return example_request(self.model.space, None if sample is None else sample.inputs)
 
 
 def context_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The conditions of a request, without its limits."""
-    return {name: given[name] for name in CONDITIONS if name in given}
+    return {option.name: given[option.name] for option in request_options() if option.name in given}
 
 
 def key_of(given: Mapping[str, Any]) -> str:

@@ -27,18 +27,15 @@ class SeenDomains:
 
         Beside classes a domain is that of the drawn classes.
         """
-        parts = {type(part): part for part in space.parts}
-        if InputDomains not in parts:
+        domains = space.find(InputDomains)
+        if domains is None:
             return None
-        domains = parts[InputDomains]
-        assert isinstance(domains, InputDomains)
         if domains.num_sources is not None:
             sources = domains.sampler.examples(domains.num_sources, MOST_DOMAINS)
-            return cls.among([domains.summarise(train.from_sources(subset).inputs) for subset in sources])
-        drawn = parts.get(ClassSubsets, domains)
-        assert isinstance(drawn, ClassSubsets | InputDomains)
-        subsets = drawn.sampler.examples(num_classes, MOST_DOMAINS)
-        return cls.among([domains.summarise(train.restricted_to(subset).inputs) for subset in subsets])
+            return cls.among([domains.told.of(train.from_sources(subset).inputs) for subset in sources])
+        drawn = space.find(ClassSubsets)
+        subsets = (drawn or domains).sampler.examples(num_classes, MOST_DOMAINS)
+        return cls.among([domains.told.of(train.restricted_to(subset).inputs) for subset in subsets])
 
     @classmethod
     def among(cls, domains: list[Tensor]) -> "SeenDomains":
@@ -58,7 +55,7 @@ class SeenDomains:
         if context.domain is None or context.domain_size is None:
             return None
         apart = self.means - context.domain
-        there = space.there(context.inputs, tuple(context.domain.shape))
+        there = space.presence.mask(context.inputs, tuple(context.domain.shape))
         if there is not None:
             apart = apart * there
         nearest = float(apart.flatten(1).norm(dim=1).min())

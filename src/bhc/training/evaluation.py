@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextBatch
+from bhc.contexts import Context, ContextBatch, checked_encoding
 from bhc.examples import Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMask, LayerMean, NetworkMask
@@ -223,7 +223,7 @@ def try_contexts(
     images = torch.stack([own.inputs[at] for own, at in zip(examples, places, strict=True)])  # (K, B, ...)
     labels = torch.stack([own.labels[at] for own, at in zip(examples, places, strict=True)]).to(device)
     counted = torch.stack([torch.arange(labels.shape[1]) < len(own) for own in examples]).to(device)
-    dropouts, means = network.dropouts(batch), network.hypernet.means(network.space.encode(batch))
+    dropouts, means = network.dropouts(batch), network.hypernet.means(checked_encoding(network.space, batch))
     found: list[list[ThresholdTrial]] = []
     known: NetworkMask | None = None
     for threshold in thresholds:
@@ -251,7 +251,7 @@ def _answers(
 ) -> Tensor:  # (K, B)
     parts = []
     for some in images.split(max(1, CHUNK // len(images)), dim=1):
-        x = network.space.zero_absent(some.flatten(0, 1).to(network.device), batch.inputs)
+        x = network.space.presence.zero_absent(some.flatten(0, 1).to(network.device), batch.inputs)
         logits = restrict(network.bayesian.masked(x, means, masks), batch.outputs)
         parts.append(logits.argmax(1).view(len(images), -1))
     return torch.cat(parts, dim=1)
@@ -286,7 +286,7 @@ def base_error(network: ConditionalNetwork, panel: Panel) -> float:
     for probe, examples in zip(panel.probes, panel.examples, strict=True):
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
         for x, labels in zip(examples.inputs.split(CHUNK), examples.labels.split(CHUNK), strict=True):
-            images = network.space.zero_absent(x, probe.context.inputs)
+            images = network.space.presence.zero_absent(x, probe.context.inputs)
             logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
             seen += len(labels)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.contexts import BinaryBudget, Budgets, ContextBatch, ContextSpace
+from bhc.contexts import BinaryBudget, Budgets, ContextBatch
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerPosterior
@@ -91,7 +91,7 @@ class Learn(Stage):
         num_data = draw.data.context_sizes(batch)
         if self.num_data is not None:
             num_data = torch.full_like(num_data, self.num_data)
-        weight = _budget_weights(network.space, batch) * self.kl_weight * dials.warmth
+        weight = network.space.divergence_weights(batch) * self.kl_weight * dials.warmth
         total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
         terms = {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()}
         if self.context_weight:
@@ -183,11 +183,3 @@ class FreezeOffsets(Stage):
 def two_stage_budget(low: Learn, high: Learn) -> Recipe:
     """The paper's c_w recipe: learn at budget 0, freeze what that generates, learn at budget 1."""
     return (replace(low, budget=0.0), FreezeOffsets(), replace(high, budget=1.0))
-
-
-def _budget_weights(space: ContextSpace, batch: ContextBatch) -> Tensor:  # (K,)
-    """The divergence's weight for each context's budget; 1 where budgets are not conditioned on."""
-    for part in space.parts:
-        if isinstance(part, Budgets) and batch.budget is not None:
-            return part.kl_weight(batch.budget[:, 0])
-    return torch.ones(len(batch), device=batch.class_rates.device)

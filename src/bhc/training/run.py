@@ -227,8 +227,8 @@ def _read_domains(files: dict[str, Path], network: ConditionalNetwork) -> SeenDo
     if "domains" not in files:
         return None
     tensors, header = read_tensors(files["domains"])
-    expected = {part.domain_shape for part in network.space.parts if isinstance(part, InputDomains)}
-    if tuple(tensors["means"].shape[1:]) not in expected:
+    known = network.space.find(InputDomains)
+    if known is None or tuple(tensors["means"].shape[1:]) != known.domain_shape:
         raise ValueError("the domains do not fit the network")
     return SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
 

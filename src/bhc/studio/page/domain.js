@@ -12,12 +12,12 @@ const PICTURES = "pictures of";
 
 /** The upload of a model that knows of domains. */
 export function mountDomain(model, asked) {
-  if (!model.domain) return;
+  if (!model.forms.domain) return;
   byId("domain-field").hidden = false;
   const problem = h("div", { class: "problem", role: "alert", hidden: true });
   const forget = wordButton("Forget it", () => asked.change({ domain: null }));
-  const shape = model.domain.shape.join(" × ");
-  const help = `16 or more unlabelled inputs, an array (n × ${shape}) up to ${model.domain.full_scale}.`;
+  const shape = model.forms.domain.shape.join(" × ");
+  const help = `16 or more unlabelled inputs, an array (n × ${shape}) up to ${model.forms.domain.full_scale}.`;
 
   const take = async (samples, name) => {
     hideProblem(problem);

@@ -12,9 +12,9 @@ const PRESETS = [
 
 /** The control of a model that knows of missing inputs. */
 export function mountFeatures(model, asked) {
-  if (!model.features) return;
+  if (!model.forms.features) return;
   byId("features-field").hidden = false;
-  const [channels, rows, columns] = model.features.shape;
+  const [channels, rows, columns] = model.forms.features.shape;
   if (rows === undefined) mountChannels(channels, asked);
   else mountMask({ channels, rows, columns }, asked);
 }

@@ -9,11 +9,12 @@ import { mountDomain } from "./domain.js";
 import { mountDownloads } from "./downloads.js";
 import { mountFeatures } from "./features.js";
 import { mountFigures } from "./figures.js";
+import { mountForms } from "./forms.js";
 import { mountHistograms } from "./histograms.js";
 import { mountNetwork } from "./network.js";
 import { hideProblem, sentence, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
-import { mountBudget, mountLimits } from "./sliders.js";
+import { mountLimits } from "./sliders.js";
 import { LIMITS, Store, body, fromFragment, lacksDomain, toFragment } from "./state.js";
 import { bytes, context, threshold, whole } from "./words.js";
 
@@ -60,7 +61,7 @@ function open(model) {
   mountClasses(model, asked);
   mountFeatures(model, asked);
   mountDomain(model, asked);
-  mountBudget(model, asked);
+  mountForms(model, asked);
   mountLimits(model, asked, (name) => figureOf(shown.preview, name));
   mountDownloads(model, asked, byId("problem"), () => stem(asked.value, model));
   mountCompare(model, asked, pins);

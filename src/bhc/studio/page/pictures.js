@@ -30,7 +30,7 @@ export function paint(canvas, image, model) {
 
 /** The largest value of a pixel. */
 export function fullScale(model) {
-  return model.full_scale ?? model.domain?.full_scale ?? 255;
+  return model.full_scale ?? model.forms.domain?.full_scale ?? 255;
 }
 
 function values(bitmap, model) {

@@ -1,6 +1,6 @@
-// Budget and limits: numbers chosen by sliding.
+// Limits: numbers chosen by sliding.
 
-import { byId, h, set, write } from "./dom.js";
+import { byId, h, set } from "./dom.js";
 import { LIMITS, OPTIONS, canProve } from "./state.js";
 import { bytes, percent, short } from "./words.js";
 
@@ -8,24 +8,6 @@ const FINENESS = 200; // places of a slider
 const LEAST = 100; // bytes or FLOPs
 const ERRORS = [0.05, 20]; // percent
 const LATENCIES = [0.01, 10]; // milliseconds
-
-/** The slider of a model that weighs size. */
-export function mountBudget(model, asked) {
-  if (!("budget" in model.conditions)) return;
-  byId("budget-field").hidden = false;
-  const { low, high, step } = model.budget;
-  const range = h("input", { type: "range", min: low, max: high, step, "aria-label": "Budget" });
-  const output = h("output");
-  range.addEventListener("input", () => asked.change({ budget: Number(range.value) }));
-  const ends = h("span", { class: "ends" }, h("span", {}, "accuracy first"), h("span", {}, "smallest"));
-  const caption = h("span", { class: "note" }, "How much size matters");
-  byId("budget").append(h("div", { class: "slider" }, caption, output, range, ends));
-  asked.listen(({ budget }) => {
-    range.value = String(budget);
-    fill(range, (budget - low) / (high - low));
-    write(output, budget.toFixed(2));
-  });
-}
 
 /** A switch, a number and a slider for each limit; `suggest` gives the figure of the network shown. */
 export function mountLimits(model, asked, suggest) {
@@ -107,6 +89,7 @@ function rounded(value) {
   return Number(value.toPrecision(2));
 }
 
-function fill(range, part) {
+/** Colours the part of a slider that is before its handle. */
+export function fill(range, part) {
   range.style.setProperty("--part", `${(100 * Math.min(1, Math.max(0, part))).toFixed(1)}%`);
 }

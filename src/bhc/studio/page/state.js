@@ -5,12 +5,20 @@ export const OPTIONS = ["confidence", "flag_outside"]; // parts of one, kept wha
 const NUMBERS = ["threshold", ...LIMITS, ...OPTIONS];
 export const MOST_PINS = 4;
 
+const SIMPLE = ["range", "choice", "text"]; // controls that any context may ask for
+
+/** Name and form of each condition that is a number, a choice or a text. */
+export function simpleForms(model) {
+  return Object.entries(model.forms).filter(([, { kind }]) => SIMPLE.includes(kind));
+}
+
 /** What the page asks for at first: two classes side by side, the run's own threshold, no limits. */
 export function initialRequest(model) {
   const middle = Math.min(3, Math.max(0, model.classes.length - 2));
   const classes = "classes" in model.conditions ? [middle, middle + 1] : model.classes.map((_, one) => one);
   const unsaid = Object.fromEntries(NUMBERS.map((name) => [name, null]));
-  return { classes, budget: model.budget?.default ?? 1, features: null, domain: null, ...default_budget };
+  const said = Object.fromEntries(simpleForms(model).map(([name, form]) => [name, form.default ?? form.low ?? null]));
+  return { classes, said, features: null, domain: null, ...unsaid };
 }
 
 /** The JSON the service takes: only conditions the model has, only limits that are set. */
@@ -18,7 +26,7 @@ export function body(request, model) {
   const has = (condition) => condition in model.conditions;
   const asked = {};
   if (has("classes")) asked.classes = request.classes;
-  if (has("budget")) asked.budget = request.budget;
+  for (const [name, value] of Object.entries(request.said)) if (value !== null) asked[name] = value;
   const missing = request.features !== null;
   if (has("features") && (missing || !model.optional)) asked.features = request.features ?? every(model);
   if (has("domain") && request.domain !== null) asked.domain = request.domain.token;
@@ -39,7 +47,7 @@ export function lacksDomain(request, model) {
 
 /** The places of all features. */
 function every(model) {
-  return Array.from({ length: model.features.shape.reduce((product, side) => product * side, 1) }, (_, place) => place);
+  return Array.from({ length: model.forms.features.shape.reduce((product, side) => product * side, 1) }, (_, place) => place);
 }
 
 /** A value that tells its listeners when it changes. */
@@ -72,7 +80,7 @@ export class Store {
 export function toFragment(request, pins = []) {
   const fields = new URLSearchParams();
   fields.set("classes", request.classes.join("."));
-  fields.set("budget", String(request.budget));
+  for (const [name, value] of Object.entries(request.said)) if (value !== null) fields.set(name, String(value));
   if (request.features !== null) fields.set("features", packPlaces(request.features));
   if (request.domain !== null) fields.set("domain", `${request.domain.token}.${request.domain.name}`);
   for (const name of NUMBERS) if (request[name] !== null) fields.set(name, String(request[name]));
@@ -94,15 +102,23 @@ function readRequest(fields, model) {
     const known = [...new Set(named)].filter((one) => Number.isInteger(one) && one >= 0 && one < model.classes.length);
     request.classes = known.sort((a, b) => a - b);
   }
-  const budget = readNumber(fields, "budget");
-  if (budget !== null) request.budget = Math.min(1, Math.max(0, budget));
-  if (fields.has("features") && model.features) request.features = unpackPlaces(fields.get("features"), model);
+  for (const [name, form] of simpleForms(model)) request.said[name] = readSaid(fields, name, form);
+  if (fields.has("features") && model.forms.features) request.features = unpackPlaces(fields.get("features"), model);
   if (fields.has("domain") && "domain" in model.conditions) {
     const [token, ...name] = fields.get("domain").split(".");
     request.domain = { token, name: name.join(".") };
   }
   for (const name of NUMBERS) request[name] = readNumber(fields, name);
   return request;
+}
+
+/** What a fragment says of a condition; what its control cannot show is passed over. */
+function readSaid(fields, name, form) {
+  const text = fields.get(name);
+  const number = readNumber(fields, name);
+  const usual = form.default ?? form.low ?? null;
+  if (form.kind === "range") return number === null ? usual : Math.min(form.high, Math.max(form.low, number));
+  return (form.kind === "text" ? text : form.choices.find((choice) => String(choice) === text)) ?? usual;
 }
 
 function readNumber(fields, name) {

@@ -51,6 +51,11 @@ export function fitted(name, letters) {
   return name.length <= letters ? name : `…${name.slice(name.length - Math.max(1, letters - 1))}`;
 }
 
+/** A value of a condition, a number with as many digits as its slider tells apart. */
+export function valueOf({ kind, step }, value) {
+  return kind === "range" ? value.toFixed(step < 1 ? 2 : 0) : String(value);
+}
+
 /** "3, 4 and 7". */
 export function list(words) {
   if (words.length < 2) return words.join("");
@@ -67,6 +72,8 @@ export function context(request, model) {
   }
   if (request.features !== null) parts.push(`${whole(request.features.length)} inputs`);
   if (request.domain !== null) parts.push(`inputs like ${request.domain.name}`);
-  if ("budget" in model.conditions) parts.push(`budget ${request.budget.toFixed(2)}`);
+  for (const [name, value] of Object.entries(request.said)) {
+    if (value !== null) parts.push(`${name} ${valueOf(model.forms[name], value)}`);
+  }
   return parts.join(", ") || "inputs of every kind";
 }

@@ -1,0 +1,56 @@
+"""From an encoded context to the embedding that all weight generators read."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+POOLED_SIDE = 4
+
+
+class VectorEmbedder(nn.Sequential):
+    """The paper's for class subsets: two fully connected layers of width 100.
+
+    The second ends in tanh: a ReLU there dies at useful learning rates, and with it the conditioning.
+    """
+
+    def __init__(self, num_features: int, width: int) -> None:
+        super().__init__(nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, width), nn.Tanh())
+
+
+class ImageEmbedder(nn.Sequential):
+    """The paper's for input domains: two convolutions of 20 filters; here pooled and projected to the width.
+
+    Unpooled, 20 maps of MNIST's size are 15,680 numbers, and a full generator on them eight billion weights.
+    """
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__(
+            nn.Conv2d(channels, 20, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(20, 20, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(POOLED_SIDE),
+            nn.Flatten(),
+            nn.Linear(20 * POOLED_SIDE**2, width),
+            nn.Tanh(),
+        )
+
+
+class BudgetEmbedder(nn.Linear):
+    """A budget beside other conditions. No bias: a budget of 0 adds nothing to what they embed to."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(1, width, bias=False)
+
+
+class JointEmbedder(nn.Module):
+    """Sum of the parts' embeddings, mixed by one more layer so that conditions can act on each other."""
+
+    def __init__(self, parts: Sequence[nn.Module], width: int) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.mix = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.Tanh())
+
+    def forward(self, *encodings: Tensor) -> Tensor:
+        total = sum(part(encoding) for part, encoding in zip(self.parts, encodings, strict=True))
+        return self.mix(total)

@@ -1,0 +1,185 @@
+"""All kinds of contexts there are; users add their own, and every one is tried before a network is wrapped for it."""
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bhc.contexts.context import ContextBatch
+from bhc.contexts.space import ContextSpace, Option, TrainingData
+from bhc.errors import BhcError
+
+# Names that mean something else in Python, on the command line, or in a request to the service.
+RESERVED = frozenset(
+    (
+        *("threshold", "max_bytes", "max_flops", "max_error", "max_ram_bytes", "max_latency_ms", "confidence"),
+        *("quantisation", "precision", "flag_outside", "float32", "format", "image", "name", "values", "none"),
+        *("run", "contexts", "out", "force", "json", "url", "token_file", "timeout", "path", "plot"),
+    )
+)
+LONGEST_EXAMPLE = 1000  # characters: of what may be left out, longer ones are
+
+_KINDS: dict[str, type[ContextSpace]] = {}
+
+
+def register_context(kind: type[ContextSpace]) -> type[ContextSpace]:
+    """Make a kind of context known: runs with it are read, and the command line and the service ask for it.
+
+    ``kind`` is a subclass of ``bhc.ContextSpace``. Returns it, so that this can be a decorator.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, ContextSpace)):
+        raise BhcError(f"{kind!r} is no kind of context", hint="give a subclass of bhc.ContextSpace")
+    who = f"context {kind.__name__}"
+    missing = sorted(getattr(kind, "__abstractmethods__", ())) if inspect.isabstract(kind) else []
+    missing += [name for name, wanted in (("kind", str), ("conditions", tuple)) if not _has(kind, name, wanted)]
+    if not missing:
+        told = {option.name for option in kind.options}
+        missing = [f"an option for {name}" for name in kind.conditions if name not in told]
+    if missing:
+        raise BhcError(f"{who} lacks {', '.join(missing)}", hint="docs/adding-a-context.md shows one")
+    for name in kind.conditions:
+        if not name.isidentifier() or name in RESERVED:
+            raise BhcError(f"{who} has a condition called {name!r}", hint="choose a word that means nothing else")
+    if kind.kind in _KINDS:
+        raise BhcError(
+            f"{who} cannot be registered: {kind.kind} is taken by {_KINDS[kind.kind].__name__}",
+            hint="give it another kind",
+        )
+    _KINDS[kind.kind] = kind
+    return kind
+
+
+def _has(kind: type, name: str, wanted: type) -> bool:
+    return isinstance(getattr(kind, name, None), wanted)
+
+
+def from_dict(data: Mapping[str, Any]) -> ContextSpace:
+    """The space that a ``to_dict`` described."""
+    kind = data.get("kind")
+    if kind not in _KINDS:
+        raise BhcError(
+            f"contexts of kind {str(kind)[:60]!r} are not registered here",
+            hint="import the file that calls bhc.register_context for it first, on the command line: bhc --import FILE",
+        )
+    return _KINDS[kind].from_dict(data)
+
+
+def request_options() -> tuple[Option, ...]:
+    """Options of the command line for conditions, each once."""
+    return _once(option for kind in _KINDS.values() for option in kind.options)
+
+
+def training_options() -> tuple[Option, ...]:
+    """Options of the command line by which contexts of training are chosen, each once."""
+    return _once(option for kind in _KINDS.values() for option in kind.training_options)
+
+
+def _once(options: Iterable[Option]) -> tuple[Option, ...]:
+    first: dict[str, Option] = {}
+    for option in options:
+        first.setdefault(option.name, option)
+    return tuple(first.values())
+
+
+def spaces_for(names: Sequence[str], data: TrainingData, chosen: Mapping[str, Any]) -> list[ContextSpace]:
+    """The usual space for each of some conditions, for a data set."""
+    return [_space_for(name, data, chosen) for name in names]
+
+
+def _space_for(name: str, data: TrainingData, chosen: Mapping[str, Any]) -> ContextSpace:
+    known = dict.fromkeys(option.name for option in request_options())
+    if name not in known:
+        hint = f"join some of these with +: {', '.join(known)}; or none by itself"
+        raise BhcError(f"unknown context {name!r}", hint=hint)
+    for kind in _KINDS.values():
+        if name in getattr(kind, "conditions", ()) and (space := kind.for_data(data, chosen)) is not None:
+            return space
+    raise BhcError(f"there is no usual context on {name} for such data", hint="train in Python, with bhc.fit")
+
+
+def example_request(space: ContextSpace, seen: Tensor | None) -> dict[str, Any]:
+    """A request in JSON that a space takes; without what is long and may be left out."""
+    asked: dict[str, Any] = {}
+    for part in space.parts:
+        own = part.example(seen)
+        if not space.optional or len(json.dumps(own)) <= LONGEST_EXAMPLE:
+            asked |= own
+    return asked
+
+
+def check_space(space: ContextSpace, num_classes: int) -> None:
+    """Raise if a space's answers do not fit each other, as they would in the midst of training."""
+    for part in space.parts:
+        part.check_network(num_classes)
+    _check_description(space)
+    drawn = space.sample(3, num_classes, rng=Generator().manual_seed(0))
+    _check_rates(space, drawn, num_classes)
+    _check_forms(space)
+    for part in space.parts:
+        if type(part).observe is ContextSpace.observe:  # what is seen in examples is not known yet
+            shapes = [tuple(row.shape[1:]) for row in checked_encoding(part, drawn)]
+            asked = ContextBatch.of([_example(part)], num_classes)
+            again = [tuple(row.shape[1:]) for row in checked_encoding(part, asked)]
+            if shapes != again:
+                raise _broken(part, f"encode gives {shapes} in training and {again} for its example")
+
+
+def checked_encoding(space: ContextSpace, batch: ContextBatch) -> tuple[Tensor, ...]:
+    """What the embedder reads, if it can be read: K rows of numbers for each part, none of them NaN.
+
+    On a GPU numbers are not looked at: that would wait for it.
+    """
+    encoding = space.encode(batch)
+    if not isinstance(encoding, tuple) or len(encoding) != len(space.parts):
+        raise _broken(space, f"encode gives {type(encoding).__name__}", "give a tuple of one tensor")
+    for part, rows in zip(space.parts, encoding, strict=True):
+        if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.dim() < 2 or len(rows) != len(batch):
+            shape = f"{tuple(rows.shape)} of {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
+            raise _broken(part, f"encode gives {shape} for {len(batch)} contexts", "give floats, a row for each")
+        if rows.device.type == "cpu" and not rows.isfinite().all():
+            raise _broken(part, "encode gives NaN or infinity")
+    return encoding
+
+
+def _example(space: ContextSpace) -> Any:
+    try:
+        return space.resolve(space.example(None))
+    except BhcError as error:
+        raise _broken(space, f"its own example is refused: {error.problem}") from error
+
+
+def _check_description(space: ContextSpace) -> None:
+    try:
+        described = json.loads(json.dumps(space.to_dict()))
+    except (TypeError, ValueError) as error:
+        raise _broken(space, f"to_dict gives what JSON cannot hold: {error}") from None
+    if json.loads(json.dumps(from_dict(described).to_dict())) != described:
+        raise _broken(space, "from_dict makes another space of what to_dict gives")
+
+
+def _check_rates(space: ContextSpace, batch: ContextBatch, num_classes: int) -> None:
+    rates, outputs = batch.class_rates, batch.outputs
+    if len(batch) != 3 or rates.shape != outputs.shape or rates.shape[1] != num_classes or outputs.dtype != torch.bool:
+        raise _broken(
+            space,
+            f"refine gives class_rates of {tuple(rates.shape)} and outputs of {tuple(outputs.shape)}, {outputs.dtype}",
+            f"for 3 contexts of {num_classes} classes they are (3, {num_classes}), and outputs are truths",
+        )
+    if not (rates.isfinite().all() and (rates >= 0).all() and (rates.sum(1) - 1).abs().max() < 1e-3):
+        raise _broken(space, "refine gives class_rates that are no probabilities", "rows are 0 or more and sum to 1")
+    for name, rows in batch.values.items():
+        if len(rows) != 3 or not rows.isfinite().all():
+            raise _broken(space, f"refine gives values[{name!r}] of shape {tuple(rows.shape)}", "give numbers, (K, n)")
+
+
+def _check_forms(space: ContextSpace) -> None:
+    form = space.form()
+    if set(form) != set(space.conditions) or not all("kind" in own and "words" in own for own in form.values()):
+        raise _broken(space, f"form tells of {', '.join(form) or 'nothing'}", "a kind and words for each condition")
+
+
+def _broken(space: ContextSpace, what: str, hint: str = "") -> BhcError:
+    return BhcError(f"{type(space).__name__}: {what}", hint=hint)
