@@ -17,13 +17,13 @@ from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.training import (
-    Job,
-    Options,
     Processes,
     Progress,
     Recipe,
     RunFolder,
     TrainedModel,
+    TrainingConfig,
+    TrainingSets,
     carry_out,
     default_progress,
     default_recipe,
@@ -264,30 +264,29 @@ def fit(
     as one of them. Both need ``pip install 'bhc[parallel]'``; the first a script that does nothing when it is imported.
     """
     target = find_device(device)
-    options = Options(
+    config = TrainingConfig(
+        recipe=default_recipe(model.network) if recipe is None else recipe,
         seed=seed,
         run=None if run is None else Path(run),
         resume=resume,
         overwrite=overwrite,
         checkpoint_every=checkpoint_every,
         log_every=LOG_EVERY_ON_GPU if target.type == "cuda" else LOG_EVERY,
-        capture=capture and not deterministic,
-        progress=progress or default_progress(),
-        augment=augment,
-        autocast=autocast,
-    )
-    job = Job(
-        _as_split(train_set, model.network),
-        _as_split(validation_set, model.network),
-        default_recipe(model.network) if recipe is None else recipe,
-        options,
-        target,
-        deterministic,
-        calibration_set=None if calibration_set is None else _as_split(calibration_set, model.network),
         class_names=class_names,
         vocabulary=vocabulary,
+        device=target,
+        deterministic=deterministic,
+        capture=capture and not deterministic,
+        augment=augment,
+        autocast=autocast,
+        progress=progress or default_progress(),
     )
-    model.model = carry_out(job, model.network, processes or Processes())
+    sets = TrainingSets(
+        _as_split(train_set, model.network),
+        _as_split(validation_set, model.network),
+        None if calibration_set is None else _as_split(calibration_set, model.network),
+    )
+    model.model = carry_out(model.network, sets, config, processes or Processes())
     return model
 
 

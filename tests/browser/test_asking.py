@@ -11,8 +11,8 @@ import torch
 from playwright.sync_api import Page, Request, Route, expect
 
 import bhc
-from bhc.data import DataSet
 from bhc.contexts import from_token
+from bhc.data import DataSet
 
 from .conftest import Visitor, Visits
 

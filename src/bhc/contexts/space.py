@@ -20,9 +20,9 @@ P = TypeVar("P", bound="ContextSpace")
 class Option:
     """An option of the command line: of a request, named as the condition, or of training.
 
-    The command line makes a ``value_type`` of what is typed, and ``parse`` what is meant of that. ``example`` stands in hints,
-    as it would be typed. A value that is sent to a service and is an array goes to ``upload`` first, which answers with
-    what stands for it.
+    The command line makes a ``value_type`` of what is typed, and ``parse`` what is meant of that. ``example`` stands in
+    hints, as it would be typed. A value that is sent to a service and is an array goes to ``upload`` first, which
+    answers with what stands for it.
     """
 
     name: str

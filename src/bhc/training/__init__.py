@@ -4,7 +4,7 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-from bhc.training.collapse import CollapseWarning
+from bhc.training.config import TrainingConfig, TrainingSets
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, configure_process, describe_device, find_device
 from bhc.training.domains import FAR, SeenDomains
@@ -19,12 +19,13 @@ from bhc.training.evaluation import (
     trade_off,
     try_thresholds,
 )
-from bhc.training.launch import Job, Processes, carry_out
+from bhc.training.launch import Processes, carry_out
 from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
-from bhc.training.loop import Options, ResumeWarning, train
+from bhc.training.loop import ResumeWarning, train
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
 from bhc.training.recipes import default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
+from bhc.training.safeguards import CollapseWarning
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.team import is_rank_zero
@@ -36,11 +37,9 @@ __all__ = [
     "CollapseWarning",
     "Consolidate",
     "FreezeOffsets",
-    "Job",
     "Learn",
     "Lines",
     "Narrow",
-    "Options",
     "Panel",
     "Point",
     "Probe",
@@ -54,6 +53,8 @@ __all__ = [
     "Stage",
     "ThresholdTrial",
     "TrainedModel",
+    "TrainingConfig",
+    "TrainingSets",
     "base_error",
     "carry_out",
     "computing",

@@ -8,7 +8,7 @@ import torch
 from bhc.contexts import ContextBatch
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.training import rates
+from bhc.training import optimiser
 from bhc.training.batches import blend
 from bhc.training.evaluation import threshold_for
 from bhc.training.objective import distillation, restrict
@@ -78,7 +78,7 @@ class Consolidate(Stage):
     def largest_ratio(self) -> float | None:
         return None if self.ratios is None else self.ratios[1]
 
-    def settled(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Consolidate":
+    def resolved(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Consolidate":
         """With thresholds, whatever was given; the dropout rates of the network are final by now."""
         if self.ratios is None:
             return replace(self, thresholds=self.thresholds or network.hypernet.family.thresholds)
@@ -104,8 +104,8 @@ class Consolidate(Stage):
         return network.pretrained and self.teacher_weight > 0
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        factors = rates.of_weights(network)
-        others = 1 / rates.slowdown(network)  # nothing has a long way to go any more
+        factors = optimiser.of_weights(network)
+        others = 1 / optimiser.slowdown(network)  # nothing has a long way to go any more
         return groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
     def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:

@@ -24,14 +24,13 @@ from torch import multiprocessing as mp
 from torch.multiprocessing.spawn import start_processes
 
 from bhc.errors import BhcError
-from bhc.examples import Split, Vocabulary
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
+from bhc.training.config import TrainingConfig, TrainingSets
 from bhc.training.device import computing, configure_process
-from bhc.training.loop import Options, train
+from bhc.training.loop import train
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, network_tensors, save_run
-from bhc.training.stages import Recipe
 from bhc.training.team import (
     ALONE,
     LostContact,
@@ -112,41 +111,9 @@ class Processes:
         ]
 
 
-@dataclass(frozen=True)
-class Job:
-    """A training that is to be carried out: all but the network."""
-
-    train_set: Split
-    validation_set: Split
-    recipe: Recipe
-    options: Options
-    device: torch.device
-    deterministic: bool = False
-    calibration_set: Split | None = None
-    class_names: tuple[str, ...] | None = None
-    vocabulary: Vocabulary | None = None
-
-    def run(self, network: ConditionalNetwork, team: Team = ALONE) -> TrainedModel:
-        """Train in this process, which may be one of several."""
-        progress = self.options.progress if team.first else Silent()
-        network.to(team.device(self.device))
-        try:
-            with computing(self.device, repeatable=self.deterministic):
-                return train(
-                    network,
-                    self.train_set,
-                    self.validation_set,
-                    self.recipe,
-                    calibration_set=self.calibration_set,
-                    class_names=self.class_names,
-                    vocabulary=self.vocabulary,
-                    options=replace(self.options, team=team, progress=progress),
-                )
-        finally:
-            network.to("cpu")
-
-
-def carry_out(job: Job, network: ConditionalNetwork, processes: Processes) -> TrainedModel:
+def carry_out(
+    network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, processes: Processes
+) -> TrainedModel:
     """By this process alone, by it and those that torchrun started with it, or by several that are started here."""
     if started_as_one_of_several():
         if processes.size not in (1, team_size()):
@@ -154,37 +121,50 @@ def carry_out(job: Job, network: ConditionalNetwork, processes: Processes) -> Tr
                 f"{processes.size} processes asked for in one of {team_size()} that were started together",
                 hint="leave the number of devices and nodes to torchrun",
             )
-        with joined(job.device) as team:
-            return job.run(network, team)
-    return job.run(network) if processes.size == 1 else _launch(job, network, processes)
+        with joined(config.device) as team:
+            return _train_here(network, sets, config, team)
+    if processes.size == 1:
+        return _train_here(network, sets, config, ALONE)
+    return _launch(network, sets, config, processes)
 
 
-def _launch(job: Job, network: ConditionalNetwork, processes: Processes) -> TrainedModel:
+def _train_here(network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, team: Team) -> TrainedModel:
+    """In this process, which may be one of several."""
+    network.to(team.device(config.device))
+    try:
+        with computing(config.device, repeatable=config.deterministic):
+            return train(network, sets, config, team)
+    finally:
+        network.to("cpu")
+
+
+def _launch(
+    network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, processes: Processes
+) -> TrainedModel:
     if getattr(mp.current_process(), "_inheriting", False):
         raise BhcError(
             "a process of the team tried to start a team of its own: it ran the script again",
             hint=GUARD,
         )
-    processes.check(job.device)
-    if job.options.run is not None and processes.holds_first:
+    processes.check(config.device)
+    if config.run is not None and processes.holds_first:
         # Said here before anything is started.
-        RunFolder(job.options.run).open(resume=job.options.resume, overwrite=job.options.overwrite)
+        RunFolder(config.run).open(resume=config.resume, overwrite=config.overwrite)
     network.hypernet.reset_()  # what an earlier training froze is no part of what is sent
-    parcel = JobPayload(
-        network.to_dict(), network_tensors(network), replace(job, options=replace(job.options, progress=Silent()))
-    )
+    payload = JobPayload(network.to_dict(), network_tensors(network), sets, replace(config, progress=Silent()))
     with tempfile.TemporaryDirectory(prefix="bhc-") as folder:
-        _ProcessMonitor(parcel, processes, Path(folder), job.options.progress).go()
+        _ProcessMonitor(payload, processes, Path(folder), config.progress).go()
         return load_run(Path(folder))
 
 
 @dataclass(frozen=True)
 class JobPayload:
-    """A job with its network as plain data and tensors: what is sent to a process."""
+    """What is sent to a process: the network as plain data and tensors, the examples, and how to train."""
 
     description: dict[str, Any]
     tensors: dict[str, Tensor]
-    job: Job
+    sets: TrainingSets
+    config: TrainingConfig
 
     def network(self) -> ConditionalNetwork:
         network = ConditionalNetwork.from_dict(self.description)
@@ -195,7 +175,7 @@ class JobPayload:
 class _ProcessMonitor:
     """Over the processes of one machine."""
 
-    def __init__(self, parcel: JobPayload, processes: Processes, result: Path, progress: Progress) -> None:
+    def __init__(self, payload: JobPayload, processes: Processes, result: Path, progress: Progress) -> None:
         self.progress, self.result = progress, result
         self.errors: list[BhcError] = []
         self.tracebacks: list[str] = []
@@ -206,7 +186,7 @@ class _ProcessMonitor:
         threads = max(1, torch.get_num_threads() // processes.devices)
         self.context = start_processes(
             _take_part,
-            args=(parcel, environments, self.post, threads, result),
+            args=(payload, environments, self.post, threads, result),
             nprocs=processes.devices,
             join=False,
             start_method="spawn",
@@ -293,7 +273,7 @@ class _QueuedProgress:
 
 def _take_part(
     local: int,
-    parcel: JobPayload,
+    payload: JobPayload,
     environments: list[dict[str, str]],
     post: "SimpleQueue[Message]",
     threads: int,
@@ -306,11 +286,11 @@ def _take_part(
     import_plugins()
     warnings.showwarning = lambda warning, *place, **more: post.put(("warn", (warning,)))
     try:
-        job = replace(parcel.job, options=replace(parcel.job.options, progress=_QueuedProgress(post)))
-        with joined(job.device) as team:
+        config = replace(payload.config, progress=_QueuedProgress(post))
+        with joined(config.device) as team:
             if not team.first:
                 warnings.simplefilter("ignore")
-            model = job.run(parcel.network(), team)
+            model = _train_here(payload.network(), payload.sets, config, team)
             if local == 0:
                 save_run(RunFolder(result), model)
     except LostContact:

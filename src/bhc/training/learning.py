@@ -11,7 +11,7 @@ from bhc.contexts import BinaryBudget, Budgets, ContextBatch
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerPosterior
-from bhc.training import rates
+from bhc.training import optimiser
 from bhc.training.objective import negative_elbo, restrict
 from bhc.training.stages import (
     BatchSource,
@@ -74,7 +74,7 @@ class Learn(Stage):
         network.hypernet.thaw_()
 
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        factors, others = rates.of_weights(network), rates.of_vectors(network)
+        factors, others = optimiser.of_weights(network), optimiser.of_vectors(network)
         by_parameter = {}
         for name, parameter in network.hypernet.named_parameters():
             rate = self.logvar_rate if "logvar" in name else self.rate * factors.get(parameter, others)

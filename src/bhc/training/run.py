@@ -27,17 +27,43 @@ from torch import Tensor
 from bhc.contexts import InputDomains
 from bhc.errors import BhcError
 from bhc.examples import Split, Vocabulary
-from bhc.files import make_folder, read_json, remove_leftovers, write_bytes, write_json
+from bhc.files import (
+    append_json_line,
+    make_folder,
+    read_json,
+    read_json_lines,
+    remove_leftovers,
+    write_bytes,
+    write_json,
+)
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, tensors_to_bytes
 from bhc.training.domains import SeenDomains
-from bhc.training.metrics import MetricsFile
 
 VERSION = 1
 VALIDATION_PER_CLASS = 500
 CHUNK = 1024
 SAMPLES = ("validation", "calibration")  # labelled images that a run keeps
 OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
+
+
+class MetricsFile:
+    """Appends to ``metrics.jsonl``; a line is written whole or, after a crash, dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: dict[str, Any]) -> None:
+        append_json_line(self.path, record, hint="free some space and go on from the last checkpoint with --resume")
+
+    def cut_back_(self, step: int) -> None:
+        """Forget what came after ``step``: a resumed run will write it again."""
+        kept = [record for record in self.read() if record["step"] <= step]
+        write_bytes(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines."""
+        return [record for record in read_json_lines(self.path) if isinstance(record.get("step"), int)]
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Stage(ABC):
         """The most that the stage asks for, where it asks for ratios."""
         return None
 
-    def settled(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Stage":
+    def resolved(self, network: ConditionalNetwork, contexts: ContextBatch) -> "Stage":
         """The stage as it is run, once all before it is done; ``contexts`` are some that it trains for."""
         return self
 

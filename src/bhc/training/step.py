@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from bhc.hypernet import ConditionalNetwork
-from bhc.training import rates
-from bhc.training.adam import PiecewiseAdam
+from bhc.training import optimiser
+from bhc.training.config import TrainingConfig
 from bhc.training.lanes import SideBySide
-from bhc.training.spikes import NoLimit, SpikeLimit, gradient_norm
+from bhc.training.optimiser import PiecewiseAdam
+from bhc.training.safeguards import NoLimit, SpikeLimit, gradient_norm
 from bhc.training.stages import BatchSource, Stage, StepScalars
 from bhc.training.team import ALONE, Team
 
@@ -89,18 +90,20 @@ class TrainingStep:
         stage: Stage,
         network: ConditionalNetwork,
         draw: BatchSource,
+        config: TrainingConfig,
         *,
         first: int = 0,
-        autocast: torch.dtype | None = None,
         team: Team = ALONE,
     ) -> None:
-        with network.bayesian.computing_in(autocast):
+        with network.bayesian.computing_in(config.autocast):
             draw = stage.equipped(network, draw)
-        self.stage, self.network, self.draw, self.autocast = stage, network, draw, autocast
+        self.stage, self.network, self.draw, self.config = stage, network, draw, config
         self._first = first
         device = network.device
         groups = stage.parameter_groups(network)
-        self._schedule = Schedule(stage, [group["lr"] for group in groups], device, rising=rates.rising_steps(network))
+        self._schedule = Schedule(
+            stage, [group["lr"] for group in groups], device, rising=optimiser.rising_steps(network)
+        )
         self._schedule.go_to(first)
         # Rates as tensors, so that a captured step reads what they are by then.
         self.optimizer = self.adam(
@@ -132,7 +135,7 @@ class TrainingStep:
 
     def _run(self) -> Terms:
         warmth = self._schedule.advance()
-        with self.network.bayesian.computing_in(self.autocast):
+        with self.network.bayesian.computing_in(self.config.autocast):
             loss, terms = self._loss(warmth, self._gone)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -231,13 +234,13 @@ def make_step(
     stage: Stage,
     network: ConditionalNetwork,
     draw: BatchSource,
+    config: TrainingConfig | None = None,
     *,
     first: int = 0,
-    capture: bool = True,
-    autocast: torch.dtype | None = None,
     team: Team = ALONE,
 ) -> TrainingStep:
     """The steps of a stage from number ``first`` on: captured where that is wanted, on a GPU, by one process."""
-    captured = capture and network.device.type == "cuda" and team.size == 1
+    config = config or TrainingConfig()
+    captured = config.capture and network.device.type == "cuda" and team.size == 1
     kind = CapturedStep if captured else TrainingStep
-    return kind(stage, network, draw, first=first, autocast=autocast, team=team)
+    return kind(stage, network, draw, config, first=first, team=team)

@@ -1,14 +1,20 @@
-"""Gradients that are far larger than usual."""
+"""What keeps a run from being lost: gradients far larger than usual are cut, a network that sees nothing is noticed."""
 
+import warnings
 from collections.abc import Sequence
 from math import exp, log
 
 import torch
 from torch import Tensor
 
+from bhc.training.evaluation import Probe
+
 LARGEST = 5.0  # norm of a step's gradients, in usual ones
 LATEST = 100  # steps that tell what is usual
 TINY = 1e-30  # what has no gradients has a logarithm too
+
+NEAR_CHANCE = 0.97  # of the cross-entropy of guessing
+LOOKS = 5  # in a row
 
 
 class SpikeLimit:
@@ -64,3 +70,25 @@ def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(gradients))
     return torch.linalg.vector_norm(norms, dtype=torch.float64).float()  # squares can be too large for less
+
+
+class CollapseWarning(UserWarning):
+    """Learning has come to rest at the prior."""
+
+
+class CollapseWatch:
+    """Looks at the cross-entropy now and then, and warns once it has stayed at chance."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self.chance = sum(log(len(probe.classes)) for probe in probes) / len(probes)
+        self._looks = 0
+
+    def look(self, cross_entropy: float) -> None:
+        self._looks = self._looks + 1 if self.chance > 0 and cross_entropy > NEAR_CHANCE * self.chance else 0
+        if self._looks == LOOKS:
+            warnings.warn(
+                f"the cross-entropy stays at that of guessing ({self.chance:.2f}): the divergence outweighs the data."
+                " Use a smaller kl_weight or a larger num_data, warm up longer, or lower logvar_rate.",
+                CollapseWarning,
+                stacklevel=2,
+            )

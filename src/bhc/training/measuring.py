@@ -1,0 +1,136 @@
+"""What a run measures of its network on the way: sizes, errors, and the range of thresholds in use."""
+
+from typing import Any
+
+import torch
+
+from bhc.contexts import ContextBatch
+from bhc.errors import BhcError
+from bhc.hypernet import ConditionalNetwork
+from bhc.training.checkpoint import Position
+from bhc.training.config import TrainingConfig, TrainingSets
+from bhc.training.consolidation import Consolidate
+from bhc.training.evaluation import (
+    Panel,
+    Point,
+    base_error,
+    harmonic,
+    largest_ratio,
+    largest_within,
+    looks_for,
+    pruning_ratios,
+    threshold_for,
+    trade_off,
+)
+from bhc.training.probes import find_probes
+from bhc.training.progress import Progress
+from bhc.training.recipes import ratios_around
+from bhc.training.run import cap_per_class
+from bhc.training.stages import Stage
+from bhc.training.team import Team
+
+CURVE_POINTS = 13
+TOLERANCE = 0.75  # points of validation error that the default threshold may cost
+
+
+class Measurements:
+    """Of one run, on a number of contexts and a sample of its validation set. The first of a team looks for all."""
+
+    def __init__(
+        self, network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, team: Team, progress: Progress
+    ) -> None:
+        self.network, self.config, self.team, self.progress = network, config, team, progress
+        self.stages = list(config.recipe)  # as they are run: resolved by what was learned before
+        self.validation = cap_per_class(sets.validation)
+        self.probes = find_probes(network.space, sets.train, num_classes=network.num_classes)
+        looks = looks_for(network, self.validation) // CURVE_POINTS
+        self.panel = Panel.of(self.probes, self.validation, most=looks)
+
+    def resolve(self, index: int) -> Stage:
+        """A stage as it is run, once all before it is done."""
+        stage = self.config.recipe[index]
+        self.stages[index] = self.team.decide(lambda: stage.resolved(self.network, self.contexts_of(stage)))
+        return self.stages[index]
+
+    def contexts_of(self, stage: Stage) -> ContextBatch:
+        """The probes, but for those of a budget that the stage does not train for."""
+        own = [p.context for p in self.probes if stage.budget is None or p.context.budget in (None, stage.budget)]
+        contexts = own or [probe.context for probe in self.probes]
+        return ContextBatch.of(contexts, self.network.num_classes).to(self.network.device)
+
+    def check_ratios(self) -> None:
+        """Raise if a stage asks for smaller networks than there are."""
+        for stage in self.config.recipe:
+            if stage.largest_ratio is not None:
+                most = largest_ratio(self.network, self.contexts_of(stage))
+                if stage.largest_ratio > most:
+                    raise BhcError(
+                        f"{stage.title} asks for networks {stage.largest_ratio:g} times smaller, "
+                        f"but with one unit a layer they are {most:.4g} times smaller",
+                        hint="ask for less",
+                    )
+
+    def part_for(self, ratio: float, stage: Stage) -> float:
+        """The part of the units that is gone from networks which are so many times smaller."""
+        return self.team.decide(lambda: self._part_for(ratio, self.contexts_of(stage)))
+
+    def _part_for(self, ratio: float, contexts: ContextBatch) -> float:
+        return self.network.fraction_above(threshold_for(self.network, contexts, ratio), contexts)
+
+    def ratio(self, position: Position) -> float:
+        """Harmonic pruning ratio over the probes: of what is gone, or at the middle of the thresholds in use."""
+        contexts = self.contexts_of(self.stages[position.stage])
+        if position.gone is None:
+            threshold = sum(self._thresholds(position)) / 2
+        else:
+            threshold = self.network.threshold_without(position.gone, contexts)
+        return harmonic(pruning_ratios(self.network, contexts, threshold).tolist())
+
+    def curve(self, position: Position) -> list[dict[str, float]]:
+        """Error against size over the thresholds in use."""
+        return [point.to_dict() for point in self.team.decide(lambda: self._trade_off(position))]
+
+    def _trade_off(self, position: Position) -> list[Point]:
+        low, high = self._thresholds(position)
+        grid = torch.linspace(low, high, CURVE_POINTS).tolist()
+        done = 0
+
+        def on_look() -> None:
+            nonlocal done
+            self.progress.update(done := done + 1, {})
+
+        self.progress.begin("measuring", CURVE_POINTS * self.panel.num_passes)
+        try:
+            return trade_off(self.network, self.panel, grid, on_look=on_look)
+        finally:
+            self.progress.end()
+
+    def _thresholds(self, position: Position) -> tuple[float, float]:
+        """Those of consolidation, or around what narrowing left; where neither is known yet, what is usual."""
+        ranges = [stage.thresholds for stage in self.stages if isinstance(stage, Consolidate) and stage.thresholds]
+        return ranges[-1] if ranges else self._narrowed_range(position) or self.network.hypernet.family.thresholds
+
+    def _narrowed_range(self, position: Position) -> tuple[float, float] | None:
+        stage = self.stages[position.stage]
+        if position.gone is None or stage.largest_ratio is None:
+            return None
+        covered = Consolidate(ratios=ratios_around(stage.largest_ratio))
+        return covered.resolved(self.network, self.contexts_of(stage)).thresholds
+
+    def findings(self, position: Position) -> dict[str, Any]:
+        """What was learned about using the network: fields of a ``TrainedModel``."""
+        curves = position.curves or {}
+        after = [Point(**point) for point in curves["after"]]
+        # A base network that knows nothing is no yardstick; the best point of the curve is.
+        original = base_error(self.network, self.panel) if self.network.pretrained else None
+        yardstick = min(point.error for point in after) if original is None else original
+        consolidated = [stage for stage in self.stages if isinstance(stage, Consolidate)]
+        return {
+            "thresholds": consolidated[-1].thresholds if consolidated else self._narrowed_range(position),
+            "default_threshold": largest_within(after, yardstick + TOLERANCE).threshold,
+            "training": {
+                "original_error": original,
+                "curves": curves,
+                "curve_contexts": [context.to_dict() for context in self.panel.contexts],
+            },
+        }
