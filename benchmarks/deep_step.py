@@ -21,7 +21,7 @@ from torch import nn
 import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
-from bhc.training import computing
+from bhc.training import TrainingConfig, computing
 from bhc.training.stages import BatchSource, Stage
 from bhc.training.step import make_step
 
@@ -100,7 +100,7 @@ def conditional_step(name: str, stage: Stage, spec: GeneratorSpec) -> Callable[[
     model = bhc.wrap(network(name), space, example_input=data.inputs[:1], weight_generator=spec)
     stage.prepare_(model.network.to("cuda"))
     draw = BatchSource.of(data, 10, device=torch.device("cuda"), seed=0)
-    step = make_step(stage, model.network, draw, autocast=torch.bfloat16)
+    step = make_step(stage, model.network, draw, TrainingConfig(autocast=torch.bfloat16))
     step.leave_out(GONE)
     return step
 

@@ -16,7 +16,7 @@ from timing import NO_GPU, Results, options, take_turns, write
 import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
-from bhc.training import computing
+from bhc.training import TrainingConfig, computing
 from bhc.training.stages import BatchSource, Stage
 from bhc.training.step import make_step
 
@@ -72,7 +72,7 @@ def step_of(name: str, stage: Stage, spec: GeneratorSpec, *, capture: bool) -> C
     )
     stage.prepare_(model.network.to("cuda"))
     draw = BatchSource.of(data, 10, device=torch.device("cuda"), seed=0)
-    return make_step(stage, model.network, draw, capture=capture)
+    return make_step(stage, model.network, draw, TrainingConfig(capture=capture))
 
 
 if __name__ == "__main__":

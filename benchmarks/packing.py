@@ -15,7 +15,7 @@ import torch
 from timing import Results, options, pairs, write
 
 import bhc
-from bhc.cli.contents import weight_stream
+from bhc.cli.inspect import weight_stream
 from bhc.formats import parse_network
 
 REPEATS = 7

@@ -179,9 +179,9 @@ def _bayesian_attempt(
         batch = ContextBatch.of([context], network.num_classes).to(task.device)
         taken = 0
         for stage in recipe:
-            settled = stage.settled(single, batch)
-            settled.prepare_(single)
-            step = make_step(settled, single, draw)
+            resolved = stage.resolved(single, batch)
+            resolved.prepare_(single)
+            step = make_step(resolved, single, draw)
             for _ in range(stage.steps):
                 if isinstance(draw.noise, bhc.posterior.PooledNoise):
                     draw.noise.advance(taken)

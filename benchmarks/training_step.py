@@ -17,7 +17,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
 from bhc.training import configure_process
 from bhc.training.objective import negative_elbo, restrict
-from bhc.training.spikes import SpikeLimit, gradient_norm
+from bhc.training.safeguards import SpikeLimit, gradient_norm
 
 CONTEXTS, EXAMPLES = 16, 16
 # As `bhc train` sets them.

@@ -9,10 +9,9 @@ import torch
 
 import bhc
 from bhc.contexts import SampleMean, from_token, to_token
-from bhc.studio.cache import Cache
 from bhc.studio.inputs import is_picture, png, sample_of
 from bhc.studio.metrics import Metrics, cpu_seconds, resident_bytes
-from bhc.studio.service import Service
+from bhc.studio.service import Cache, Service
 
 
 @pytest.mark.parametrize("channels", [1, 3])

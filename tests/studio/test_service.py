@@ -28,16 +28,16 @@ def logits(form: str, content: bytes, images: torch.Tensor, folder: Path) -> tor
 
 @pytest.mark.parametrize("form", ["bhc", "onnx", "pt2"])
 def test_files_load_and_classify(service: Service, digits: DataSet, tmp_path: Path, form: str) -> None:
-    parcel = service.network({"classes": [3, 4], "format": form})
+    response = service.network({"classes": [3, 4], "format": form})
     images = digits.test.restricted_to([3, 4]).inputs
     expected = service.model.compress(classes=[3, 4]).module(images)
-    torch.testing.assert_close(logits(form, parcel.content, images, tmp_path), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits(form, response.content, images, tmp_path), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_c_headers_are_text(service: Service) -> None:
-    parcel = service.network({"classes": [3, 4], "format": "c"})
-    assert b"network_predict(const float *input, float *scores)" in parcel.content
-    assert parcel.file_name == "network.h"
+    response = service.network({"classes": [3, 4], "format": "c"})
+    assert b"network_predict(const float *input, float *scores)" in response.content
+    assert response.file_name == "network.h"
 
 
 @pytest.mark.parametrize("form", ["bhc", "onnx", "c", "pt2"])
@@ -49,10 +49,10 @@ def test_the_same_request_gives_the_same_bytes(service: Service, form: str) -> N
 
 def test_a_network_is_the_command_lines(service: Service) -> None:
     asked = {"classes": [0, 1, 2], "max_bytes": 4000}
-    parcel, small = service.network(asked), service.model.compress(**asked)
-    assert parcel.content == small.to_bytes()
-    assert parcel.report | {"emit_ms": 0} == small.report.to_dict() | {"emit_ms": 0}
-    assert service.report(asked)["file_bytes"] == len(parcel.content)
+    response, small = service.network(asked), service.model.compress(**asked)
+    assert response.content == small.to_bytes()
+    assert response.report | {"emit_ms": 0} == small.report.to_dict() | {"emit_ms": 0}
+    assert service.report(asked)["file_bytes"] == len(response.content)
 
 
 def test_the_example_is_answered(service: Service, domain_model: bhc.Compressor) -> None:
@@ -90,9 +90,9 @@ def test_a_domain_is_its_token(domain_model: bhc.Compressor, digits: DataSet) ->
     found = Service(domain_model, "one").domain(content, 100)
     assert found["samples"] == 100
     asked = {"domain": found["domain"], "threshold": 0.0}
-    parcel = Service(domain_model, "two").network(asked)
-    assert parcel.content == domain_model.compress(domain=samples, threshold=0.0).to_bytes()
-    assert from_file(parse_network(parcel.content, Path("x")), Path("x")).report.context == {
+    response = Service(domain_model, "two").network(asked)
+    assert response.content == domain_model.compress(domain=samples, threshold=0.0).to_bytes()
+    assert from_file(parse_network(response.content, Path("x")), Path("x")).report.context == {
         "domain": "mean of a sample"
     }
 

@@ -66,10 +66,10 @@ def with_a_bad_step(job: Job, team: Team) -> int:
     """Steps that were skipped where one process alone had a loss that is no number, once."""
     plain, taken = Learn.loss, 0
 
-    def bad_once(self: Stage, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
+    def bad_once(self: Stage, network: object, draw: BatchSource, scalars: StepScalars) -> Loss:
         nonlocal taken
         taken += 1
-        loss = plain(self, network, draw, dials)  # type: ignore[arg-type]
+        loss = plain(self, network, draw, scalars)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms) if taken == 4 and team.rank == 1 else loss
 
     Learn.loss = bad_once  # type: ignore[method-assign,assignment]

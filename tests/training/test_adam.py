@@ -3,7 +3,7 @@ import torch
 from torch.optim import Adam
 
 from bhc.training import adam
-from bhc.training.adam import PIECE, PiecewiseAdam
+from bhc.training.optimiser import PIECE, PiecewiseAdam
 
 SIZES = ((3,), (PIECE,), (2, PIECE + 5), (6, 5, 2, 2), (5, 7, 11), (2, 2))
 SCALES = (1.0, 1.0, 4.0, 1.0, 2.5)

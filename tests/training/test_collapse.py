@@ -8,8 +8,8 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.training import CollapseWarning, Silent
-from bhc.training.collapse import LOOKS, CollapseWatch
 from bhc.training.evaluation import Probe
+from bhc.training.safeguards import LOOKS, CollapseWatch
 
 
 def watch(*sizes: int) -> CollapseWatch:

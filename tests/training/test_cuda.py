@@ -11,7 +11,7 @@ from bhc.contexts import ContextSpace, ListedFeatures
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
-from bhc.training import Silent, computing, spikes, step
+from bhc.training import Silent, TrainingConfig, computing, safeguards, step
 from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
 from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
 from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
@@ -69,7 +69,7 @@ def take_steps(
     if stage.context_weight:
         network.add_decoder_(rng=torch.Generator().manual_seed(0))
     stage.prepare_(network)
-    take = make_step(stage, network, draw_of(digits, device=torch.device("cuda")), capture=capture)
+    take = make_step(stage, network, draw_of(digits, device=torch.device("cuda")), TrainingConfig(capture=capture))
     terms = []
     for number in range(stage.steps):
         if number % 8 == 0:  # before and after a capture
@@ -122,8 +122,8 @@ def test_a_captured_step_cuts_what_the_step_cuts(
     digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a limit so low that every other step is cut."""
-    monkeypatch.setattr(spikes, "LATEST", 3)
-    monkeypatch.setattr(spikes, "LARGEST", 1.0)
+    monkeypatch.setattr(safeguards, "LATEST", 3)
+    monkeypatch.setattr(safeguards, "LARGEST", 1.0)
     captured, eager = (take_steps(digits, pretrained, LEARN, capture=capture) for capture in (True, False))
     assert captured[0]._graph is not None  # type: ignore[attr-defined]
     assert_same_training(captured, eager)
@@ -176,8 +176,8 @@ def test_steps_of_every_kind_of_context_are_captured(
 class Waiting(bhc.Learn):
     """Asks the device for a number, which no capture allows."""
 
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
-        loss = super().loss(network, draw, dials)
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
+        loss = super().loss(network, draw, scalars)
         assert loss.total.item() > 0
         return loss
 
@@ -195,9 +195,9 @@ def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel(digits: DataSet, p
 class OnceBad(bhc.Learn):
     """No number at one step, told by its warmth."""
 
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
-        loss = super().loss(network, draw, dials)
-        bad = (dials.warmth * self.steps).round() == 10
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
+        loss = super().loss(network, draw, scalars)
+        bad = (scalars.warmth * self.steps).round() == 10
         return Loss(loss.total * torch.where(bad, torch.nan, 1.0), loss.terms)
 
 
@@ -253,5 +253,5 @@ def test_a_network_for_photographs_runs_with_channels_last_and_answers_as_on_a_c
         stage.prepare_(network)
         split = bhc.data.Split(images, torch.arange(40) % 10)
         draw = BatchSource.of(split, 10, device=torch.device("cuda"), seed=0)
-        take = make_step(stage, network, draw, autocast=precision)
+        take = make_step(stage, network, draw, TrainingConfig(autocast=precision))
         assert all(torch.isfinite(term) for _ in range(6) for term in take().values())

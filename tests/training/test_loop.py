@@ -95,10 +95,10 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(
 
     taken = 0
 
-    def sometimes_nan(self: Learn, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
+    def sometimes_nan(self: Learn, network: object, draw: BatchSource, scalars: StepScalars) -> Loss:
         nonlocal taken
         taken += 1
-        loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
+        loss = plain_loss(self, network, draw, scalars)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms) if taken == 4 else loss
 
     monkeypatch.setattr(Learn, "loss", sometimes_nan)
@@ -160,8 +160,8 @@ def test_training_that_diverges_ends_with_advice(
 ) -> None:
     plain_loss = Learn.loss
 
-    def always_nan(self: Learn, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
+    def always_nan(self: Learn, network: object, draw: BatchSource, scalars: StepScalars) -> Loss:
+        loss = plain_loss(self, network, draw, scalars)  # type: ignore[arg-type]
         return Loss(loss.total * float("nan"), loss.terms)
 
     monkeypatch.setattr(Learn, "loss", always_nan)

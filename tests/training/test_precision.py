@@ -3,7 +3,7 @@ import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.training import Silent
+from bhc.training import Silent, TrainingConfig
 from bhc.training.stages import BatchSource, StepScalars
 from bhc.training.step import TrainingStep
 
@@ -32,7 +32,7 @@ def gradients(
     network = model.network
     stage.prepare_(network)
     draw = BatchSource.of(digits.train, 10, device=CPU, seed=0)
-    TrainingStep(stage, network, draw, autocast=precision)()
+    TrainingStep(stage, network, draw, TrainingConfig(autocast=precision))()
     return torch.cat([p.grad.flatten() for p in network.hypernet.parameters() if p.grad is not None])
 
 

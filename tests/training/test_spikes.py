@@ -10,7 +10,7 @@ import torch
 from bhc.data import DataSet
 from bhc.training import Consolidate, Learn, spikes
 from bhc.training.checkpoint import Position
-from bhc.training.spikes import LARGEST, LATEST, SpikeLimit, gradient_norm
+from bhc.training.safeguards import LARGEST, LATEST, SpikeLimit, gradient_norm
 from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
 from bhc.training.step import make_step
 from tests.training.runs import StopAt, Stopped, assert_same_bits, fit
@@ -134,8 +134,8 @@ def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(
     """A million times the loss once: after it Adam's second moments are those of gradients that were cut."""
     plain_loss, factor = Learn.loss, 1.0
 
-    def sometimes_large(self: Learn, network: object, draw: BatchSource, dials: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, dials)  # type: ignore[arg-type]
+    def sometimes_large(self: Learn, network: object, draw: BatchSource, scalars: StepScalars) -> Loss:
+        loss = plain_loss(self, network, draw, scalars)  # type: ignore[arg-type]
         return Loss(loss.total * factor, loss.terms)
 
     monkeypatch.setattr(Learn, "loss", sometimes_large)

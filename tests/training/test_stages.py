@@ -5,7 +5,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Silent, two_stage_budget
-from bhc.training.rates import RISING, USUAL_INPUTS, USUAL_SIZE, rising_steps, slowdown
+from bhc.training.optimiser import RISING, USUAL_INPUTS, USUAL_SIZE, rising_steps, slowdown
 from bhc.training.step import Schedule
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)

@@ -5,6 +5,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES, FreshNoise
+from bhc.training import TrainingConfig
 from bhc.training.batches import ClassIndex
 from bhc.training.learning import Learn
 from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
@@ -66,9 +67,9 @@ def test_a_step_takes_the_warmth_and_the_rates_of_its_place(
     seen: list[float] = []
     plain_loss = Learn.loss
 
-    def noted(self: Learn, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
-        seen.append(dials.warmth.item())
-        return plain_loss(self, network, draw, dials)
+    def noted(self: Learn, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
+        seen.append(scalars.warmth.item())
+        return plain_loss(self, network, draw, scalars)
 
     monkeypatch.setattr(Learn, "loss", noted)
     network = network_of(digits, pretrained)
@@ -107,8 +108,8 @@ def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
     bad = False
     plain_loss = Learn.loss
 
-    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, dials)
+    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
+        loss = plain_loss(self, network, draw, scalars)
         return Loss(loss.total * value, loss.terms) if bad else loss
 
     monkeypatch.setattr(Learn, "loss", sometimes_bad)
@@ -156,8 +157,8 @@ def test_the_very_first_step_may_be_bad(
 ) -> None:
     plain_loss = Learn.loss
 
-    def nan(self: Learn, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, dials)
+    def nan(self: Learn, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
+        loss = plain_loss(self, network, draw, scalars)
         return Loss(loss.total * float("nan"), loss.terms)
 
     network = network_of(digits, pretrained)
@@ -174,7 +175,7 @@ def test_the_very_first_step_may_be_bad(
 
 def test_without_a_gpu_a_step_is_not_captured(digits: DataSet, pretrained: torch.nn.Module) -> None:
     for capture in (True, False):
-        take = make_step(LEARN, network_of(digits, pretrained), draw_of(digits), capture=capture)
+        take = make_step(LEARN, network_of(digits, pretrained), draw_of(digits), TrainingConfig(capture=capture))
         assert type(take) is TrainingStep
         assert not isinstance(take, CapturedStep)
 

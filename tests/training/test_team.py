@@ -44,11 +44,11 @@ def both_draws(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     def doubled(stage: type[Stage]) -> None:
         plain = stage.loss
 
-        def both(self: Stage, network: object, own: BatchSource, dials: StepScalars) -> Loss:
+        def both(self: Stage, network: object, own: BatchSource, scalars: StepScalars) -> Loss:
             nonlocal steps
             noise.advance(steps)
             steps += 1
-            one, other = (plain(self, network, each, dials) for each in (own, draw))  # type: ignore[arg-type]
+            one, other = (plain(self, network, each, scalars) for each in (own, draw))  # type: ignore[arg-type]
             terms = {name: (term + other.terms[name]) / 2 for name, term in one.terms.items()}
             return Loss((one.total + other.total) / 2, terms)
 

@@ -199,7 +199,8 @@ class InputDomains(ContextSpace):
     full_scale: float = 255.0
     summary: Summary | None = None
     num_sources: int | None = None
-    domain_shape: tuple[int, ...] = field(init=False, compare=False, repr=False)  # of what is told of a domain
+    told: Summary = field(init=False, compare=False, repr=False)  # what each input tells of its domain
+    domain_shape: tuple[int, ...] = field(init=False, compare=False, repr=False)  # of that
 
     kind = "domain"
     conditions = ("domain",)
@@ -220,13 +221,9 @@ class InputDomains(ContextSpace):
         object.__setattr__(self, "image_shape", tuple(self.image_shape))
         if self.summary is None:
             object.__setattr__(self, "summary", InputAsItIs(self.full_scale))
-        object.__setattr__(self, "domain_shape", self.told.shape(self.image_shape))
-
-    @property
-    def told(self) -> Summary:
-        """What each input tells of its domain."""
         assert self.summary is not None
-        return self.summary
+        object.__setattr__(self, "told", self.summary)
+        object.__setattr__(self, "domain_shape", self.told.shape(self.image_shape))
 
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         given = request["domain"]

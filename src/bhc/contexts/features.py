@@ -1,7 +1,7 @@
 """Contexts of a fourth kind: some inputs will not be there. Words of a vocabulary are such inputs too."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ class FeatureSubsets(ContextSpace):
 
     shape: tuple[int, ...]
     sampler: MaskSampler | None = None
+    training_masks: MaskSampler = field(init=False, compare=False, repr=False)  # drawn: as given, or as suits the shape
 
     kind = "features"
     conditions = ("features",)
@@ -87,11 +88,7 @@ class FeatureSubsets(ContextSpace):
         whole = all(isinstance(size, int) for size in self.shape)
         if not self.shape or not whole or min(self.shape) < 1 or prod(self.shape) < 2:
             raise BhcError(f"features of shape {self.shape}", hint="there must be at least two to choose from")
-
-    @property
-    def training_masks(self) -> MaskSampler:
-        """What is drawn in training: the given sampler, or what suits the shape."""
-        return self.sampler or usual_sampler(self.shape)
+        object.__setattr__(self, "training_masks", self.sampler or usual_sampler(self.shape))
 
     @property
     def num_features(self) -> int:

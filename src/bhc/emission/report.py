@@ -307,7 +307,11 @@ def _dashes(numbers: tuple[int, ...]) -> str:
 
 
 def _context_text(context: dict[str, Any]) -> str:
-    parts = []
-    for name, value in context.items():
-        parts.append(f"{name} " + (", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    def text(value: Any) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    parts = (
+        f"{name} {', '.join(map(text, value)) if isinstance(value, list) else text(value)}"
+        for name, value in context.items()
+    )
     return " + ".join(parts) or "no condition"

@@ -12,13 +12,11 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-from bhc.studio.cache import Cache
-from bhc.studio.description import FILES, PROBLEMS, SAMPLES, describe, page_of
-from bhc.studio.errors import answer_troubles
+from bhc.studio.description import FILES, PROBLEMS, SAMPLES, answered, describe, page_of
 from bhc.studio.metrics import Metrics
-from bhc.studio.middleware import Gate, Refusal, RequestLimits
-from bhc.studio.schemas import AnswerAsked, Asked, NetworkAsked
-from bhc.studio.service import NetworkResponse, context_of, key_of
+from bhc.studio.middleware import Gate, Refusal, RequestLimits, answer_errors
+from bhc.studio.schemas import Answer, AnswerAsked, Asked, DomainToken, ModelFacts, NetworkAsked, PreviewAnswer
+from bhc.studio.service import Cache, NetworkResponse, context_of, key_of
 from bhc.studio.workers import Workers
 
 PAGE = Path(__file__).parent / "page"
@@ -43,17 +41,17 @@ class RequestHandler:
         self.metrics = Metrics()
         self.cache: Cache[NetworkResponse] = Cache(settings.cache)
 
-    async def parcel(self, given: Mapping[str, Any]) -> NetworkResponse:
+    async def network(self, given: Mapping[str, Any]) -> NetworkResponse:
         """The file of a request, made now or before."""
         key = key_of(given)
         known = self.cache.get(key)
         self.metrics.cached["miss" if known is None else "hit"] += 1
         if known is not None:
             return known
-        parcel: NetworkResponse = await self.workers.ask("network", given)
+        response: NetworkResponse = await self.workers.ask("network", given)
         if "max_latency_ms" not in given:  # times are measured anew
-            self.cache.put(key, parcel, len(parcel.content))
-        return parcel
+            self.cache.put(key, response, len(response.content))
+        return response
 
     async def ask(self, task: str, given: Mapping[str, Any]) -> Any:
         """What the page wants to know of a context; it will ask again."""
@@ -63,7 +61,7 @@ class RequestHandler:
         """The counters."""
         gauges = {
             "bhc_pending_requests": ("Requests that wait or are worked on.", self.workers.pending),
-            "bhc_queue_limit": ("How many of them there may be.", self.workers.manner.queue),
+            "bhc_queue_limit": ("How many of them there may be.", self.workers.config.queue),
             "bhc_workers": ("Worker processes that are alive.", self.workers.alive),
             "bhc_worker_restarts_total": ("Worker processes that took the place of another.", self.workers.restarts),
             "bhc_cache_networks": ("Networks in the cache.", len(self.cache)),
@@ -74,7 +72,7 @@ class RequestHandler:
 
 def build_app(workers: Workers, settings: Settings) -> Gate:
     """The routes behind their gate. ``workers`` have been started."""
-    desk = RequestHandler(workers, settings)
+    handler = RequestHandler(workers, settings)
     app = FastAPI(
         title="bhc",
         summary="Networks cut to measure: say what one will meet, and take it home.",
@@ -83,16 +81,16 @@ def build_app(workers: Workers, settings: Settings) -> Gate:
         openapi_url="/openapi.json",
         responses=PROBLEMS,
     )
-    answer_troubles(app)
-    _add_networks(app, desk)
-    _add_page(app, desk)
-    _add_watching(app, desk)
+    answer_errors(app)
+    _add_networks(app, handler)
+    _add_page(app, handler)
+    _add_watching(app, handler)
     app.openapi = partial(describe, app, workers.facts, workers.example)  # type: ignore[method-assign]
     app.mount("/", StaticFiles(directory=PAGE, html=True))
-    return Gate(app, settings.bounds, desk.metrics, settings.token)
+    return Gate(app, settings.bounds, handler.metrics, settings.token)
 
 
-def _add_networks(app: FastAPI, desk: RequestHandler) -> None:
+def _add_networks(app: FastAPI, handler: RequestHandler) -> None:
     """What devices ask for."""
 
     @app.post("/v1/networks", response_class=Response, responses=FILES, summary="A network as a file")
@@ -101,56 +99,58 @@ def _add_networks(app: FastAPI, desk: RequestHandler) -> None:
 
         The report is in the header `Bhc-Report`, the SHA-256 of the content in `ETag` and `Repr-Digest`.
         """
-        parcel = await desk.parcel(asked.given())
-        desk.metrics.networks[asked.format] += 1
-        etag = f'"{parcel.digest}"'
+        response = await handler.network(asked.given())
+        handler.metrics.networks[asked.format] += 1
+        etag = f'"{response.digest}"'
         headers = {
             "ETag": etag,
-            "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(parcel.digest)).decode()}:",
-            "Bhc-Report": json.dumps(parcel.report),
-            "Content-Disposition": f'attachment; filename="{parcel.file_name}"',
+            "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(response.digest)).decode()}:",
+            "Bhc-Report": json.dumps(response.report),
+            "Content-Disposition": f'attachment; filename="{response.file_name}"',
         }
         if if_none_match is not None and etag in [tag.strip() for tag in if_none_match.split(",")]:
             return Response(status_code=304, headers=headers)
-        return Response(parcel.content, media_type=parcel.media_type, headers=headers)
+        return Response(response.content, media_type=response.media_type, headers=headers)
 
     @app.post("/v1/reports", summary="The report alone")
     async def report(asked: Asked) -> dict[str, Any]:
         """What `bhc compress --json` prints."""
-        return (await desk.parcel(asked.given())).report
+        return (await handler.network(asked.given())).report
 
     @app.post("/v1/domains", openapi_extra=SAMPLES, summary="A context from samples")
-    async def domain(request: Request) -> dict[str, Any]:
+    async def domain(request: Request) -> DomainToken:
         """A token for the kind of inputs that an uploaded `.npy` array is a sample of.
 
         It is the `domain` of later requests, holds all that is needed of the samples, and stays good.
         """
-        found: dict[str, Any] = await desk.workers.ask("domain", await request.body(), desk.settings.bounds.samples)
-        return found
+        limit = handler.settings.bounds.samples
+        return DomainToken(**await handler.workers.ask("domain", await request.body(), limit))
 
-    @app.get("/v1/model", summary="What may be asked")
-    async def model() -> dict[str, Any]:
+    @app.get("/v1/model", responses=answered(ModelFacts), summary="What may be asked")
+    async def model() -> Response:
         """Conditions, thresholds, and what networks are cut from."""
-        return desk.workers.facts
+        return JSONResponse(handler.workers.facts)
 
 
-def _add_page(app: FastAPI, desk: RequestHandler) -> None:
+def _add_page(app: FastAPI, handler: RequestHandler) -> None:
     """What the studio shows."""
 
-    @app.post("/v1/previews", summary="A network as the studio draws it")
+    @app.post("/v1/previews", responses=answered(PreviewAnswer), summary="A network as the studio draws it")
     async def preview(asked: Asked) -> Response:
         """Layers, trade-off curve, and histograms of log dropout rates."""
-        return JSONResponse(await desk.ask("preview", asked.given()))
+        return JSONResponse(await handler.ask("preview", asked.given()))
 
-    @app.post("/v1/answers", summary="What a network and the one it was cut from say to an input")
+    @app.post(
+        "/v1/answers", responses=answered(Answer), summary="What a network and the one it was cut from say to an input"
+    )
     async def answer(asked: AnswerAsked) -> Response:
         """Labels, probabilities and what each costs."""
-        return JSONResponse(await desk.ask("answer", asked.given()))
+        return JSONResponse(await handler.ask("answer", asked.given()))
 
     @app.get("/v1/pictures/{label}/{number}.png", response_class=Response, summary="An example of a class")
     async def picture(label: int, number: int) -> Response:
         """An image of the run's validation sample."""
-        content = await desk.workers.ask("picture", label, number)
+        content = await handler.workers.ask("picture", label, number)
         if content is None:
             raise Refusal(
                 404, f"there is no picture {number} of class {label}", "GET /v1/model says how many there are"
@@ -159,20 +159,20 @@ def _add_page(app: FastAPI, desk: RequestHandler) -> None:
         return Response(content, media_type="image/png", headers=headers)
 
 
-def _add_watching(app: FastAPI, desk: RequestHandler) -> None:
+def _add_watching(app: FastAPI, handler: RequestHandler) -> None:
     """What those who run it ask for."""
 
     @app.get("/healthz", summary="Whether it works")
     async def health() -> Response:
         """200 where a worker is alive, else 503."""
-        alive = desk.workers.alive
+        alive = handler.workers.alive
         body = {"status": "ok" if alive else "no worker", "workers": alive}
         return JSONResponse(body, 200 if alive else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse, summary="Counters for Prometheus")
     async def metrics() -> Response:
         """Requests, times, queue, cache, and memory of each process."""
-        return PlainTextResponse(desk.status(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return PlainTextResponse(handler.status(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> Response:

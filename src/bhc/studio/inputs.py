@@ -13,6 +13,7 @@ from torch import Tensor
 from bhc.compressor import Compressor
 from bhc.emission import Compressed
 from bhc.errors import BhcError
+from bhc.examples import Split
 
 HINT = "write it with numpy.save(path, array), images of shape (n, channels, height, width)"
 KINDS = "buif"  # truths, integers, floats
@@ -61,6 +62,24 @@ def png(image: Tensor) -> bytes:  # (1 or 3, H, W) uint8
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+PICTURES = 9  # of each class
+
+
+class Pictures:
+    """Images of a validation sample to look at."""
+
+    def __init__(self, sample: Split | None, shape: tuple[int, ...], num_classes: int) -> None:
+        self.sample, self.num_classes, self.count = sample, num_classes, 0
+        if sample is not None and is_picture(shape):
+            self.count = min(PICTURES, int(sample.labels.bincount(minlength=num_classes).min()))
+
+    def png(self, label: int, number: int) -> bytes | None:
+        """One of a class; None where there is none."""
+        if self.sample is None or not 0 <= number < self.count or not 0 <= label < self.num_classes:
+            return None
+        return png(self.sample.inputs[(self.sample.labels == label).nonzero().flatten()[number]])
 
 
 def as_input(image: Any, shape: tuple[int, ...]) -> Tensor:  # (1, *shape)

@@ -1,6 +1,10 @@
-"""What a request may say. Its values are checked where the command line's are, so that the words are the same."""
+"""The contract of the service: what a request may say, and what is answered; ``/openapi.json`` is made from it.
 
-from typing import Annotated, Any, TypeVar
+Values of a request are checked where the command line's are, so that the words are the same. Whatever is left out or
+null is not asked for.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation
 from pydantic_core import PydanticCustomError
@@ -85,3 +89,141 @@ class Problem(BaseModel):
     error: str
     hint: str = ""
     id: str | None = Field(None, description="Of a fault of the service: what its log calls it.")
+
+
+class Layer(BaseModel):
+    """A layer of the network that networks are cut from."""
+
+    name: str
+    kind: Literal["linear", "convolution"]
+    inputs: int = Field(alias="in")
+    outputs: int = Field(alias="out")
+    weights: int
+
+
+class Thresholds(BaseModel):
+    """Where networks can be cut."""
+
+    low: float = Field(description="The lower end of the range that was consolidated.")
+    high: float
+    default: float
+    least: float = Field(description="The lower end of a slider.")
+    most: float
+
+
+class ModelFacts(BaseModel):
+    """What may be asked, and what the networks are cut from."""
+
+    model: str = Field(description="The name of the run.")
+    classes: list[str] = Field(description="Their names, in the order of their numbers.")
+    conditions: dict[str, str] = Field(description="Of each condition what it accepts, in words.")
+    forms: dict[str, dict[str, Any]] = Field(
+        description="Of each condition the kind of control that asks for it, and what that needs to know."
+    )
+    optional: bool = Field(description="Whether conditions may be left out.")
+    thresholds: Thresholds
+    error_before: float | None = Field(description="Validation error of the pretrained network, percent.")
+    weights_before: int
+    bytes_before: int
+    flops_before: int
+    image_shape: list[int] = Field(description="Of one input.")
+    full_scale: float = Field(description="The largest value of an input, such as 255.")
+    pictures: int = Field(description="How many pictures there are of each class, 0 to 9.")
+    calibration_images: int = Field(description="0: no confidence may be asked for.")
+    layers: list[Layer]
+    formats: list[str]
+    format_labels: dict[str, str]
+
+
+class DomainToken(BaseModel):
+    """The kind of inputs that an array is a sample of."""
+
+    domain: str = Field(description="The domain of later requests; it holds all that is needed, and stays good.")
+    samples: int
+
+
+class CutLayer(BaseModel):
+    """A layer of an emitted network."""
+
+    name: str
+    kind: Literal["linear", "convolution"]
+    inputs_before: int
+    inputs_after: int
+    outputs_before: int
+    outputs_after: int
+    bits: int
+    weights_before: int
+    weights_after: int
+    kept_inputs: list[int] | None = Field(description="Places in the original layer; null where it has over 4,096.")
+    kept_outputs: list[int] | None
+
+
+class CurvePoint(BaseModel):
+    """A cut at one threshold, before rounding to bits, on a bounded part of the context's validation images."""
+
+    threshold: float
+    ratio: float
+    error: float | None = Field(description="Percent; null where the context has no validation images.")
+    weights: int
+    flops: int
+
+
+class Here(BaseModel):
+    """The network itself, on all of its validation images."""
+
+    threshold: float
+    ratio: float
+    error: float | None
+    bytes: int
+    flops: int
+
+
+class Histogram(BaseModel):
+    """Log dropout rates of a layer, those beyond -12 and 12 in the outermost bins; left of the threshold is kept."""
+
+    layer: str
+    which: Literal["in", "out", "weight"]
+    edges: list[float]
+    counts: list[int]
+    kept: int
+
+
+class PreviewAnswer(BaseModel):
+    """A network as the studio draws it."""
+
+    report: dict[str, Any] = Field(description="What bhc compress --json prints.")
+    layers: list[CutLayer]
+    curve: list[CurvePoint] = Field(description="From high thresholds to low.")
+    here: Here
+    histograms: list[Histogram]
+    inputs_kept: list[int] | None = Field(
+        description="Flat places of image_shape that the first layer reads; null where it reads other than those."
+    )
+    threshold: float
+    emit_ms: float | None
+
+
+class Told(BaseModel):
+    """What a network says to an input, and what it costs."""
+
+    label: int
+    name: str
+    classes: list[int]
+    probabilities: list[float] = Field(description="Of these classes.")
+    weights: int
+    bytes: int
+    flops: int
+
+
+class ToldByTailored(Told):
+    """What the network of the context says."""
+
+    outside: bool | None = Field(description="Null unless flag_outside was asked for.")
+    outside_score: float
+
+
+class Answer(BaseModel):
+    """What both networks say to an input."""
+
+    tailored: ToldByTailored
+    full: Told | None = Field(description="Null where the model began untrained.")

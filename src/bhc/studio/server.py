@@ -127,7 +127,7 @@ class ServerConfig:
 
     run: Path
     place: Address = field(default_factory=Address)
-    manner: WorkerConfig = field(default_factory=WorkerConfig)
+    config: WorkerConfig = field(default_factory=WorkerConfig)
     settings: Settings = field(default_factory=Settings)
 
 
@@ -138,7 +138,7 @@ def serve(plan: ServerConfig, ready: Callable[[str], None]) -> None:
 
 async def _serve(plan: ServerConfig, ready: Callable[[str], None]) -> None:
     listening = plan.place.open()
-    workers = Workers(plan.run, plan.manner)
+    workers = Workers(plan.run, plan.config)
     try:
         await workers.start()
         config = uvicorn.Config(
@@ -151,7 +151,7 @@ async def _serve(plan: ServerConfig, ready: Callable[[str], None]) -> None:
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=ceil(plan.manner.time_limit + READING_SECONDS),
+            timeout_graceful_shutdown=ceil(plan.config.time_limit + READING_SECONDS),
             limit_concurrency=CONNECTIONS,
             h11_max_incomplete_event_size=LARGEST_HEAD,
         )

@@ -3,23 +3,57 @@
 import hashlib
 import json
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bhc.compressor import Compressor
 from bhc.contexts import InputDomains, example_request, request_options, to_token
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.formats import Packed, format_named, formats
-from bhc.studio.cache import Cache
-from bhc.studio.inputs import answer, as_input, is_picture, png, sample_of
+from bhc.studio.inputs import Pictures, answer, as_input, sample_of
 from bhc.studio.preview import Preview, thresholds_of
 
-PICTURES = 9  # of each class
 PREVIEWS, SMALLS = 16, 64  # contexts and networks that a worker remembers for the page
 C_NAME = "network"  # the prefix of <name>_predict in headers
+
+V = TypeVar("V")
+
+
+class Cache(Generic[V]):
+    """At most ``entries`` values of at most ``size`` bytes in all; the one not asked for the longest goes first."""
+
+    def __init__(self, entries: int, size: int = 64 << 20) -> None:
+        self.entries, self.size = entries, size
+        self.held = 0
+        self._values: OrderedDict[str, tuple[V, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: str) -> V | None:
+        """What was kept under a key."""
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def put(self, key: str, value: V, size: int = 0) -> None:
+        """Keep a value of ``size`` bytes, and let others go for it."""
+        if not self.entries or size + len(key) > self.size:
+            return
+        self._drop(key)
+        self._values[key] = value, size + len(key)
+        self.held += size + len(key)
+        while len(self._values) > self.entries or self.held > self.size:
+            self._drop(next(iter(self._values)))
+
+    def _drop(self, key: str) -> None:
+        if key in self._values:
+            self.held -= self._values.pop(key)[1]
 
 
 @dataclass(frozen=True)
@@ -44,6 +78,7 @@ class Service:
         self.model, self.name = model, name
         self._previews: Cache[Preview] = Cache(PREVIEWS)
         self._smalls: Cache[Compressed] = Cache(SMALLS)
+        self._pictures = Pictures(model.model.validation, model.network.input_shape, model.network.num_classes)
 
     def warmed(self) -> "Service":
         """With what is worked out once for all requests."""
@@ -127,61 +162,51 @@ class Service:
 
     def facts(self) -> dict[str, Any]:
         """What may be asked, and what the networks are cut from."""
-        trained, network, space = self.model.model, self.model.network, self.model.space
-        names = trained.class_names or tuple(map(str, range(network.num_classes)))
-        return {
-            "model": self.name,
-            "classes": list(names),
-            "conditions": space.describe(),
-            "optional": space.optional,
-            "forms": space.form(),
-            "thresholds": thresholds_of(trained),
-            "error_before": trained.training.get("original_error"),
-            "weights_before": network.counts.weights,
-            "bytes_before": 4 * network.counts.parameters,
-            "flops_before": network.counts.flops,
-            "image_shape": list(network.input_shape),
-            "full_scale": self._full_scale(),
-            "pictures": self._pictures(),
-            "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
-            "layers": [
-                {
-                    "name": layer.name,
-                    "kind": "convolution" if layer.has_kernel else "linear",
-                    "in": layer.num_inputs,
-                    "out": layer.num_outputs,
-                    "weights": layer.num_weights,
-                }
-                for layer in network.layers
-            ],
-            "formats": [form.name for form in formats()],
-            "format_labels": {form.name: form.label for form in formats()},
-        }
-
-    def _pictures(self) -> int:
-        """How many pictures of each class there are to look at."""
-        sample = self.model.model.validation
-        if sample is None or not is_picture(self.model.network.input_shape):
-            return 0
-        counts = sample.labels.bincount(minlength=self.model.network.num_classes)
-        return min(PICTURES, int(counts.min()))
+        return facts_of(self.model, self.name, self._pictures)
 
     def picture(self, label: int, number: int) -> bytes | None:
         """A PNG of the validation sample; None where there is none."""
-        sample = self.model.model.validation
-        if sample is None or not 0 <= number < self._pictures() or not 0 <= label < self.model.network.num_classes:
-            return None
-        return png(sample.inputs[(sample.labels == label).nonzero().flatten()[number]])
-
-    def _full_scale(self) -> float:
-        """The largest value of an input."""
-        sample = self.model.model.validation
-        return 255.0 if sample is None else max(float(sample.inputs.max()), 1.0)
+        return self._pictures.png(label, number)
 
     def example(self) -> dict[str, Any]:
         """A request that this model answers."""
         sample = self.model.model.validation
         return example_request(self.model.space, None if sample is None else sample.inputs)
+
+
+def facts_of(model: Compressor, name: str, pictures: Pictures) -> dict[str, Any]:
+    """What ``schemas.ModelFacts`` describes."""
+    trained, network, space = model.model, model.network, model.space
+    names = trained.class_names or tuple(map(str, range(network.num_classes)))
+    sample = trained.validation
+    return {
+        "model": name,
+        "classes": list(names),
+        "conditions": space.describe(),
+        "forms": space.form(),
+        "optional": space.optional,
+        "thresholds": thresholds_of(trained),
+        "error_before": trained.training.get("original_error"),
+        "weights_before": network.counts.weights,
+        "bytes_before": 4 * network.counts.parameters,
+        "flops_before": network.counts.flops,
+        "image_shape": list(network.input_shape),
+        "full_scale": 255.0 if sample is None else max(float(sample.inputs.max()), 1.0),
+        "pictures": pictures.count,
+        "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
+        "layers": [
+            {
+                "name": layer.name,
+                "kind": "convolution" if layer.has_kernel else "linear",
+                "in": layer.num_inputs,
+                "out": layer.num_outputs,
+                "weights": layer.num_weights,
+            }
+            for layer in network.layers
+        ],
+        "formats": [form.name for form in formats()],
+        "format_labels": {form.name: form.label for form in formats()},
+    }
 
 
 def context_of(given: Mapping[str, Any]) -> dict[str, Any]:

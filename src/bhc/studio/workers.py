@@ -166,13 +166,13 @@ class Worker:
 class Workers:
     """All of them: requests go to whoever is free, in the order they came."""
 
-    def __init__(self, run: Path, manner: WorkerConfig) -> None:
+    def __init__(self, run: Path, config: WorkerConfig) -> None:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
             context.set_forkserver_preload([work.__module__])
-        self.manner = manner
-        self.workers = [Worker(run, context) for _ in range(manner.workers)]
+        self.config = config
+        self.workers = [Worker(run, context) for _ in range(config.workers)]
         self.pending = 0  # requests that wait or are worked on
         self._free: list[Worker] = []
         self._waiting: deque[asyncio.Future[Worker]] = deque()
@@ -210,11 +210,11 @@ class Workers:
 
         Requests ``about`` the same go to the same worker where it is free: it may remember.
         """
-        if self.pending >= self.manner.queue:
+        if self.pending >= self.config.queue:
             raise Busy
         self.pending += 1
         try:
-            async with asyncio.timeout(self.manner.time_limit):
+            async with asyncio.timeout(self.config.time_limit):
                 for _ in range(TRIES):
                     worker = await self._take(about)
                     try:

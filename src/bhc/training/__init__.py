@@ -7,7 +7,6 @@ from typing import Any
 from bhc.training.config import TrainingConfig, TrainingSets
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, configure_process, describe_device, find_device
-from bhc.training.domains import FAR, SeenDomains
 from bhc.training.evaluation import (
     Panel,
     Point,
@@ -26,6 +25,7 @@ from bhc.training.progress import Bars, Lines, Progress, Silent, default_progres
 from bhc.training.recipes import default_recipe, usual_kl_weight
 from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
 from bhc.training.safeguards import CollapseWarning
+from bhc.training.seen_domains import FAR, SeenDomains
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.team import is_rank_zero

@@ -108,7 +108,7 @@ class Consolidate(Stage):
         others = 1 / optimiser.slowdown(network)  # nothing has a long way to go any more
         return groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
         batch, places, labels = draw_places(network, draw, self.contexts, self.examples, self.budget)
         batch, x = show(network, draw, batch.askable(), places)
         assert self.ratios is None, "ratios are settled before the first step"

@@ -122,13 +122,13 @@ def carry_out(
                 hint="leave the number of devices and nodes to torchrun",
             )
         with joined(config.device) as team:
-            return _train_here(network, sets, config, team)
+            return train_in_team(network, sets, config, team)
     if processes.size == 1:
-        return _train_here(network, sets, config, ALONE)
+        return train_in_team(network, sets, config, ALONE)
     return _launch(network, sets, config, processes)
 
 
-def _train_here(network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, team: Team) -> TrainedModel:
+def train_in_team(network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, team: Team) -> TrainedModel:
     """In this process, which may be one of several."""
     network.to(team.device(config.device))
     try:
@@ -290,7 +290,7 @@ def _take_part(
         with joined(config.device) as team:
             if not team.first:
                 warnings.simplefilter("ignore")
-            model = _train_here(payload.network(), payload.sets, config, team)
+            model = train_in_team(payload.network(), payload.sets, config, team)
             if local == 0:
                 save_run(RunFolder(result), model)
     except LostContact:

@@ -34,7 +34,7 @@ class Learn(Stage):
     ``budget`` fixes c_w for the whole stage; by default it is drawn. Log-variances start far from where they
     end and move by about a rate a step, hence a rate of their own. What depends on the context, the embedder
     and the maps that read it, moves more slowly than what all contexts share (``map_slowdown``). Means of weights take
-    smaller steps in deep networks and where they are small (``bhc.training.rates``).
+    smaller steps in deep networks and where they are small (``bhc.training.optimiser``).
 
     ``context_weight`` is that of ``-log p(c | z)``, the term of Eq. 2 that the paper leaves out: a decoder learns
     beside the hypernetwork to read the context back from the masks, and is dropped when training ends.
@@ -83,15 +83,15 @@ class Learn(Stage):
             by_parameter |= dict.fromkeys(network.decoder.parameters(), self.rate / self.map_slowdown)
         return groups(by_parameter)
 
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
         batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
-        logits, posteriors = self._sample(network, x, batch, draw, dials)
+        logits, posteriors = self._sample(network, x, batch, draw, scalars)
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
         divergence = network.hypernet.kl(posteriors)
         num_data = draw.data.context_sizes(batch)
         if self.num_data is not None:
             num_data = torch.full_like(num_data, self.num_data)
-        weight = network.space.divergence_weights(batch) * self.kl_weight * dials.warmth
+        weight = network.space.divergence_weights(batch) * self.kl_weight * scalars.warmth
         total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
         terms = {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()}
         if self.context_weight:
@@ -100,7 +100,7 @@ class Learn(Stage):
         return Loss(total, terms)
 
     def _sample(
-        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, dials: StepScalars
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, scalars: StepScalars
     ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
         return network.noisy(x, batch, noise=draw.noise)
 
@@ -150,9 +150,9 @@ class Narrow(Learn):
         return self.final_ratio
 
     def _sample(
-        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, dials: StepScalars
+        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, scalars: StepScalars
     ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
-        return network.noisy(x, batch, noise=draw.noise, gone=dials.gone)
+        return network.noisy(x, batch, noise=draw.noise, gone=scalars.gone)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class FreezeOffsets(Stage):
     def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
         return []
 
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
         raise AssertionError("a stage without steps has no loss")
 
 

@@ -38,7 +38,7 @@ from bhc.files import (
 )
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, tensors_to_bytes
-from bhc.training.domains import SeenDomains
+from bhc.training.seen_domains import SeenDomains
 
 VERSION = 1
 VALIDATION_PER_CLASS = 500

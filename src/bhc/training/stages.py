@@ -93,7 +93,7 @@ class Stage(ABC):
         """Parameters with their learning rates, as an optimiser takes them."""
 
     @abstractmethod
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, dials: StepScalars) -> Loss:
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
         """The loss of one step on contexts and examples drawn anew."""
 
     def warmth(self, step: int) -> float:
