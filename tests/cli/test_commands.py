@@ -203,7 +203,7 @@ def test_bad_training_options(
     refused(monkeypatch, capsys, "no run to resume", "train", *names, "--resume")
     refused(monkeypatch, capsys, "unknown context 'weather'", "train", *names, "--context", "weather")
     refused(monkeypatch, capsys, "cannot read the subsets", "train", *names, "--subsets", "many")
-    refused(monkeypatch, capsys, "unknown generator", "train", *names, "--generator", "magic")
+    refused(monkeypatch, capsys, "unknown generator", "train", *names, "--weight-generator", "magic")
     refused(monkeypatch, capsys, "cannot hold 5,000 of", "train", *names, "--calibration", "5000")
     refused(monkeypatch, capsys, "cannot compute on", "train", *names, "--device", "abacus")
     wrong_model = ("--model", "lenet-7", "--data", "digits", "--out", tmp_path / "r")

@@ -5,13 +5,11 @@ from bhc.contexts import (
     BinaryBudget,
     Budgets,
     ClassSubsets,
-    ContextSpace,
     FeatureSubsets,
     InputDomains,
     Joint,
     SingleContext,
 )
-from bhc.errors import BhcError
 from bhc.hypernet import build_embedder
 
 from .toys import all_equal, contexts, perturb_, seeded
@@ -89,12 +87,3 @@ def test_a_joint_space_inside_another_is_embedded():
     embedder, _ = build_embedder(space, 12, rng=seeded())
     request = {"classes": [3], "domain": SAMPLE, "budget": 0}
     assert embedder(*space.encode(contexts(space, request))).shape == (1, 12)
-
-
-def test_a_space_without_an_embedder_is_refused():
-    class Weather(ContextSpace):
-        conditions = ("weather",)
-        resolve_parts = refine = encode = describe = to_dict = None
-
-    with pytest.raises(BhcError, match="no embedder for contexts of type Weather"):
-        build_embedder(Weather(), 12)

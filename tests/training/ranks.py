@@ -13,8 +13,8 @@ from bhc.data import DataSet, Split
 from bhc.errors import BhcError
 from bhc.layers import Normalise
 from bhc.tensors import write_tensors
-from bhc.training import FreezeOffsets, Job, Options, Stage
-from bhc.training.launch import Processes
+from bhc.training import FreezeOffsets, Stage, TrainingConfig, TrainingSets
+from bhc.training.launch import Processes, train_in_team
 from bhc.training.learning import Learn
 from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.step import make_step
@@ -49,8 +49,12 @@ def tiny_model(case: str = "scales-only", *, seed: int = 0) -> bhc.Compressor:
     return bhc.wrap(net, space, example_input=example, weight_generator=rng)
 
 
-def job_of(case: str, digits: DataSet, run: Path | None = None) -> Job:
-    return Job(*tiny_data(digits), CASES[case][0], Options(run=run, log_every=1), CPU)
+def sets_of(digits: DataSet) -> TrainingSets:
+    return TrainingSets(*tiny_data(digits))
+
+
+def config_of(case: str, run: Path | None = None) -> TrainingConfig:
+    return TrainingConfig(recipe=CASES[case][0], run=run, log_every=1)
 
 
 def first_gradients(team: Team, digits: DataSet) -> dict[str, torch.Tensor]:
@@ -62,7 +66,7 @@ def first_gradients(team: Team, digits: DataSet) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
 
 
-def with_a_bad_step(job: Job, team: Team) -> int:
+def with_a_bad_step(sets: TrainingSets, config: TrainingConfig, team: Team) -> int:
     """Steps that were skipped where one process alone had a loss that is no number, once."""
     plain, taken = Learn.loss, 0
 
@@ -74,7 +78,7 @@ def with_a_bad_step(job: Job, team: Team) -> int:
 
     Learn.loss = bad_once  # type: ignore[method-assign,assignment]
     try:
-        return int(job.run(tiny_model().network, team).training["skipped_steps"])
+        return int(train_in_team(tiny_model().network, sets, config, team).training["skipped_steps"])
     finally:
         Learn.loss = plain  # type: ignore[method-assign]
 
@@ -101,13 +105,13 @@ def _take_part(local: int, environments: list[dict[str, str]], folder: Path) -> 
         for case in CASES:
             # Other weights on each process at first: those of the first count.
             network = tiny_model(case, seed=team.rank).network
-            model = job_of(case, digits, folder / case).run(network, team)
+            model = train_in_team(network, sets_of(digits), config_of(case, folder / case), team)
             header = {"default": model.default_threshold, "thresholds": model.thresholds}
             write_tensors(folder / f"{case}.{team.rank}", dict(network.state_dict()), header)
         write_tensors(folder / f"told.{team.rank}", {}, what_is_told(team))
         write_tensors(folder / f"gradients.{team.rank}", first_gradients(team, digits), {})
-        job = replace(job_of("scales-only", digits), recipe=(replace(LEARN, steps=6, context_weight=0.0),))
-        write_tensors(folder / f"skipped.{team.rank}", {}, {"steps": with_a_bad_step(job, team)})
+        config = TrainingConfig(recipe=(replace(LEARN, steps=6, context_weight=0.0),), log_every=1)
+        write_tensors(folder / f"skipped.{team.rank}", {}, {"steps": with_a_bad_step(sets_of(digits), config, team)})
 
 
 def run_two(folder: Path) -> None:

@@ -11,9 +11,10 @@ from bhc.data import DataSet
 from bhc.posterior import PooledNoise
 from bhc.tensors import read_tensors
 from bhc.training import RunFolder, Stage, load_run
+from bhc.training.launch import train_in_team
 from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.team import ALONE, Team
-from tests.training.ranks import CASES, CPU, first_gradients, job_of, run_two, tiny_model
+from tests.training.ranks import CASES, CPU, config_of, first_gradients, run_two, sets_of, tiny_model
 
 pytest.importorskip("lightning_fabric")
 
@@ -64,7 +65,7 @@ def both_draws(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_the_losses_are_those_of_one_process_with_twice_the_contexts(
     digits: DataSet, folder: Path, tmp_path: Path, case: str
 ) -> None:
-    job_of(case, digits, tmp_path).run(tiny_model(case).network)
+    train_in_team(tiny_model(case).network, sets_of(digits), config_of(case, tmp_path), ALONE)
     alone, together = (RunFolder(path).metrics.read() for path in (tmp_path, folder / case))
     assert [record["step"] for record in together] == [record["step"] for record in alone]
     for one, two in zip(alone, together, strict=True):

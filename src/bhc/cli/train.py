@@ -62,7 +62,8 @@ def train_command(
     missing: Annotated[
         float, typer.Option(min=0.0, help="With several conditions: how often each is left out, so that it may be.")
     ] = 0.1,
-    generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
+    weight_generator: Annotated[str, typer.Option(help=f"One of: {', '.join(GENERATORS)}.")] = "scales-only",
+    generator: Annotated[str | None, typer.Option(hidden=True)] = None,
     rank: Annotated[int, typer.Option(min=1, help="Rank of the low-rank generator.")] = LowRank().rank,
     paper_init: Annotated[
         bool, typer.Option(help="Start with the paper's noise instead of exactly at the pretrained network.")
@@ -133,7 +134,9 @@ def train_command(
     processes = Processes(devices, nodes)
     models.check(model)
     check_family(family)
-    spec = _generator(generator, rank)
+    if generator is not None:
+        say("--generator is --weight-generator now")
+    spec = _generator(generator or weight_generator, rank)
     first = is_rank_zero() and processes.holds_first
     if first:
         RunFolder(out).open(resume=resume, overwrite=force)

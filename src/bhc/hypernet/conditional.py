@@ -1,9 +1,8 @@
 """A pretrained network and the hypernetwork that conditions it: what training trains and emission cuts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
-from math import isfinite
 from typing import Any
 
 import torch
@@ -27,18 +26,16 @@ from bhc.graph import (
     rebuild,
 )
 from bhc.hypernet.decoder import ContextDecoder, check_readable
-from bhc.hypernet.generators import GeneratorSpec, Initial, generator_from_dict
-from bhc.hypernet.hypernetwork import HyperNetwork, usual_prior_stds
+from bhc.hypernet.generators import Initial, generator_from_dict
+from bhc.hypernet.hypernetwork import Design, HyperNetwork
 from bhc.layers import is_weighted
 from bhc.posterior import (
-    FAMILIES,
     BayesianGraph,
     LayerDropout,
     LayerMask,
     LayerPosterior,
     MaskFinder,
     Noise,
-    check_family,
 )
 
 RUNGS = 9  # budgets that rates are generated at, from 0 to 1
@@ -78,25 +75,6 @@ def _between(rates: Tensor, budget: Tensor) -> Tensor:  # (K, ...)
     return largest[below, own].lerp(largest[below + 1, own], part)
 
 
-@dataclass(frozen=True)
-class Design:
-    """The choices behind a hypernetwork; with the graph and the space they determine its shape."""
-
-    weight_generator: GeneratorSpec
-    initial: Initial = field(default_factory=Initial)
-    family: str = "io-gnj"
-    std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
-    keep: tuple[str, ...] = ()  # steps that stay as wide as they are
-    prior_stds: tuple[float, ...] | None = None  # of each layer's weights; see ``usual_prior_stds``
-
-    def __post_init__(self) -> None:
-        check_family(self.family)
-        if any(limit is not None and not limit > 0 for limit in self.std_limits or ()):
-            raise BhcError(f"limits on standard deviations must be positive, given {self.std_limits}")
-        if any(not (isfinite(std) and std > 0) for std in self.prior_stds or ()):
-            raise BhcError(f"the prior's standard deviations must be positive, given {self.prior_stds}")
-
-
 class ConditionalNetwork(nn.Module):
     """``W_t = f_phi(c_t, W_0)``: the base network stays as it was, the hypernetwork learns."""
 
@@ -131,22 +109,7 @@ class ConditionalNetwork(nn.Module):
         if space.decides_outputs:
             check_outputs(graph, self.input_shape, units)
         check_space(space, self.num_classes)
-        limits = design.std_limits or (None,) * len(self.layers)
-        if len(limits) != len(self.layers):
-            raise BhcError(f"{len(limits)} limits on standard deviations for {len(self.layers)} layers")
-        prior_stds = design.prior_stds or usual_prior_stds(self.layers)
-        if len(prior_stds) != len(self.layers):
-            raise BhcError(f"{len(prior_stds)} standard deviations of the prior for {len(self.layers)} layers")
-        self.hypernet = HyperNetwork(
-            self.layers,
-            space,
-            spec=design.weight_generator,
-            family=FAMILIES[design.family],
-            initial=design.initial,
-            std_limits=limits,
-            prior_stds=prior_stds,
-            rng=rng,
-        )
+        self.hypernet = HyperNetwork(self.layers, space, design, rng=rng)
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers)
 

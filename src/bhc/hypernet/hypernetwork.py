@@ -6,16 +6,18 @@ these are many short vectors, and a training step on them would otherwise spend 
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
 from bhc.contexts import ContextSpace
+from bhc.errors import BhcError
 from bhc.graph import Layer
 from bhc.hypernet.generators import GeneratorSpec, Initial, Map, WeightHead
-from bhc.posterior import Family, LayerDropout, LayerMean, LayerPosterior, Scales
+from bhc.posterior import FAMILIES, Family, LayerDropout, LayerMean, LayerPosterior, Scales, check_family
 
 Encoding = tuple[Tensor, ...]  # what ``ContextSpace.encode`` returns
 EMBEDDING_WIDTH = 100
@@ -150,32 +152,55 @@ def _dropouts(embedding: Tensor, vectors: VectorHeads, weights: nn.ModuleList | 
     return tuple(LayerDropout(*pair, head.log_dropout(embedding)) for pair, head in zip(pairs, weights, strict=True))  # type: ignore[operator]
 
 
+@dataclass(frozen=True)
+class Design:
+    """The choices behind a hypernetwork; with the graph and the space they determine its shape."""
+
+    weight_generator: GeneratorSpec
+    initial: Initial = field(default_factory=Initial)
+    family: str = "io-gnj"
+    std_limits: tuple[float | None, ...] | None = None  # largest standard deviation of each layer's weights
+    keep: tuple[str, ...] = ()  # steps that stay as wide as they are
+    prior_stds: tuple[float, ...] | None = None  # of each layer's weights; see ``usual_prior_stds``
+
+    def __post_init__(self) -> None:
+        check_family(self.family)
+        if any(limit is not None and not limit > 0 for limit in self.std_limits or ()):
+            raise BhcError(f"limits on standard deviations must be positive, given {self.std_limits}")
+        if any(not (isfinite(std) and std > 0) for std in self.prior_stds or ()):
+            raise BhcError(f"the prior's standard deviations must be positive, given {self.prior_stds}")
+
+    def limits_for(self, layers: Sequence[Layer]) -> tuple[float | None, ...]:
+        """The largest standard deviation of each layer's weights."""
+        limits = self.std_limits or (None,) * len(layers)
+        if len(limits) != len(layers):
+            raise BhcError(f"{len(limits)} limits on standard deviations for {len(layers)} layers")
+        return limits
+
+    def priors_for(self, layers: Sequence[Layer]) -> tuple[float, ...]:
+        """The prior's standard deviation of each layer's weights."""
+        stds = self.prior_stds or usual_prior_stds(layers)
+        if len(stds) != len(layers):
+            raise BhcError(f"{len(stds)} standard deviations of the prior for {len(layers)} layers")
+        return stds
+
+
 class HyperNetwork(nn.Module):
     """An embedder, the heads of all scales and biases, and a head for each layer's weights."""
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        space: ContextSpace,
-        *,
-        spec: GeneratorSpec,
-        family: Family,
-        initial: Initial,
-        std_limits: Sequence[float | None],
-        prior_stds: Sequence[float],
-        width: int = EMBEDDING_WIDTH,
-        rng: Generator | None = None,
+        self, layers: Sequence[Layer], space: ContextSpace, design: Design, *, rng: Generator | None = None
     ) -> None:
         super().__init__()
-        self.family = family
-        self.embedder, width = build_embedder(space, width, rng=rng)
-        self.vectors = VectorHeads(layers, family, initial, width=width, rng=rng)
-        self.prior_stds = tuple(prior_stds)
+        self.family = FAMILIES[design.family]
+        limits, self.prior_stds = design.limits_for(layers), design.priors_for(layers)
+        self.embedder, width = build_embedder(space, EMBEDDING_WIDTH, rng=rng)
+        self.vectors = VectorHeads(layers, self.family, design.initial, width=width, rng=rng)
         self.weights = nn.ModuleList(
-            spec.head(layer, width, initial.under(prior_std), rng=rng)
+            design.weight_generator.head(layer, width, design.initial.under(prior_std), rng=rng)
             for layer, prior_std in zip(layers, self.prior_stds, strict=True)
         )
-        for head, largest_std in zip(self.weight_heads, std_limits, strict=True):
+        for head, largest_std in zip(self.weight_heads, limits, strict=True):
             head.largest_std = largest_std
         self.gates: Gates | None = None
         self._offsets_frozen = False
