@@ -129,6 +129,10 @@ class ContextBatch:
         """The contexts one after the other, then all of them again, so many times."""
         return self._with_each(lambda part: part.repeat(times, *[1] * (part.dim() - 1)))
 
+    def at(self, places: slice) -> "ContextBatch":
+        """Some of the contexts."""
+        return self._with_each(lambda part: part[places])
+
     def to(self, device: torch.device) -> "ContextBatch":
         """The same batch on a device."""
         return self if self.class_rates.device == device else self._with_each(lambda part: part.to(device))

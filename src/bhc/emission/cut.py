@@ -43,7 +43,7 @@ class ContextScales:
         return replace(
             self,
             contexts=self.contexts[own],
-            batch=_rows(self.batch, own),
+            batch=self.batch.at(own),
             embedding=self.embedding[own],
             vectors=tuple(_rows(layer, own) for layer in self.vectors),
             rates=rates,
