@@ -1,10 +1,17 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, ContextBatch, Joint, from_dict
 from bhc.errors import BhcError
+
+
+def weights_at(space, *budgets):
+    batch = ContextBatch.unconditioned(len(budgets), 10)
+    return space.divergence_weights(replace(batch, budget=torch.tensor(budgets)[:, None]))
+
 
 KINDS = pytest.mark.parametrize("kind", [Budgets, BinaryBudget])
 
@@ -58,20 +65,21 @@ def test_training_a_binary_budget_throws_a_fair_coin():
 
 @KINDS
 def test_the_weight_of_the_divergence_at_both_ends_between_and_beyond(kind):
-    weights = kind((0.1, 10.0)).kl_weight(torch.tensor([[-0.5], [0.0], [0.5], [1.0], [1.5]]))
-    torch.testing.assert_close(weights, torch.tensor([[0.01], [0.1], [1.0], [10.0], [100.0]]))
+    weights = weights_at(kind((0.1, 10.0)), -0.5, 0.0, 0.5, 1.0, 1.5)
+    torch.testing.assert_close(weights, torch.tensor([0.01, 0.1, 1.0, 10.0, 100.0]))
 
 
 @KINDS
 def test_the_weight_of_the_divergence_rises_with_the_budget(kind):
-    weights = kind().kl_weight(torch.linspace(0, 1, 50))
+    weights = weights_at(kind(), *torch.linspace(0, 1, 50).tolist())
     assert (weights.diff() > 0).all()
 
 
 @pytest.mark.parametrize("weights", [(0.1, 1.0), (0.1, 10.0), (0.01, 10.0), (0.5, 3.0)])
 def test_the_budget_that_stands_for_none_leaves_the_stage_s_weight_as_it_is(weights):
     space = Budgets(weights)
-    torch.testing.assert_close(space.kl_weight(torch.tensor(space.default_budget)), torch.tensor(1.0))
+    torch.testing.assert_close(weights_at(space, space.default_budget), torch.ones(1))
+    assert torch.equal(space.divergence_weights(ContextBatch.unconditioned(2, 10)), torch.ones(2))
 
 
 @pytest.mark.parametrize(("weights", "nearest"), [((0.01, 0.1), 1.0), ((2.0, 3.0), 0.0)])

@@ -43,7 +43,8 @@ def spoiled(value):
         *((spoiled(float(value)), "contains NaN or infinity", "remove") for value in ("nan", "inf", "-inf")),
         # finite numbers whose mean is not
         (torch.full((16, 1, 4, 3), 1e300, dtype=torch.float64), "contains NaN or infinity", "remove"),
-        *((sample, "not an array of numbers", "") for sample in ("images.npy", {}, [["a"]], [[1], [2, 3]])),
+        *((sample, "not an array of numbers", "") for sample in ({}, [["a"]], [[1], [2, 3]])),
+        ("images.npy", "neither", "give an array"),
         (pixels() / 255, "lies between 0 and 1", "up to 255"),
         (SampleMean(torch.zeros(1, 4, 3), 15), "the mean of 15 inputs", "16 or more"),
         (SampleMean(torch.zeros(1, 3, 4), 20), "the mean of 20 inputs of shape (1, 3, 4)", "(1, 4, 3)"),

@@ -87,12 +87,12 @@ def test_training_draws_the_sampler_s_masks():
 
 
 def test_masks_of_values_lie_over_the_input_as_they_are():
-    assert torch.equal(SPACE.there(LAST[None], (1, 2, 3)), LAST.reshape(1, 1, 2, 3))
+    assert torch.equal(SPACE.presence.mask(LAST[None], (1, 2, 3)), LAST.reshape(1, 1, 2, 3))
 
 
 def test_masks_of_channels_lie_over_the_whole_of_a_channel():
     masks = torch.tensor([[True, False, True], [False, True, False]])
-    over = FeatureSubsets((3,)).there(masks, (3, 4, 5))
+    over = FeatureSubsets((3,)).presence.mask(masks, (3, 4, 5))
     assert over.shape == (2, 3, 4, 5)
     assert torch.equal(over, masks[:, :, None, None].expand(2, 3, 4, 5))
 

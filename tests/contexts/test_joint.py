@@ -118,7 +118,7 @@ def test_with_nothing_said_everything_is_as_without_conditions():
     torch.testing.assert_close(batch.class_rates, torch.full((1, 10), 0.1))
     for name, numbers in encoded({}).items():
         torch.testing.assert_close(numbers, UNSAID[name])
-    torch.testing.assert_close(WEIGHTS.kl_weight(batch.budget), torch.ones(1, 1))
+    torch.testing.assert_close(EVERYTHING.divergence_weights(batch), torch.ones(1))
 
 
 def test_requests_that_leave_out_different_parts_make_one_batch():

@@ -31,13 +31,13 @@ def test_other_words_are_read_as_unknown_in_each_context():
     space = VocabularySubsets((WORDS,))
     masks = torch.stack([space.resolve({"features": kept}).features for kept in ([5, 6], [6, 7])])
     x = torch.tensor([[5, 6, 7, 0], [5, 6, 7, 0]], dtype=torch.int32)
-    assert space.as_network_input(x, masks).tolist() == [[5, 6, 1, 0], [1, 6, 7, 0]]
-    assert space.zero_absent(x, masks).dtype == torch.int32
-    assert space.as_network_input(x, None) is x
+    assert space.presence.as_network_input(x, masks).tolist() == [[5, 6, 1, 0], [1, 6, 7, 0]]
+    assert space.presence.zero_absent(x, masks).dtype == torch.int32
+    assert space.presence.as_network_input(x, None) is x
     joint = Joint(ClassSubsets(3), space)
     assert (
-        joint.as_network_input(x, masks).tolist()
-        == joint.zero_absent(x, masks).tolist()
+        joint.presence.as_network_input(x, masks).tolist()
+        == joint.presence.zero_absent(x, masks).tolist()
         == [[5, 6, 1, 0], [1, 6, 7, 0]]
     )
 

@@ -66,7 +66,7 @@ def build(name: str) -> tuple[bhc.Compressor, Tensor, Tensor, list[int]]:
     model = bhc.wrap(net, space, example_input=x[:1], initial=bhc.Initial())
     perturb_(model.network.hypernet, std=0.05)
     mask = space.resolve({"features": there}).features
-    return model, x, x.where(space.there(mask[None], shape), other), there
+    return model, x, x.where(space.presence.mask(mask[None], shape), other), there
 
 
 def batch_of(model: bhc.Compressor, *requests: list[int]) -> ContextBatch:

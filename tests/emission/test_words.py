@@ -82,7 +82,7 @@ def test_a_network_for_some_words_has_rows_for_no_others(threshold: float) -> No
         assert UNKNOWN in kept
     batch = ContextBatch.of([context], CLASSES)
     expected = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
-    met = space.zero_absent(x, context.inputs)
+    met = space.presence.zero_absent(x, context.inputs)
     torch.testing.assert_close(slim(met), expected, rtol=0, atol=1e-4 * max(1.0, float(expected.detach().abs().max())))
 
 

@@ -35,6 +35,7 @@ from bhc.contexts.subsets import (
     RandomSubsets,
     SubsetSampler,
     all_subsets,
+    sampler_from_dict,
 )
 
 for _kind in (
@@ -97,6 +98,7 @@ __all__ = [
     "parse_classes",
     "register_context",
     "request_options",
+    "sampler_from_dict",
     "spaces_for",
     "to_token",
     "training_options",

@@ -168,7 +168,9 @@ def to_token(domain: SampleMean) -> str:
 def from_token(token: str, shape: tuple[int, ...]) -> SampleMean:
     """The domain behind a word; ``shape`` is that of the model's inputs."""
     if not token.startswith(PREFIX):
-        raise BhcError(f"{token[:40]!r} is not the token of a domain", hint=TOKEN_HINT)
+        raise BhcError(
+            f"{token[:40]!r} is neither a sample nor the token of a domain", hint=f"give an array, or {TOKEN_HINT}"
+        )
     try:
         content = base64.b64decode(token[len(PREFIX) :].encode("ascii"), altchars=b"-_", validate=True)
         size, checksum = HEAD.unpack_from(content)
