@@ -8,16 +8,13 @@ from bhc.cli.demo import RATIOS, SIZES, choose_held_out
 from bhc.contexts import all_subsets
 from bhc.data import DataSet
 from bhc.results import Outcome, judge, summarise
-from tests.cli.test_commands import PNG, call
+from tests.cli.commands import PNG, Commands
 
 
-def test_the_demo_tells_the_whole_story(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_demo_tells_the_whole_story(cli: Commands, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     options = ("--epochs", "8", "--steps", "40", "--consolidation-steps", "20", "--kl-weight", "0.1")
-    assert call(monkeypatch, "demo", "--data", "digits", "--out", out, *options) == 0
-    captured = capsys.readouterr()
+    captured = cli("demo", "--data", "digits", "--out", out, *options)
     sizes = [f"at least {ratio} x, 9 pairs" for ratio in RATIOS]
     for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "unseen subsets:", *sizes):
         assert words in captured.out
