@@ -121,12 +121,12 @@ def test_networks_with_batch_norm_have_a_plan_of_their_own(name: str) -> None:
 
 def test_too_few_images_for_a_batch_are_refused(colours: DataSet) -> None:
     plan = BatchNormPretraining(batch=193)
-    with pytest.raises(BhcError, match="192 training images do not fill a batch of 193"):
+    with pytest.raises(BhcError, match="batch of 193"):
         train_plainly_(torch.nn.Identity(), colours.train, plan, rng=torch.Generator())
 
 
 def test_an_absent_device_is_refused(colours: DataSet) -> None:
-    with pytest.raises(BhcError, match="cannot compute on 'nonsense'"):
+    with pytest.raises(BhcError, match="'nonsense'"):
         pretrain("resnet-20", colours, QUICK, device="nonsense")
 
 
