@@ -5,9 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from experiments.report import beyond, build
+from experiments.report import build
 from experiments.report.budgets import budgets
-from experiments.report.build import TABLES, made, made_beyond
 from experiments.report.classes import classes
 from experiments.report.contexts import contexts
 from experiments.report.histogram import histogram
@@ -24,7 +23,7 @@ from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
-from tests.experiments.made_up_answers import read
+from tests.experiments.made_up_answers import write_answer
 from tests.experiments.synthetic import (
     CAFFE,
     LENET,
@@ -39,9 +38,10 @@ from tests.experiments.synthetic import (
     run,
     section,
     write,
-    write_everything,
 )
 from tests.experiments.toys import EXPERIMENTS, run_script
+
+TABLES = EXPERIMENTS / "tables"
 
 # The paper's numbers
 
@@ -280,11 +280,9 @@ def test_table2_of_a_deep_network_has_all_means_first(tmp_path: Path, cifar: Pap
 
 
 def test_every_context_of_every_seed_has_a_row(tmp_path: Path, paper: Paper) -> None:
-    write_everything(tmp_path)
-    text = contexts(read_all(tmp_path), paper)
-    assert len(rows_of(text, "3, 4")) == 2 * (4 * 3 + 1)
-    cells = "3, 4|-1.5|23-11-7|4-4-4|1,200|1,000|9,600|251|0.31|0.81|0.83|2,000"
-    assert rows_of(section(text, "LeNet-300-100, BHC c_y"), "3, 4") == [cells.split("|")] * 3
+    text = contexts(results_of(tmp_path, *(run(LENET, "bhc-cy", seed=seed) for seed in range(3))), paper)
+    cells = "0, 1|-1.5|20-8-4|4-4-4|1,200|1,000|9,600|251|0.31|0.81|0.83|2,000"
+    assert rows_of(section(text, "LeNet-300-100, BHC c_y"), "0, 1") == [cells.split("|")] * 3
 
 
 # Everything together
@@ -303,43 +301,22 @@ def test_the_short_table_has_six_rows_a_network(tmp_path: Path, paper: Paper) ->
     ]
 
 
-def test_the_same_results_give_the_same_bytes_and_the_figures_are_pictures(tmp_path: Path) -> None:
-    write_everything(tmp_path / "results")
-    papers = list(PAPERS.values())
-    first = build(read_all(tmp_path / "results"), papers, tmp_path / "first")
-    again = made(TABLES, read_all(tmp_path / "results"), papers)
-    texts = [path for path in first if path.suffix == ".md"]
-    assert {path.relative_to(tmp_path / "first"): path.read_text() for path in texts} == again
-    assert not any("not run" in path.read_text() for path in texts)
-    pictures = [path.read_bytes() for path in first if path.suffix == ".png"]
-    assert pictures
-    assert all(picture.startswith(PNG) and len(picture) > 10_000 for picture in pictures)
-
-
-def test_the_script_writes_a_folder_for_each_data_set_and_one_for_the_questions_beyond_them(
+def test_the_script_makes_the_committed_tables_of_the_committed_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / "results", run(LENET, "bhc-cy"))
-    out = tmp_path / "out"
-    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", out) == 0
-    written = sorted(path for path in out.rglob("*") if path.is_file())
-    assert sorted(capsys.readouterr().out.split()) == list(map(str, written))
-    names = {folder.name: {path.name for path in folder.iterdir()} for folder in out.iterdir()}
-    common = {"table1.md", "table2.md", "contexts.md", "classes.md", "short.md", "histogram.md", "log_dropout.png"}
-    assert names == {
-        "cifar10": common,
-        "mnist": common | {"budgets.md", "per_context.md", "cw.png"},
-        "contexts": {*beyond.TABLES, *beyond.FIGURES},
-    }
-
-
-def test_the_committed_tables_are_those_of_the_committed_results() -> None:
     """Whoever adds a result, or changes what a table says, runs ``experiments/tables.py``; nobody edits its files."""
-    tables, results = EXPERIMENTS / "tables", EXPERIMENTS / "results"
-    expected = made(TABLES, read_all(results), list(PAPERS.values())) | made_beyond(beyond.TABLES, read(results))
-    assert {path.relative_to(tables) for path in tables.rglob("*.md")} == set(expected)
-    for place, text in expected.items():
-        assert (tables / place).read_bytes() == text.encode(), f"{place} is not what tables.py writes"
+    assert run_script(monkeypatch, "--results", EXPERIMENTS / "results", "--out", tmp_path) == 0
+    written = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert sorted(capsys.readouterr().out.split()) == list(map(str, written))
+    places = [path.relative_to(tmp_path) for path in written]
+    assert places == sorted(path.relative_to(TABLES) for path in TABLES.rglob("*") if path.is_file())
+    for place, path in zip(places, written, strict=True):
+        content = path.read_bytes()
+        if path.suffix == ".png":
+            assert content.startswith(PNG)
+            assert len(content) > 10_000
+        else:
+            assert content == (TABLES / place).read_bytes(), f"{place} is not what tables.py writes"
 
 
 def test_every_committed_result_is_one_of_its_configuration_as_it_stands() -> None:
@@ -355,16 +332,19 @@ def test_every_committed_result_is_one_of_its_configuration_as_it_stands() -> No
 
 
 def test_the_readme_has_the_short_tables_as_they_are() -> None:
-    short = [(EXPERIMENTS / f"tables/{name}/short.md").read_text().splitlines() for name in ("mnist", "cifar10")]
+    short = [(TABLES / name / "short.md").read_text().splitlines() for name in ("mnist", "cifar10")]
     mnist, cifar = ([line for line in lines if line.startswith("|") and "not run" not in line] for lines in short)
     assert mnist[:2] == cifar[:2]
     assert "\n".join(mnist + cifar[2:]) in (EXPERIMENTS.parent / "README.md").read_text()
 
 
+@pytest.mark.parametrize("of_the_paper", [True, False])
 def test_a_broken_file_is_named_and_nothing_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], of_the_paper: bool
 ) -> None:
-    write(tmp_path / "results", run(LENET, "bhc-cy")).write_text("{")
-    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", tmp_path / "out") == 2
-    assert "seed0.json is not valid JSON" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    results, out = tmp_path / "results", tmp_path / "out"
+    path = write(results, run(LENET, "bhc-cy")) if of_the_paper else write_answer(results, "lenet-5-caffe-joint", {})
+    path.write_text("{")
+    assert run_script(monkeypatch, "--results", results, "--out", out) == 2
+    assert f"{path} is not valid JSON" in capsys.readouterr().err
+    assert not out.exists()
