@@ -16,15 +16,8 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
 from bhc.emission import FINER_SCALES, SCALES
-from bhc.hypernet import LowRank
 from bhc.training import Panel, Point, Probe, TrainedModel, largest_within, trade_off
-from tests.experiments.toys import (
-    NINE,
-    asked_of,
-    few,
-    fitted,
-    member_of,
-)
+from tests.experiments.toys import NINE, asked_of, few, fitted, member_of
 from tests.hypernet.toys import PAIRS, conditional, images, perturb_
 
 
@@ -74,7 +67,7 @@ def test_a_curve_of_slim_networks_is_that_of_masked_ones_where_single_weights_go
 
 
 def test_a_curve_of_slim_convolutions_is_that_of_masked_ones_down_to_the_last_unit() -> None:
-    network = conditional(LowRank(2), "lenet-5-caffe", space=PAIRS)
+    network = conditional(bhc.LowRank(2), "lenet-5-caffe", space=PAIRS)
     perturb_(network.hypernet, std=0.3)
     x = images("lenet-5-caffe", 60).to(torch.uint8)
     examples = Split(x, torch.arange(60) % 2 + 3)

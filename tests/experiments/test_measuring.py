@@ -20,15 +20,7 @@ import bhc
 from bhc.contexts import BinaryBudget
 from bhc.data import DataSet
 from bhc.emission import SCALES
-from tests.experiments.toys import (
-    ALONE,
-    few,
-    fitted,
-    garbage,
-    member_of,
-    read,
-    settings,
-)
+from tests.experiments.toys import ALONE, few, fitted, garbage, member_of, read, settings
 
 RESULT_KEYS = {
     "experiment", "model", "method", "trained_on", "seed", "config", "commit", "device", "versions", "seconds",

@@ -1,7 +1,6 @@
 """What the tables of the questions beyond the paper claim, checked on made-up answers."""
 
 import json
-from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,7 @@ def test_a_subset_that_two_models_held_out_is_refused(tmp_path: Path) -> None:
     broken = three_models()
     broken["folds"][2]["subsets"][0]["seen"] = False
     answers = answers_of(tmp_path, "lenet-300-100-subsets", broken)
-    with pytest.raises(BhcError, match=r"subsets-seed0.json: \[0, 1\] is unseen in 2 models and seen in 1"):
+    with pytest.raises(BhcError, match=r"subsets-seed0.json: \[0, 1\]"):
         subsets(answers)
 
 
@@ -188,21 +187,6 @@ def test_fronts_that_do_not_meet_miss_the_target(tmp_path: Path) -> None:
     assert "joint 10.0 to 20.0 x at 2.50 to 3.00 %, alone 20.0 to 80.0 x at 1.00 to 2.00 %" in part
 
 
-def test_it_is_said_how_a_joint_model_was_trained(tmp_path: Path) -> None:
-    answers = answers_of(tmp_path, "lenet-300-100-joint", joint_answer(1.0))
-    (case,) = [case for case in answers.of("joint") if case.config.model == "lenet-300-100"]
-    said = {
-        "as many steps as each model alone.": {},
-        "3 times as many steps as each model alone, with budgets up to 0.5 beyond both ends.": {
-            "longer": 3,
-            "margin": 0.5,
-        },
-    }
-    for text, asked in said.items():
-        answer = replace(case.answers[0], data={**case.answers[0].data, "config": {"asked": asked}})
-        assert f"The joint model learned for {text}" in joint(Answers((replace(case, answers=(answer,)),)))
-
-
 # The dial
 
 
@@ -245,13 +229,6 @@ def test_a_mask_needs_both_a_lower_error_and_the_ratio(tmp_path: Path) -> None:
     assert rows_of(part, "random 30 %")[0][-1] == "**missed**: ratio 19.0 is 5.0 % short of 20.0"
     assert [rows_of(part, f"drawn {number}")[0][-1] for number in (0, 1)] == ["better", "not better"]
     assert "1 of 2 drawn masks better: mean error 2.00 % against 2.50 %, -0.50 (-2.00 to +1.00) points" in part
-
-
-def test_ratios_say_so_where_they_count_bytes(tmp_path: Path) -> None:
-    masks = [mask_row(mask, 2.0, 30.0) for mask in ("left half", "every second column", "random 30 %")]
-    part = section(features(answers_of(tmp_path, "lenet-300-100-features-files", {"masks": masks})), f"{LENET}, files")
-    assert "| ratio in bytes |" in part
-    assert "- lower error at 20 x in bytes or more for left half, every second column, random 30 %: reached" in part
 
 
 def test_another_configuration_of_a_question_has_a_section_and_a_line_of_its_own(tmp_path: Path) -> None:
