@@ -162,26 +162,16 @@ def test_a_run_that_is_not_the_study_s_is_refused(
 # Wrong use
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("seeds = [0", "bad.toml cannot be read as a study"),
-        ('experiment = "table1"', "bad.toml lacks 'model'"),
-        (None, "bad.toml cannot be read as a study"),
-    ],
-    ids=["no TOML", "half", "missing"],
-)
 def test_a_bad_configuration_ends_with_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if text is not None:
-        (tmp_path / "bad.toml").write_text(text)
+    (tmp_path / "bad.toml").write_text("seeds = [0")
     assert Place(tmp_path).call(tmp_path / "bad.toml") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("error: ")
-    assert words in line
+    assert "bad.toml" in line
     assert not (tmp_path / "results").exists()
 
 
