@@ -264,29 +264,34 @@ def test_two_budgets_are_chosen_and_drawn_apart(digits: DataSet, pretrained: tor
 # Single weights, counted as they are stored
 
 
-def fake(weights_before: int, *layers: tuple[list[list[float]], int]) -> Any:
+def fake(weights_before: int, *layers: tuple[Any, int]) -> Any:
     """What the counts read of an emitted network."""
     modules = [SimpleNamespace(module=SimpleNamespace(weight=torch.tensor(weight))) for weight, _ in layers]
     report = SimpleNamespace(weights_before=weights_before, bits=tuple(bits for _, bits in layers))
     return SimpleNamespace(network=SimpleNamespace(layers=modules), report=report)
 
 
-def test_a_sparse_layer_counts_values_rows_and_where_columns_begin() -> None:
-    small = fake(1200, ([[0.0, 1.5, 0.0], [2.0, 0.0, 3.0]], 4))
-    assert sparse.pruning_ratio(small) == 1200 / (3 + 3 + 4)
-    # 3 values of 4 bits, 3 rows out of two (1 bit), 4 places from 0 to 3 (2 bits)
-    assert sparse.bits_ratio(small) == 32 * 1200 / (3 * 4 + 3 * 1 + 4 * 2)
+KERNELS = [[[[1.0, 0.0], [0.0, 0.0]]], [[[0.0, 2.0], [0.0, 3.0]]]]
 
 
-def test_a_sparse_layer_of_one_row_or_no_value_still_costs_something() -> None:
-    small = fake(100, ([[1.0, 2.0, 3.0, 4.0]], 3), ([[0.0], [0.0]], 1))
-    assert sparse.pruning_ratio(small) == 100 / ((4 + 4 + 5) + (0 + 0 + 2))
-    assert sparse.bits_ratio(small) == 3200 / ((4 * 3 + 4 * 1 + 5 * 3) + (0 + 0 + 2 * 1))
-
-
-def test_the_kernel_of_a_convolution_is_part_of_its_columns() -> None:
-    small = fake(100, ([[[[1.0, 0.0], [0.0, 0.0]]], [[[0.0, 2.0], [0.0, 3.0]]]], 5))  # type: ignore[list-item]
-    assert sparse.pruning_ratio(small) == 100 / (3 + 3 + 5)
+@pytest.mark.parametrize(
+    ("layers", "words", "bits"),
+    [
+        # 3 values of 4 bits, 3 rows out of two (1 bit), 4 places where columns begin from 0 to 3 (2 bits)
+        pytest.param([([[0.0, 1.5, 0.0], [2.0, 0.0, 3.0]], 4)], 3 + 3 + 4, 3 * 4 + 3 * 1 + 4 * 2, id="usual"),
+        pytest.param(
+            [([[1.0, 2.0, 3.0, 4.0]], 3), ([[0.0], [0.0]], 1)],
+            (4 + 4 + 5) + (0 + 0 + 2),
+            (4 * 3 + 4 * 1 + 5 * 3) + (0 + 0 + 2 * 1),
+            id="one row, no value",
+        ),
+        pytest.param([(KERNELS, 5)], 3 + 3 + 5, 3 * 5 + 3 * 1 + 5 * 2, id="kernels are parts of their columns"),
+    ],
+)
+def test_a_sparse_layer_counts_values_rows_and_where_columns_begin(layers: Any, words: int, bits: int) -> None:
+    small = fake(1200, *layers)
+    assert sparse.pruning_ratio(small) == 1200 / words
+    assert sparse.bits_ratio(small) == 32 * 1200 / bits
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 1.0, 3.0])
