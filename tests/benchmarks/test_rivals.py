@@ -65,7 +65,7 @@ def test_without_torch_pruning_it_is_said_how_to_get_it(
     digits: DataSet, pretrained: nn.Sequential, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch_pruning", None)
-    with pytest.raises(bhc.BhcError, match="torch-pruning is not installed") as raised:
+    with pytest.raises(bhc.BhcError, match="torch-pruning") as raised:
         pruned_by_taylor(pretrained, task(digits, ALWAYS), SHORT)
     assert "pip install" in str(raised.value)
 

@@ -33,10 +33,6 @@ def test_the_largest_mean_ratio_within_the_error_is_chosen() -> None:
     assert largest_within(points, 2.01, ratio="ratio_mean").threshold == -2
 
 
-def test_where_no_point_is_within_the_error_the_most_accurate_is_chosen() -> None:
-    assert largest_within([at(-2, 90, 5.0), at(-1, 50, 3.0), at(0, 10, 4.0)], 2.0, ratio="ratio_mean").threshold == -1
-
-
 def assert_same_curve(found: Sequence[Point], expected: Sequence[Point]) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
