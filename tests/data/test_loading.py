@@ -65,6 +65,7 @@ def test_order_of_the_places(cache, tmp_path, monkeypatch, caplog):
         f"folder {tmp_path / 'common' / 'tiny'}",
         f"folder {tmp_path / 'given' / 'tiny'}",
     ]
+    assert {record.levelname for record in caplog.records} == {"INFO"}  # what is not there is no reason to warn
     assert later.asked == 1
 
 
