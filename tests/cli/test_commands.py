@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bhc
+from bhc.cli.console import program
 from bhc.data import DataSet
 from bhc.pretraining import save_weights
 from tests.cli.commands import LENET, PNG, Commands
@@ -111,6 +112,7 @@ def test_bad_files(cli: Commands, run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     cli.refused("is damaged", "evaluate", tmp_path / "junk.bhc", "--data", "digits")
     cli.refused("does not exist", "inspect", tmp_path / "none")
+    cli.refused("does not exist", "compress", tmp_path / "none", "--classes", "3,4")
     cli.refused("not a run folder", "compress", tmp_path, "--classes", "3,4")
     for name in ("junk.npy", "objects.npy"):
         cli.refused("not an array", "compress", run, "--domain", tmp_path / name)
@@ -194,6 +196,14 @@ def test_the_installed_command_runs() -> None:
     assert done.returncode == 0
     for command in ("demo", "pretrain", "train", "compress", "export", "evaluate", "inspect"):
         assert command in done.stdout
+
+
+def test_the_next_command_is_told_as_this_one_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    for called, told in (("__main__.py", "bhc"), (tmp_path / "bin/bhc", "bin/bhc"), ("/else/bhc", "/else/bhc")):
+        monkeypatch.setattr(sys, "argv", [str(called)])
+        assert program() == told
 
 
 def test_what_is_shown_and_said_stands_in_a_log_in_its_order() -> None:
