@@ -60,16 +60,15 @@ def test_a_network_with_batch_norm_learns(colours: DataSet) -> None:
     assert not any(parameter.requires_grad for parameter in net.parameters())
 
 
-def test_the_same_seed_gives_the_same_network(colours: DataSet) -> None:
+def test_the_same_seed_gives_the_same_network_and_a_file_keeps_its_running_statistics(
+    colours: DataSet, tmp_path: Path
+) -> None:
     plan = replace(QUICK, epochs=2)
-    first, again, other = (pretrain("resnet-20", colours, plan, seed=seed).state_dict() for seed in (0, 0, 1))
+    net, *others = (pretrain("resnet-20", colours, plan, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (each.state_dict() for each in (net, *others))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
     assert first["bn1.num_batches_tracked"] == 12
-
-
-def test_it_is_written_and_read_with_its_running_statistics(colours: DataSet, tmp_path: Path) -> None:
-    net = pretrain("resnet-20", colours, replace(QUICK, epochs=2))
     save_weights(tmp_path / "net.safetensors", "resnet-20", net, colours, errors={})
     read = load_weights(tmp_path / "net.safetensors", "resnet-20", colours)
     with torch.no_grad():
@@ -121,12 +120,12 @@ def test_networks_with_batch_norm_have_a_plan_of_their_own(name: str) -> None:
 
 def test_too_few_images_for_a_batch_are_refused(colours: DataSet) -> None:
     plan = BatchNormPretraining(batch=193)
-    with pytest.raises(BhcError, match="192 training images do not fill a batch of 193"):
+    with pytest.raises(BhcError, match="batch of 193"):
         train_plainly_(torch.nn.Identity(), colours.train, plan, rng=torch.Generator())
 
 
 def test_an_absent_device_is_refused(colours: DataSet) -> None:
-    with pytest.raises(BhcError, match="cannot compute on 'nonsense'"):
+    with pytest.raises(BhcError, match="'nonsense'"):
         pretrain("resnet-20", colours, QUICK, device="nonsense")
 
 

@@ -1,5 +1,6 @@
-"""Networks of growing size, and what is said of their memory."""
+"""Networks of growing size, what is said of their memory, and the times of deep ones."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,16 @@ def test_memory_that_is_held_for_a_moment_only_is_seen() -> None:
     code = f"import torch; from memory import peak_mib; torch.ones(9).sum(); print({peak})"
     done = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True, check=True)
     assert 60 < float(done.stdout) < 90
+
+
+@pytest.mark.long
+def test_a_quick_run_times_every_way_and_is_no_result(tmp_path: Path) -> None:
+    # In a process of its own: other tests here look at how much memory this one holds.
+    subprocess.run(
+        [sys.executable, BENCHMARKS / "deep_emission.py", "--quick", "--out", tmp_path / "found.json"], check=True
+    )
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["quick"]
+    assert set(found["wrap_seconds"]) == {"vgg", "resnet-56"}
+    assert set(found["emit_ms"]) == {"module", "file", "file_with_validation"}
+    assert 50 < found["pruning_ratio"] < 100  # as pairs of classes leave it

@@ -7,16 +7,6 @@ from typing import Any
 import table
 
 HEAD = {"commit": "c", "device": "cpu, 2 threads", "versions": {}}
-MEANS = {"test_error_mean": 1.234, "pruning_ratio_mean": 99.6}
-RIVAL = MEANS | {
-    "times_module_median": 1234.5,
-    "times_module_min": 56.7,
-    "times_report_median": 901.2,
-    "times_report_min": 34.5,
-    "times_file_median": 890.1,
-    "times_file_min": 23.4,
-    "reached": 7,
-}
 
 
 def rows_of(folder: Path, file: str, results: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -43,17 +33,6 @@ def test_what_has_no_file_says_not_run(tmp_path: Path) -> None:
 def test_what_a_quick_run_found_is_not_shown(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "gpu_step", {"quick": True, "rows": [{"model": "m", "stage": "s", "ratio": 2.0}]})
     assert [row[2] for row in rows] == [table.NOT_RUN] * 2
-
-
-def test_rivals_stand_beside_ours_with_their_errors(tmp_path: Path) -> None:
-    rivals = {"torch-pruning": RIVAL}
-    found = {"summaries": [{"network": "8-4", "contexts": 9, "ours": MEANS, "rivals": rivals}]}
-    ours, rival = rows_of(tmp_path, "new_context", found)
-    assert ours[1:] == ("8-4", "ours: test error 1.23 %, 100 x smaller", "cpu, 2 threads")
-    assert rival[2] == (
-        "torch-pruning: 1,234 x (57); with our report 901 x (34), with the file 890 x (23); no worse in 7 of 9;"
-        " test error 1.23 %, 100 x smaller"
-    )
 
 
 def test_memory_that_could_not_be_measured_is_unknown(tmp_path: Path) -> None:

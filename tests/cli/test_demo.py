@@ -1,23 +1,16 @@
 import json
 from pathlib import Path
 
-import pytest
-
 import bhc
 from bhc.cli.demo import RATIOS, SIZES, choose_held_out
 from bhc.contexts import all_subsets
-from bhc.data import DataSet
-from bhc.results import Outcome, judge, summarise
-from tests.cli.test_commands import PNG, call
+from tests.cli.commands import PNG, Commands
 
 
-def test_the_demo_tells_the_whole_story(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_demo_tells_the_whole_story(cli: Commands, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     options = ("--epochs", "8", "--steps", "40", "--consolidation-steps", "20", "--kl-weight", "0.1")
-    assert call(monkeypatch, "demo", "--data", "digits", "--out", out, *options) == 0
-    captured = capsys.readouterr()
+    captured = cli("demo", "--data", "digits", "--out", out, *options)
     sizes = [f"at least {ratio} x, 9 pairs" for ratio in RATIOS]
     for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "unseen subsets:", *sizes):
         assert words in captured.out
@@ -57,25 +50,3 @@ def test_held_out_subsets_leave_the_pairs_and_the_triple_in() -> None:
     assert not any(len(s) == 2 and s[1] - s[0] == 1 for s in held_out)
     assert {len(s) for s in held_out} == set(SIZES)
     assert len(held_out) > len(list(all_subsets(10, SIZES))) / 10
-
-
-def test_figures_are_those_of_the_definition(quick_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
-    smalls = [quick_model.compress(classes=c).save(tmp_path / f"{c[0]}.bhc") for c in ([0, 1], [2, 3, 4])]
-    pruned = [quick_model.compress(classes=c, quantisation=bhc.Float32()) for c in ([0, 1], [2, 3, 4])]
-    outcomes = [
-        judge(*pair, quick_model.network, digits.test.restricted_to(pair[0].classes))
-        for pair in zip(smalls, pruned, strict=True)
-    ]
-    figures = summarise(outcomes)
-    ratios = [small.report.pruning_ratio for small in smalls]
-    assert figures["pruning_ratio_mean"] == pytest.approx(sum(ratios) / 2)
-    assert figures["pruning_ratio_harmonic"] == pytest.approx(2 / (1 / ratios[0] + 1 / ratios[1]))
-    assert figures["pruning_ratio_min"] == min(ratios)
-    images = sum(outcome.images for outcome in outcomes)
-    assert figures["file_error"] == pytest.approx(100 * sum(outcome.wrong for outcome in outcomes) / images)
-    assert figures["pruning_error"] == pytest.approx(100 * sum(outcome.wrong_pruned for outcome in outcomes) / images)
-    assert figures["file_bytes_max"] == max(path.stat().st_size for path in tmp_path.glob("*.bhc"))
-    first: Outcome = outcomes[0]
-    report = first.small.report
-    kept = report.weights_after + 8 * report.architecture[-1]
-    assert first.ratio_with_all_outputs == pytest.approx(report.weights_before / kept)

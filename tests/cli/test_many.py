@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,16 +13,7 @@ import numpy as np
 import pytest
 
 import bhc
-from tests.cli.test_commands import call
-
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def run(quick_model: bhc.Compressor, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("many") / "run"
-    quick_model.save(path)
-    return path
+from tests.cli.commands import Commands
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -35,13 +25,11 @@ def listed(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "networks.jsonl").read_text().splitlines()]
 
 
-def test_every_line_gets_the_network_that_it_would_get_alone(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_every_line_gets_the_network_that_it_would_get_alone(cli: Commands, run: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "c.jsonl", {"name": "kitchen", "classes": [3, 4]}, "", {"classes": [1, 5, 7]})
     out = tmp_path / "out"
-    assert call(monkeypatch, "compress", run, "--contexts", file, "--out", out, "--threshold", "-1.5", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"out": str(out), "written": 2, "there": 0, "failed": 0}
+    told = cli.json("compress", run, "--contexts", file, "--out", out, "--threshold", "-1.5")
+    assert told == {"out": str(out), "written": 2, "there": 0, "failed": 0}
     assert {path.name for path in out.iterdir()} == {"kitchen.bhc", "2.bhc", "networks.jsonl"}
     alone = bhc.load(run).compress(classes=[3, 4], threshold=-1.5)
     assert bhc.read(out / "kitchen.bhc").report.architecture == alone.report.architecture
@@ -51,33 +39,25 @@ def test_every_line_gets_the_network_that_it_would_get_alone(
     assert [row["report"]["file_bytes"] for row in rows] == [(out / row["file"]).stat().st_size for row in rows]
 
 
-def test_what_is_there_is_left_alone_and_what_changed_is_made(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_what_is_there_is_left_alone_and_what_changed_is_made(cli: Commands, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("compress", run, "--contexts", tmp_path / "c.jsonl", "--out", out)
     write(tmp_path / "c.jsonl", {"name": "a", "classes": [3, 4]}, {"name": "b", "classes": [5, 6]})
-    assert call(monkeypatch, *command) == 0
+    cli(*command)
     before = (out / "a.bhc").stat().st_mtime_ns
     write(tmp_path / "c.jsonl", {"name": "a", "classes": [3, 4]}, {"name": "b", "classes": [5, 7]})
-    capsys.readouterr()
-    assert call(monkeypatch, *command) == 2
-    assert "b.bhc exists already, and was made for something else" in capsys.readouterr().err
+    cli.refused("b.bhc exists already", *command)
     assert bhc.read(out / "b.bhc").classes == (5, 6)
-    assert call(monkeypatch, *command, "--force") == 0
-    assert "1 written, 1 there before" in capsys.readouterr().err
+    assert "1 written, 1 there before" in cli(*command, "--force").err
     assert bhc.read(out / "b.bhc").classes == (5, 7)
     assert (out / "a.bhc").stat().st_mtime_ns == before
-    assert call(monkeypatch, *command, "--max-flops", "100000") == 2  # another limit is another network
+    cli.refused("a.bhc exists already", *command, "--max-flops", "100000")  # another limit is another network
 
 
-def test_lines_without_a_network_are_told_and_the_others_written(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_lines_without_a_network_are_told_and_the_others_written(cli: Commands, run: Path, tmp_path: Path) -> None:
     rows = [{"classes": [3, 4], "max_bytes": 2}, {"classes": [3, 77]}, {"classes": [5, 6]}, {"domain": "no.npy"}]
     file, out = write(tmp_path / "c.jsonl", *rows), tmp_path / "out"
-    assert call(monkeypatch, "compress", run, "--contexts", file, "--out", out) == 2
-    assert "3 of 4 contexts got no network" in capsys.readouterr().err
+    cli.refused("3 of 4 contexts got no network", "compress", run, "--contexts", file, "--out", out)
     written = listed(out)
     assert [row.get("file") for row in written] == [None, None, "3.bhc", None]
     assert "2 bytes" in written[0]["error"]
@@ -89,45 +69,40 @@ def test_lines_without_a_network_are_told_and_the_others_written(
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["{"], "line 1 of .* is not JSON"),
-        ([{"classes": [1]}, [1, 2]], "line 2 of .* is not an object"),
-        ([{"name": "../x", "classes": [1]}], "line 1 of .* a name that is none for a file: '../x'"),
-        ([{"name": "x", "classes": [1]}, {"name": "x", "classes": [2]}], "line 2 of .* the name 'x' of line 1"),
-        (["", " "], "has no contexts"),
-        (["9" * (1 << 21)], "a line of more than 1,048,576 characters"),
+        (["{"], "is not JSON"),
+        ([{"classes": [1]}, [1, 2]], "is not an object"),
+        ([{"name": "../x", "classes": [1]}], "'../x'"),
+        ([{"name": "x", "classes": [1]}, {"name": "x", "classes": [2]}], "the name 'x' of line 1"),
+        (["", " "], "no contexts"),
+        (["9" * (1 << 21)], "1,048,576"),
     ],
     ids=["json", "list", "path", "twice", "empty", "long"],
 )
 def test_a_wrong_file_is_refused_before_anything_is_written(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, rows: list[Any], words: str
+    cli: Commands, run: Path, tmp_path: Path, rows: list[Any], words: str
 ) -> None:
     file, out = write(tmp_path / "c.jsonl", *rows), tmp_path / "out"
-    assert call(monkeypatch, "compress", run, "--contexts", file, "--out", out) == 2
-    assert re.search(words, capsys.readouterr().err)
+    cli.refused(words, "compress", run, "--contexts", file, "--out", out)
     assert not out.exists()
 
 
-def test_conditions_belong_into_the_file_and_networks_into_a_folder(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_conditions_belong_into_the_file_and_networks_into_a_folder(cli: Commands, run: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "c.jsonl", {"classes": [3, 4]})
-    assert call(monkeypatch, "compress", run, "--contexts", file, "--classes", "3,4", "--out", tmp_path / "o") == 2
-    assert "--classes and --contexts exclude each other" in capsys.readouterr().err
-    assert call(monkeypatch, "compress", run, "--contexts", file) == 2
-    assert "needs a folder" in capsys.readouterr().err
-    assert call(monkeypatch, "compress", run, "--contexts", tmp_path / "none.jsonl", "--out", tmp_path / "o") == 2
-    assert "could not read" in capsys.readouterr().err
+    many, out = ("compress", run, "--contexts"), ("--out", tmp_path / "o")
+    cli.refused("--classes and --contexts", *many, file, "--classes", "3,4", *out)
+    cli.refused("needs a folder", *many, file)
+    cli.refused("could not read", *many, tmp_path / "none.jsonl", *out)
 
 
 def test_features_may_be_a_file_beside_the_contexts(
-    digits: bhc.data.DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretrained: Any
+    cli: Commands, digits: bhc.data.DataSet, tmp_path: Path, pretrained: Any
 ) -> None:
     model = bhc.wrap(pretrained, bhc.FeatureSubsets((1, 8, 8)), example_input=digits.train.inputs[:1])
     learn = bhc.Learn(steps=5, contexts=2, examples=4)
     bhc.fit(model, digits.train, digits.validation, recipe=(learn,), run=tmp_path / "run")
     np.save(tmp_path / "left.npy", np.arange(64).reshape(1, 8, 8) % 8 < 4)
     file = write(tmp_path / "c.jsonl", {"features": "left.npy"}, {"features": [1, 2, 3]})
-    assert call(monkeypatch, "compress", tmp_path / "run", "--contexts", file, "--out", tmp_path / "out") == 0
+    cli("compress", tmp_path / "run", "--contexts", file, "--out", tmp_path / "out")
     first, second = listed(tmp_path / "out")
     assert first["request"] == {"features": "left.npy"}
     assert second["report"]["architecture"][0] <= 3

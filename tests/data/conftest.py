@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 
 
@@ -8,3 +10,17 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BHC_CACHE", str(folder))
     monkeypatch.delenv("BHC_DATA", raising=False)
     return folder
+
+
+@pytest.fixture
+def decompressed(monkeypatch):
+    """How many bytes gzip has given, read by read."""
+    given, read = [], gzip.GzipFile.read
+
+    def watched(file, size=-1):
+        content = read(file, size)
+        given.append(len(content))
+        return content
+
+    monkeypatch.setattr(gzip.GzipFile, "read", watched)
+    return given

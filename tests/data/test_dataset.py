@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 
@@ -10,15 +8,6 @@ from bhc.errors import BhcError
 def split(labels, *, size=2):
     images = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, size, size)
     return Split(images, torch.tensor(labels, dtype=torch.int64))
-
-
-def test_length():
-    assert len(split([0, 1, 1])) == 3
-
-
-def test_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        split([0]).labels = torch.zeros(1, dtype=torch.int64)
 
 
 def test_restricted_to_keeps_order_and_labels():
@@ -34,27 +23,33 @@ def test_restricted_to_every_class_copies_nothing():
 
 @pytest.mark.parametrize("classes", [(), (1, 7), (-1,)])
 def test_restricted_to_classes_that_are_not_there(classes):
-    with pytest.raises(BhcError, match=r"cannot restrict .* there are images of \[0, 1\]"):
+    with pytest.raises(BhcError, match=r"\[0, 1\]"):
         split([0, 1, 1]).restricted_to(classes)
 
 
+PIXELS = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+NUMBERS = torch.zeros(3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 2, 2, torch.uint8), (3, 1, 9, torch.int16), (3, 9, torch.int32)])
+def test_pixels_sounds_and_texts_are_stored_as_whole_numbers_of_their_own(shape):
+    assert len(Split(torch.zeros(shape[:-1], dtype=shape[-1]), NUMBERS)) == 3
+
+
 @pytest.mark.parametrize(
-    "images", [torch.zeros(3, 2, 2, dtype=torch.uint8), torch.zeros(3, 1, 2, 2, dtype=torch.float32)]
+    ("inputs", "labels", "why"),
+    [
+        (PIXELS[:, 0], NUMBERS, r"\(3, 2, 2\) uint8"),
+        (PIXELS.float(), NUMBERS, "float32"),
+        (PIXELS[:, 0].int(), NUMBERS, r"\(N, T\) int32, not \(3, 2, 2\)"),
+        (PIXELS, NUMBERS[:, None], r"\(3, 1\) int64"),
+        (PIXELS, NUMBERS.to(torch.uint8), r"\(3,\) uint8"),
+        (PIXELS, NUMBERS[:2], "2 labels"),
+    ],
 )
-def test_images_of_another_kind(images):
-    with pytest.raises(BhcError, match=r"inputs must be \(N, C, H, W\) uint8.* not \(3, .*\) (uint8|float32)"):
-        Split(images, torch.zeros(3, dtype=torch.int64))
-
-
-@pytest.mark.parametrize("labels", [torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.uint8)])
-def test_labels_of_another_kind(labels):
-    with pytest.raises(BhcError, match=r"labels must be \(N,\) int64, not \(3,.*\) (int64|uint8)"):
-        Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), labels)
-
-
-def test_as_many_labels_as_images():
-    with pytest.raises(BhcError, match="3 inputs cannot have 2 labels"):
-        Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+def test_examples_and_labels_of_another_kind(inputs, labels, why):
+    with pytest.raises(BhcError, match=why):
+        Split(inputs, labels)
 
 
 def test_images_held_out_are_the_last_and_gone_from_training():
@@ -70,34 +65,20 @@ def test_images_held_out_are_the_last_and_gone_from_training():
 @pytest.mark.parametrize("count", [0, -1, 3, 4])
 def test_some_images_must_be_held_out_and_some_left(count):
     whole = DataSet("toy", ("a", "b"), split([0, 1, 1]), split([0]), split([1]))
-    with pytest.raises(BhcError, match="of 3 training images out") as caught:
+    with pytest.raises(BhcError, match="3 training images") as caught:
         whole.held_out(count)
     assert "1 to 2" in caught.value.hint
 
 
-def test_data_set_properties():
-    data = DataSet("some", ("a", "b"), train=split([0, 1]), validation=split([1]), test=split([0]))
-    assert data.num_classes == 2
-    assert data.image_shape == (1, 2, 2)
-
-
 def test_splits_of_different_shapes():
-    with pytest.raises(BhcError, match=r"the test images are \(1, 3, 3\), the train images \(1, 2, 2\)"):
+    with pytest.raises(BhcError, match=r"\(1, 3, 3\)"):
         DataSet("some", ("a",), train=split([0]), validation=split([0]), test=split([0], size=3))
 
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_labels_without_a_class_name(label):
-    with pytest.raises(BhcError, match=r"the validation labels must be 0\.\.1"):
+    with pytest.raises(BhcError, match="validation labels"):
         DataSet("some", ("a", "b"), train=split([0, 1]), validation=split([label]), test=split([0]))
-
-
-def test_sounds_and_texts_are_stored_as_other_whole_numbers():
-    labels = torch.zeros(3, dtype=torch.int64)
-    assert len(Split(torch.zeros(3, 1, 9, dtype=torch.int16), labels)) == 3
-    assert len(Split(torch.zeros(3, 9, dtype=torch.int32), labels)) == 3
-    with pytest.raises(BhcError, match=r"inputs must be \(N, T\) int32, not \(3, 1, 9\) int32"):
-        Split(torch.zeros(3, 1, 9, dtype=torch.int32), labels)
 
 
 def of_speakers(sources):
@@ -110,9 +91,9 @@ def test_examples_from_some_sources():
     split = of_speakers([0, 1, 2, 1])
     assert split.from_sources([1]).inputs[:, 0, 0].tolist() == [1, 3]
     assert split.from_sources([2, 0]).sources.tolist() == [0, 2]
-    with pytest.raises(BhcError, match=r"no examples from the sources \[5\]; there are those of \[0, 1, 2\]"):
+    with pytest.raises(BhcError, match=r"\[5\].*\[0, 1, 2\]"):
         split.from_sources([5])
-    with pytest.raises(BhcError, match="no examples from the sources"):
+    with pytest.raises(BhcError, match="sources"):
         Split(split.inputs, split.labels).from_sources([0])
 
 
@@ -126,6 +107,6 @@ def test_a_source_is_left_out_of_all_splits():
         assert split.sources.tolist() == [0, 1]
         assert split.inputs[:, 0, 0].tolist() == [0, 2]
     assert left_out.inputs[:, 0, 0].tolist() == [1, 3] * 3
-    with pytest.raises(BhcError, match="voices has no source 'dan'") as caught:
+    with pytest.raises(BhcError, match="'dan'") as caught:
         data.without_source("dan")
     assert "ann, bob, cy" in caught.value.hint

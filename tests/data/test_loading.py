@@ -1,15 +1,31 @@
+"""Where a data set is looked for, and what is kept of it."""
+
+import errno
 import logging
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bhc.data import NAMES, load
-from bhc.data.catalogue import load_recipe
+from bhc.data import load
+from bhc.data.catalogue import cache_dir, load_recipe
 from bhc.data.images import TEST_IMAGES, TRAIN_IMAGES
 from bhc.errors import BhcError
 
-from .tiny import FILES, TEST, TRAIN, Failing, Giving, fill, recipe, truncate
+from .tiny import FILES, TEST, TRAIN, Failing, Giving, fill, raising, recipe, truncate
+
+
+def test_the_place_of_the_cache(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("BHC_CACHE", "~/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/common")
+    assert cache_dir() == Path("/home/someone/own")
+    monkeypatch.setenv("BHC_CACHE", "")
+    assert cache_dir() == Path("/common/bhc")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == Path("/home/someone/.cache/bhc")
 
 
 def snapshot(folder):
@@ -28,7 +44,7 @@ def came_from(caplog):
 
 @pytest.mark.parametrize("name", ["imagenet", "MNIST", ""])
 def test_unknown_name(name):
-    with pytest.raises(BhcError, match=f"there is no data set '{name}'") as caught:
+    with pytest.raises(BhcError, match=f"'{name}'") as caught:
         load(name)
     assert caught.value.hint == "the data sets are mnist, fashion-mnist, cifar10, digits, fsdd and trec"
 
@@ -49,6 +65,7 @@ def test_order_of_the_places(cache, tmp_path, monkeypatch, caplog):
         f"folder {tmp_path / 'common' / 'tiny'}",
         f"folder {tmp_path / 'given' / 'tiny'}",
     ]
+    assert {record.levelname for record in caplog.records} == {"INFO"}  # what is not there is no reason to warn
     assert later.asked == 1
 
 
@@ -87,7 +104,7 @@ def test_a_damaged_cached_file_is_replaced(cache, caplog):
     truncate(cache / "tiny" / TRAIN_IMAGES)
     later = Giving()
     check(load_recipe(recipe(later)))
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "bhc.data")]
     assert f"{cache / 'tiny' / TRAIN_IMAGES} is damaged" in caplog.text
     caplog.clear()
     check(load_recipe(recipe(later)))
@@ -101,6 +118,14 @@ def test_damage_further_on_is_passed_over(cache, caplog):
     assert sorted(path.name for path in (cache / "tiny").iterdir()) == sorted(file.name for file in FILES)
 
 
+@pytest.mark.usefixtures("cache")
+def test_what_cannot_be_kept_is_given_all_the_same(caplog, monkeypatch):
+    monkeypatch.setattr(os, "fsync", raising(OSError(errno.ENOSPC, "No space left on device")))
+    check(load_recipe(recipe(Giving())))
+    assert list((cache_dir() / "tiny").iterdir()) == []
+    assert "not kept in the cache: could not write" in caplog.text
+
+
 def test_no_place_has_it(cache, tmp_path):
     sources = (Failing(title="one place"), Failing(BhcError("altered"), title="another place"))
     with pytest.raises(BhcError) as caught:
@@ -112,8 +137,10 @@ def test_no_place_has_it(cache, tmp_path):
         "  - one place",
         "  - another place",
     ]
-    assert lines[-1].endswith("altered")
-    assert "BHC_DATA" in caught.value.hint
+    assert lines[-1].endswith(": altered")
+    assert "FOLDER/tiny and set BHC_DATA=FOLDER" in caught.value.hint
+    assert all(file.name in caught.value.hint for file in FILES)
+    assert not cache.exists()
 
 
 @pytest.mark.usefixtures("cache")
@@ -139,7 +166,3 @@ def test_mnist_from_whatever_place_has_it():
     counts = torch.cat([data.train.labels, data.validation.labels]).bincount().tolist()
     assert counts == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert data.test.labels[:5].tolist() == [7, 2, 1, 0, 4]
-
-
-def test_names():
-    assert NAMES == ("mnist", "fashion-mnist", "cifar10", "digits", "fsdd", "trec")

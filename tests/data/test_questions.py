@@ -1,4 +1,3 @@
-import hashlib
 from dataclasses import replace
 
 import pytest
@@ -7,8 +6,10 @@ import torch
 from bhc.data import UNKNOWN, DropWords
 from bhc.data.catalogue import RECIPES, load_recipe
 from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, QuestionsLayout, parse_questions
-from bhc.data.sources import PackedFile, Plain
+from bhc.data.sources import Plain
 from bhc.errors import BhcError
+
+from .tiny import packed_file
 
 FINE = FineQuestions(train="train_5500.label", test="TREC_10.label")
 TRAIN = "".join(f"{label} What is the thing number {label} ?\n" for label in (0, 1, 2, 3, 4, 5) * 4).encode()
@@ -18,29 +19,14 @@ TRAIN_FINE = "".join(
 ).encode()
 TEST = "3 Who is Señor ?\n4 Where is it ?\n".encode("latin-1")
 TEST_FINE = "HUM:ind Who is Señor ?\nLOC:other Where is it ?\n".encode("latin-1")
-
-
-def file_of(name, content):
-    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), Plain())
-
-
-FILES = (file_of(TRAIN_QUESTIONS, TRAIN), file_of(TEST_QUESTIONS, TEST))
+FILES = (packed_file(TRAIN_QUESTIONS, TRAIN, Plain()), packed_file(TEST_QUESTIONS, TEST, Plain()))
 RECIPE = replace(RECIPES["trec"], files=FILES, sources=(), layout=QuestionsLayout(validation=6, length=8))
-
-
-def test_lines_of_labels_and_questions():
-    assert parse_questions(TEST, where="test") == ([3, 4], ["Who is Señor ?", "Where is it ?"])
 
 
 @pytest.mark.parametrize("line", [b"6 Who ?", b"x Who ?", b"3", b"3 ", b"", "² Who ?".encode("latin-1")])
 def test_other_lines_are_refused_with_their_number(line):
-    with pytest.raises(BhcError, match="line 2 of test is"):
+    with pytest.raises(BhcError, match="line 2 of test"):
         parse_questions(b"0 Why ?\n" + line + b"\n", where="test")
-
-
-def test_a_file_without_questions():
-    with pytest.raises(BhcError, match="test has no questions"):
-        parse_questions(b"", where="test")
 
 
 @pytest.mark.parametrize(
@@ -67,14 +53,16 @@ def test_every_public_form_gives_the_same_data_set(tmp_path, files):
 
 
 def test_fine_classes_that_are_none():
-    with pytest.raises(BhcError, match=r"line 1 of there is 'WHO:x y'; expected is CLASS:detail"):
+    with pytest.raises(BhcError, match="WHO:x y"):
         FINE.content(b"WHO:x y\n", FILES[0], where="there")
-    with pytest.raises(BhcError, match="there is damaged"):
+    with pytest.raises(BhcError, match="damaged"):
         FINE.content(b"HUM:x y\n", FILES[0], where="there")
 
 
 def test_too_few_questions():
-    with pytest.raises(BhcError, match="has 24 questions; over 24 are needed"):
+    with pytest.raises(BhcError, match="no questions"):
+        parse_questions(b"", where="test")
+    with pytest.raises(BhcError, match="24 questions"):
         QuestionsLayout(validation=24, length=8).splits({TRAIN_QUESTIONS: TRAIN, TEST_QUESTIONS: TEST})
 
 
@@ -85,5 +73,5 @@ def test_words_are_dropped_and_padding_stays():
     assert (dropped[:, 3:] == 0).all()
     assert float((dropped[:, :3] == UNKNOWN).float().mean()) == pytest.approx(0.25, abs=0.02)
     assert ((dropped == x) | (dropped == UNKNOWN)).all()
-    with pytest.raises(BhcError, match="between 0 and 1"):
+    with pytest.raises(BhcError, match="0 and 1"):
         DropWords(1.5)

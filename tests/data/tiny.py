@@ -12,7 +12,9 @@ import numpy as np
 from bhc.data.archives import WheelTable
 from bhc.data.catalogue import Recipe
 from bhc.data.images import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, IdxLayout, format_idx
-from bhc.data.sources import PackedFile, Source, Unavailable
+from bhc.data.sources import Gzip, PackedFile, Source, Unavailable
+
+GZIP = Gzip()
 
 
 def images_and_labels(count, *, seed):
@@ -21,8 +23,17 @@ def images_and_labels(count, *, seed):
     return images, np.arange(count, dtype=np.uint8) % 4
 
 
-def packed_file(name, content):
-    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest())
+def packed_file(name, content, packing=GZIP):
+    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), packing)
+
+
+def raising(error):
+    """A function that fails, to stand in for one that does not."""
+
+    def fail(*_, **__):
+        raise error
+
+    return fail
 
 
 TRAIN = images_and_labels(12, seed=1)

@@ -1,6 +1,5 @@
 """A few images in CIFAR-10's two official forms, with their own checksums."""
 
-import hashlib
 import io
 import struct
 import tarfile
@@ -11,7 +10,9 @@ import numpy as np
 
 from bhc.data.catalogue import RECIPES
 from bhc.data.images import PIXELS, TEST_ROWS, TRAIN_ROWS, RowsLayout, format_rows
-from bhc.data.sources import PackedFile, Plain
+from bhc.data.sources import Plain
+
+from .tiny import packed_file
 
 NAMES = (*TRAIN_ROWS, TEST_ROWS)
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
@@ -25,9 +26,7 @@ def batch(seed, count=4):
 
 BATCHES = {name: batch(seed) for seed, name in enumerate(NAMES)}
 ROWS = {name: format_rows(*batch) for name, batch in BATCHES.items()}
-FILES = tuple(
-    PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), Plain()) for name, content in ROWS.items()
-)
+FILES = tuple(packed_file(name, content, Plain()) for name, content in ROWS.items())
 
 
 def recipe(*sources):

@@ -1,10 +1,10 @@
 """A few recordings and questions, made here, in the public layouts."""
 
-import hashlib
 import io
 import wave
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,9 @@ import pytest
 from bhc.data import catalogue
 from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, QuestionsLayout
 from bhc.data.sound import SPOKEN_DIGITS, format_recordings
-from bhc.data.sources import PackedFile, Plain
+from bhc.data.sources import Plain
+
+from .tiny import packed_file
 
 SPEAKERS = ("ann", "bob")
 DIGITS, INDICES = 10, 20
@@ -72,10 +74,6 @@ def questions(count: int) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def packed(name: str, content: bytes) -> PackedFile:
-    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), Plain())
-
-
 def publish(folder: Path, patch: pytest.MonkeyPatch, *, speakers: Sequence[str] = SPEAKERS) -> Path:
     """A data folder with recordings and questions, which the readers take for the public ones from here on."""
     spoken = recordings(speakers)
@@ -84,12 +82,12 @@ def publish(folder: Path, patch: pytest.MonkeyPatch, *, speakers: Sequence[str] 
     train, test = questions(120), questions(30)
     (folder / "trec" / TRAIN_QUESTIONS).write_bytes(train)
     (folder / "trec" / TEST_QUESTIONS).write_bytes(test)
-    recipes = catalogue.RECIPES
+    recipes, plain = catalogue.RECIPES, partial(packed_file, packing=Plain())
     own = {
-        "fsdd": replace(recipes["fsdd"], files=(packed(SPOKEN_DIGITS, format_recordings(spoken)),), sources=()),
+        "fsdd": replace(recipes["fsdd"], files=(plain(SPOKEN_DIGITS, format_recordings(spoken)),), sources=()),
         "trec": replace(
             recipes["trec"],
-            files=(packed(TRAIN_QUESTIONS, train), packed(TEST_QUESTIONS, test)),
+            files=(plain(TRAIN_QUESTIONS, train), plain(TEST_QUESTIONS, test)),
             sources=(),
             layout=QuestionsLayout(validation=30, length=12),
         ),

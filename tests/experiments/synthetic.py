@@ -14,7 +14,6 @@ PAPERS = {paper.name: paper for paper in read_papers(EXPERIMENTS / "paper")}
 PNG = b"\x89PNG\r\n\x1a\n"
 LENET, CAFFE, VGG, RESNET = "lenet-300-100", "lenet-5-caffe", "vgg", "resnet-20"
 WIDTHS = {LENET: [20, 8, 4], CAFFE: [4, 5, 30, 6], VGG: list(range(16, 0, -1)), RESNET: [3] * 20}
-BASELINES = ("sparsevd", "bc-gnj", "bc-ghs", "bc-io-gnj")
 CONDITIONAL = ("bhc-cx-domain", "bhc-cx-mixed", "bhc-cy", "bhc-cw", "per-context")
 
 
@@ -134,70 +133,6 @@ def write_speed(folder: Path, model: str, *, emit_ms: float, alone: float, toget
     path = folder / "speed" / f"{model}-cpu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(timing))
-
-
-def write_everything(folder: Path) -> None:
-    """Every row of every network, as a finished set of experiments would leave them."""
-    for paper in PAPERS.values():
-        for model in paper.models:
-            write_speed(folder, model, emit_ms=2.0, alone=40.0)
-            for place, method in enumerate(paper.methods(model, BASELINES)):
-                write(folder, _baseline(model, method, place))
-            for method in paper.methods(model, CONDITIONAL):
-                for seed in range(1 if method == "per-context" else 3):
-                    write(folder, _conditional(model, method, seed))
-
-
-def _baseline(model: str, method: str, place: int) -> dict[str, Any]:
-    far = 1 if model == "lenet-300-100" else 10
-    points = curve(1.2, far * (20 + 5 * place), 1.6 / (1 + far / 10), place)
-    extras: dict[str, Any] = {} if method == "sparsevd" else {"log_dropout": _rates(method)}
-    summary = {"pruning_ratio_mean": 9.0 * far, "pruning_ratio_harmonic": 9.0 * far, "pruning_error": 1.85}
-    return run(
-        model, method, summary=summary, trade_offs=[trade_off("all contexts", points)], per_class=_classes(), **extras
-    )
-
-
-def _conditional(model: str, method: str, seed: int) -> dict[str, Any]:
-    contexts = [
-        context(f"{first}, {first + 1}", model, architecture=[n + first for n in WIDTHS[model]], train_seconds=40.0)
-        for first in range(9)
-    ]
-    if method == "bhc-cw":
-        curves = [
-            trade_off("c_w = 0", curve(1.2, 40, 1.3, seed)),
-            trade_off("c_w = 1", curve(6, 300, 1.5, 10 + seed)),
-        ]
-    else:
-        curves = [trade_off("all contexts", curve(20, 3000, 0.4, seed))]
-    summary = {"pruning_ratio_mean": 1300.0 + 60 * seed, "pruning_error": 0.9 + 0.1 * seed}
-    return run(model, method, seed=seed, summary=summary, contexts=contexts, trade_offs=curves, per_class=_classes())
-
-
-def _classes() -> list[dict[str, Any]]:
-    return [
-        {
-            "class": label,
-            "images": 1000,
-            "original_error": 0.2 + 0.1 * label,
-            "pruning_error": 0.4 + 0.2 * label,
-            "file_error": 0.5 + 0.2 * label,
-        }
-        for label in range(10)
-    ]
-
-
-def _rates(method: str) -> dict[str, list[float]]:
-    rng = np.random.default_rng(7)
-    if method == "bc-ghs":
-        first = np.concatenate([rng.normal(-5, 0.6, 300), rng.normal(4, 0.8, 484)])
-    else:
-        first = rng.uniform(-6, 4, 784)
-    return {
-        "fc1 inputs": first.tolist(),
-        "fc2 inputs": rng.normal(2, 1.5, 300).tolist(),
-        "fc3 inputs": rng.normal(-3, 1, 100).tolist(),
-    }
 
 
 def read_all(folder: Path) -> Results:

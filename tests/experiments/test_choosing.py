@@ -16,15 +16,8 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet, Split
 from bhc.emission import FINER_SCALES, SCALES
-from bhc.hypernet import LowRank
 from bhc.training import Panel, Point, Probe, TrainedModel, largest_within, trade_off
-from tests.experiments.toys import (
-    NINE,
-    asked_of,
-    few,
-    fitted,
-    member_of,
-)
+from tests.experiments.toys import NINE, asked_of, few, fitted, member_of
 from tests.hypernet.toys import PAIRS, conditional, images, perturb_
 
 
@@ -38,10 +31,6 @@ def test_the_largest_mean_ratio_within_the_error_is_chosen() -> None:
     assert largest_within(points, 2.0, ratio="ratio_mean").threshold == 0
     assert largest_within(points, 1.0, ratio="ratio_mean").threshold == 1
     assert largest_within(points, 2.01, ratio="ratio_mean").threshold == -2
-
-
-def test_where_no_point_is_within_the_error_the_most_accurate_is_chosen() -> None:
-    assert largest_within([at(-2, 90, 5.0), at(-1, 50, 3.0), at(0, 10, 4.0)], 2.0, ratio="ratio_mean").threshold == -1
 
 
 def assert_same_curve(found: Sequence[Point], expected: Sequence[Point]) -> None:
@@ -74,7 +63,7 @@ def test_a_curve_of_slim_networks_is_that_of_masked_ones_where_single_weights_go
 
 
 def test_a_curve_of_slim_convolutions_is_that_of_masked_ones_down_to_the_last_unit() -> None:
-    network = conditional(LowRank(2), "lenet-5-caffe", space=PAIRS)
+    network = conditional(bhc.LowRank(2), "lenet-5-caffe", space=PAIRS)
     perturb_(network.hypernet, std=0.3)
     x = images("lenet-5-caffe", 60).to(torch.uint8)
     examples = Split(x, torch.arange(60) % 2 + 3)

@@ -8,12 +8,7 @@ from study.methods import METHODS, MIXED_BATCHES, request
 
 import bhc
 from bhc.data import DataSet
-from tests.experiments.toys import (
-    NINE,
-    garbage,
-    numbered_data,
-    numbers_of,
-)
+from tests.experiments.toys import NINE, garbage, numbered_data, numbers_of
 
 
 def test_every_method_sees_as_many_images_a_step() -> None:

@@ -58,7 +58,7 @@ def test_a_question_does_neither_unless_it_says_so(tmp_path: Path) -> None:
 
 
 def test_an_unknown_augmentation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(bhc.BhcError, match="unknown augment 'turn'"):
+    with pytest.raises(bhc.BhcError, match="'turn'"):
         config(tmp_path, augment="turn")
 
 
@@ -73,9 +73,9 @@ def test_a_model_that_was_trained_otherwise_is_not_taken(
     space = bhc.SingleContext((3, 4))
     bench().train("model", space)
     assert bench().train("model", space).model.training["steps"] == 12
-    with pytest.raises(bhc.BhcError, match="was trained with another recipe"):
+    with pytest.raises(bhc.BhcError, match="another recipe"):
         bench(consolidate={"steps": 2}).train("model", space)
-    with pytest.raises(bhc.BhcError, match="was trained with another context"):
+    with pytest.raises(bhc.BhcError, match="another context"):
         bench().train("model", bhc.SingleContext())
 
 

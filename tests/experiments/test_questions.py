@@ -1,33 +1,52 @@
-"""Questions beyond the paper, each answered on the small digits after a moment of training."""
+"""Questions beyond the paper, each answered on small data after a moment of training."""
 
 import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ask
 import pytest
 import torch
-from questions import bench, joint, subsets
+from questions import bench, joint, speakers, subsets, vocabulary
 from questions.bench import Config
 from questions.features import masks_of
+from study import training
 
-from bhc.data import DataSet
+import bhc
+from bhc.data import UNKNOWN, DataSet
+from bhc.pretraining import Pretraining, pretrain
+from tests.data.tiny_signals import publish
 from tests.experiments.toys import EXPERIMENTS
 
 pytestmark = pytest.mark.long
 
-HEAD = 'model = "lenet-300-100"\ndata = "digits"\nseeds = [0]\n'
-STAGES = """
+Answers = dict[str, dict[str, Any]]
+CONFIGS = sorted((EXPERIMENTS / "configs/contexts").glob("*.toml"))
+SPEAKERS, LEFT_OUT = ("ann", "bob", "cleo"), ("ann", "cleo")
+TEXT = """
+question = "{question}"
+model = "{model}"
+data = "{data}"
+seeds = [0]
+
 [learn]
-steps = 12
+steps = {steps}
 kl_weight = 0.1
-contexts = 8
+contexts = {contexts}
 examples = 8
 
 [consolidate]
-steps = 6
+steps = 5
 thresholds = [-3.0, 1.0]
+
+[asked]
+{asked}
 """
+DIGITS = {"model": "lenet-300-100", "data": "digits", "steps": 12, "contexts": 8}
+SOUNDS = {"model": "speech-cnn", "data": "fsdd", "steps": 6, "contexts": 2}
+TEXTS = {"model": "text-cnn", "data": "trec", "steps": 6, "contexts": 2}
 ASKED = {
     "subsets": "sizes = [2]\nratio = 1.5",
     "joint": "sizes = [2]\nkl_weights = [0.1, 1.0]\nlonger = 2",
@@ -43,27 +62,39 @@ ASKED = {
     "ablations": "sizes = [2]\nvariants.as_it_is = {}\nvariants.gnj.family = 'gnj'\n"
     "variants.short.consolidation = false",
 }
-CONFIGS = sorted((EXPERIMENTS / "configs/contexts").glob("*.toml"))
+SIGNALS = {
+    "speakers": (SOUNDS, f"speakers = {json.dumps(LEFT_OUT)}\nrecordings = 20\nspeeds = [0.9]\nratio = 1.2"),
+    "vocabulary": (TEXTS, "part = 0.6\nembedding_ratio = 1.2"),
+}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def signals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield publish(tmp_path_factory.mktemp("signals") / "data", patch, speakers=SPEAKERS)
+
+
+@pytest.fixture(scope="module")
+def answers(signals: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """Every question asked once."""
-    place = tmp_path_factory.mktemp("questions")
+    place, found = tmp_path_factory.mktemp("questions"), {}
+    options = ["--runs", place / "runs", "--results", place / "results", "--data-dir", signals, "--device", "cpu"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "CURVE_POINTS", 3)
         patch.setattr(subsets, "JUDGED", 5)
         patch.setattr(joint, "JUDGED", 4)
-        for question, asked in ASKED.items():
-            config = place / f"{question}.toml"
-            config.write_text(f'question = "{question.split("-")[0]}"\n{HEAD}{STAGES}\n[asked]\n{asked}\n')
-            options = ["--runs", str(place / "runs"), "--results", str(place / "results"), "--device", "cpu"]
-            patch.setattr("sys.argv", ["ask.py", str(config), *options])
+        patch.setattr(speakers, "DRAWS", 2)
+        patch.setattr(vocabulary, "CHOOSING", 2)
+        patch.setattr(vocabulary, "JUDGED", 3)
+        for name, (network, asked) in ({name: (DIGITS, asked) for name, asked in ASKED.items()} | SIGNALS).items():
+            if name in SIGNALS:
+                patch.setattr(training, "pretrain", partial(pretrain, recipe=Pretraining(epochs=2, batch=32)))
+            config = place / f"{name}.toml"
+            config.write_text(TEXT.format(question=name.split("-")[0], asked=asked, **network))
+            patch.setattr("sys.argv", ["ask.py", str(config), *map(str, options)])
             assert ask.main() == 0
-    return {
-        question: json.loads((place / f"results/contexts/{question}-seed0.json").read_text())["answer"]
-        for question in ASKED
-    }
+            found[name] = json.loads((place / f"results/contexts/{name}-seed0.json").read_text())["answer"]
+    return found
 
 
 def test_every_configuration_can_be_read_and_asks_something() -> None:
@@ -83,7 +114,7 @@ def test_folds_part_all_subsets_and_spread_every_size() -> None:
         assert {sum(len(subset) == size for subset in fold) for fold in folds} <= {count // 5, count // 5 + 1}
 
 
-def test_each_subset_is_unseen_by_one_model_and_seen_by_four(answers: dict[str, dict[str, Any]]) -> None:
+def test_each_subset_is_unseen_by_one_model_and_seen_by_four(answers: Answers) -> None:
     folds = answers["subsets"]["folds"]
     assert len(folds) == 5
     seen = [{tuple(row["classes"]): row["seen"] for row in fold["subsets"]} for fold in folds]
@@ -92,7 +123,7 @@ def test_each_subset_is_unseen_by_one_model_and_seen_by_four(answers: dict[str, 
         assert all(row["ratio"] >= 1 and 0 <= row["wrong"] <= row["images"] for row in fold["subsets"])
 
 
-def test_a_joint_model_is_compared_at_five_budgets_and_with_nothing_said(answers: dict[str, dict[str, Any]]) -> None:
+def test_a_joint_model_is_compared_at_five_budgets_and_with_nothing_said(answers: Answers) -> None:
     groups = answers["joint"]["budgets"]
     assert [group["budget"] for group in groups] == [0.0, 0.25, 0.5, 0.75, 1.0]
     for group in [*groups, answers["joint"]["nothing_said"]]:
@@ -100,13 +131,13 @@ def test_a_joint_model_is_compared_at_five_budgets_and_with_nothing_said(answers
             assert [len(curves[part]) for part in ("validation", "test")] == [3, 3]
 
 
-def test_the_dial_of_budgets_never_gives_back_weights(answers: dict[str, dict[str, Any]]) -> None:
+def test_the_dial_of_budgets_never_gives_back_weights(answers: Answers) -> None:
     ratios = [row["ratio"] for row in answers["budgets"]["sweep"]]
     assert len(ratios) == 21
     assert ratios == sorted(ratios)
 
 
-def test_promises_are_counted(answers: dict[str, dict[str, Any]]) -> None:
+def test_promises_are_counted(answers: Answers) -> None:
     answer = answers["guarantee"]
     kept = [row for row in answer["contexts"] if "refused" not in row]
     assert len(answer["contexts"]) == 45
@@ -116,9 +147,7 @@ def test_promises_are_counted(answers: dict[str, dict[str, Any]]) -> None:
     assert all(row["lower_bound"] <= row["error"] for row in kept)
 
 
-def test_masks_are_the_three_that_are_asked_about_and_some_more(
-    answers: dict[str, dict[str, Any]], digits: DataSet
-) -> None:
+def test_masks_are_the_three_that_are_asked_about_and_some_more(answers: Answers, digits: DataSet) -> None:
     rows = answers["features"]["masks"]
     named = masks_of(digits.image_shape)
     assert [row["mask"] for row in rows[:3]] == list(named)
@@ -128,7 +157,7 @@ def test_masks_are_the_three_that_are_asked_about_and_some_more(
     assert [row["mask"] for row in answers["features-known"]["masks"]] == list(named)
 
 
-def test_files_are_small_enough_where_bytes_are_counted(answers: dict[str, dict[str, Any]]) -> None:
+def test_files_are_small_enough_where_bytes_are_counted(answers: Answers) -> None:
     by_weights, by_bytes = (answers[f"features-{name}"]["masks"] for name in ("known", "files"))
     for one, other in zip(by_weights, by_bytes, strict=True):
         assert other["ratio"] >= 4
@@ -136,19 +165,19 @@ def test_files_are_small_enough_where_bytes_are_counted(answers: dict[str, dict[
         assert 0 <= other["error"] <= 100
 
 
-def test_where_no_file_is_small_enough_it_is_the_smallest(answers: dict[str, dict[str, Any]]) -> None:
+def test_where_no_file_is_small_enough_it_is_the_smallest(answers: Answers) -> None:
     for any_size, tiny in zip(answers["features-files"]["masks"], answers["features-tiny"]["masks"], strict=True):
         assert any_size["ratio"] <= tiny["ratio"] < 100_000
-        assert tiny["threshold"] == -3.0  # the lowest of STAGES
+        assert tiny["threshold"] == -3.0  # the lowest of TEXT
 
 
-def test_every_ordered_pair_is_told_and_not_told(answers: dict[str, dict[str, Any]]) -> None:
+def test_every_ordered_pair_is_told_and_not_told(answers: Answers) -> None:
     rows = answers["appearance"]["pairs"]
     assert len({(row["frequent"], row["rare"]) for row in rows}) == 90
     assert all(max(row["told_bytes"], row["untold_bytes"]) <= 200000 for row in rows)
 
 
-def test_variants_differ_in_what_they_say(answers: dict[str, dict[str, Any]]) -> None:
+def test_variants_differ_in_what_they_say(answers: Answers) -> None:
     variants = answers["ablations"]["variants"]
     assert list(variants) == ["as_it_is", "gnj", "short"]
     assert variants["as_it_is"]["test"] != variants["gnj"]["test"]
@@ -158,15 +187,46 @@ def test_an_unknown_question_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "why.toml"
-    config.write_text(f'question = "why"\n{HEAD}{STAGES}')
+    config.write_text(TEXT.format(question="why", asked="", **DIGITS))
     monkeypatch.setattr("sys.argv", ["ask.py", str(config), "--runs", str(tmp_path), "--results", str(tmp_path)])
     assert ask.main() == 2
     assert "unknown question 'why'" in capsys.readouterr().err
 
 
-def test_every_pair_is_asked_about(answers: dict[str, dict[str, Any]]) -> None:
+def test_every_pair_is_asked_about(answers: Answers) -> None:
     for question, count in (("pairs", 9), ("pairs-all", 45)):
         rows = answers[question]["pairs"]
         assert len({tuple(row["classes"]) for row in rows}) == len(rows) == count
         assert all(row["ratio"] > 1 and row["file_bytes"] > 0 for row in rows)
         assert all(0 <= row[key] <= row["images"] for row in rows for key in ("wrong", "full_wrong", "file_wrong"))
+
+
+def test_each_speaker_is_left_out_in_turn_and_compared_at_no_larger_a_size(answers: Answers) -> None:
+    rows = answers["speakers"]["speakers"]
+    assert [row["speaker"] for row in rows] == list(LEFT_OUT)
+    for draw in (draw for row in rows for draw in row["draws"]):
+        assert 0 < draw["images"] == 200 - 20
+        assert draw["untold_ratio"] <= draw["ratio"]  # the network for everybody may keep as much, or more
+        assert all(0 <= draw[key] <= draw["images"] for key in ("wrong", "untold_wrong", "uncut_wrong"))
+        assert draw["distance"] > 0
+
+
+def test_a_part_of_the_words_has_a_part_of_the_rows(answers: Answers) -> None:
+    found = answers["vocabulary"]
+    assert len(found["contexts"]) == 3
+    for row in found["contexts"]:
+        assert row["words"] <= 0.6 * found["words"]
+        assert row["embedding_bytes"] < row["embedding_bytes_before"]
+        assert row["rows"] <= row["words"]
+        assert all(0 <= row[key] <= row["images"] for key in ("wrong", "file_wrong", "full_wrong"))
+
+
+def test_words_of_questions_are_whole_questions_and_no_more_than_the_part(signals: Path) -> None:
+    data: DataSet = bhc.data.load("trec", data_dir=signals)
+    assert data.vocabulary is not None
+    mask = vocabulary.words_of_questions(data, 0.6, seed=1)
+    assert mask[: UNKNOWN + 1].all()
+    assert 0 < len(vocabulary.within(data.train, mask)) < len(data.train)
+    assert int(mask.sum()) <= 0.6 * len(data.vocabulary)
+    assert torch.equal(mask, vocabulary.words_of_questions(data, 0.6, seed=1))
+    assert vocabulary.words_of_questions(data, 1.0, seed=1).all()

@@ -5,9 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from experiments.report import beyond, build
+from experiments.report import build
 from experiments.report.budgets import budgets
-from experiments.report.build import TABLES, made, made_beyond
 from experiments.report.classes import classes
 from experiments.report.contexts import contexts
 from experiments.report.histogram import histogram
@@ -16,7 +15,6 @@ from experiments.report.methods import TABLE_METHODS, TITLES
 from experiments.report.numbers import measure, ratio_text, with_spread
 from experiments.report.paper import Paper
 from experiments.report.per_context import per_context
-from experiments.report.short import short
 from experiments.report.table1 import table1
 from experiments.report.table2 import table2
 from experiments.report.verdicts import beside_paper
@@ -24,7 +22,7 @@ from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
-from tests.experiments.made_up_answers import read
+from tests.experiments.made_up_answers import write_answer
 from tests.experiments.synthetic import (
     CAFFE,
     LENET,
@@ -39,9 +37,10 @@ from tests.experiments.synthetic import (
     run,
     section,
     write,
-    write_everything,
 )
 from tests.experiments.toys import EXPERIMENTS, run_script
+
+TABLES = EXPERIMENTS / "tables"
 
 # The paper's numbers
 
@@ -75,16 +74,21 @@ def test_printed_architectures_give_the_printed_ratios(paper: Paper) -> None:
     assert paper.row(CAFFE, "bc-io-gnj") is None
 
 
-def test_a_baseline_target_is_nine_tenths_of_the_ratio_and_a_tenth_over_the_error(paper: Paper) -> None:
-    assert paper.target(CAFFE, "bc-ghs", "bits") == {"bits_ratio_mean": 0.9 * 419, "bits_error": 1.1}
-    assert paper.target(LENET, "bhc-cx-mixed", "pruning") == {}
-    assert paper.target(CAFFE, "bc-io-gnj", "pruning") == {}
-
-
-def test_a_baseline_target_of_cifar_has_three_tenths_over_the_error(cifar: Paper) -> None:
-    assert cifar.target(VGG, "bc-gnj", "pruning") == {"pruning_ratio_mean": 0.9 * 14, "pruning_error": 8.9}
-    assert cifar.target(VGG, "bc-ghs", "bits") == {"bits_ratio_mean": 0.9 * 59, "bits_error": 9.3}
-    assert cifar.target(VGG, "bhc-cx-domain", "bits") == {}
+@pytest.mark.parametrize(
+    ("name", "model", "method", "part", "target"),
+    [
+        ("mnist", CAFFE, "bc-ghs", "bits", {"bits_ratio_mean": 0.9 * 419, "bits_error": 1.1}),
+        ("mnist", LENET, "bhc-cx-mixed", "pruning", {}),
+        ("mnist", CAFFE, "bc-io-gnj", "pruning", {}),
+        ("cifar10", VGG, "bc-gnj", "pruning", {"pruning_ratio_mean": 0.9 * 14, "pruning_error": 8.9}),
+        ("cifar10", VGG, "bc-ghs", "bits", {"bits_ratio_mean": 0.9 * 59, "bits_error": 9.3}),
+        ("cifar10", VGG, "bhc-cx-domain", "bits", {}),
+    ],
+)
+def test_a_baseline_target_is_nine_tenths_of_the_ratio_and_a_little_over_the_error(
+    name: str, model: str, method: str, part: str, target: dict[str, float]
+) -> None:
+    assert PAPERS[name].target(model, method, part) == target
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -141,7 +145,7 @@ def test_rows_of_the_tables_from_their_experiment_count_and_the_rest_is_named(tm
 def test_two_files_of_one_seed_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, run(LENET, "bhc-cy", seed=1))
     path.with_name("again.json").write_text(path.read_text())
-    with pytest.raises(BhcError, match=r"again.json and .*both bhc-cy of lenet-300-100 with seed 1"):
+    with pytest.raises(BhcError, match=r"again.json and .*seed 1"):
         read_all(tmp_path)
 
 
@@ -265,81 +269,25 @@ def test_table2_has_mean_widths_over_contexts_with_their_range(tmp_path: Path, p
     ]
 
 
-def test_table2_of_a_deep_network_has_all_means_first(tmp_path: Path, cifar: Paper) -> None:
-    widths = list(range(16, 0, -1))
-    two = [
-        context("0, 1", VGG, architecture=widths, bits=[4] * 16),
-        context("1, 2", VGG, architecture=[width + 2 for width in widths], bits=[4] * 16),
-    ]
-    row = rows_of(table2(results_of(tmp_path, run(VGG, "bhc-cy", contexts=two)), cifar), "BHC c_y")[0]
-    assert row[2] == (
-        "17-16-15-14-13-12-11-10-9-8-7-6-5-4-3-2"
-        " (16-15-14-13-12-11-10-9-8-7-6-5-4-3-2-1 to 18-17-16-15-14-13-12-11-10-9-8-7-6-5-4-3)"
-    )
-    assert row[3:5] == ["12-11-8-13-6-9-10-8-9-9-9-10-14-18-27-24", "-".join("4" * 16)]
-
-
-def test_every_context_of_every_seed_has_a_row(tmp_path: Path, paper: Paper) -> None:
-    write_everything(tmp_path)
-    text = contexts(read_all(tmp_path), paper)
-    assert len(rows_of(text, "3, 4")) == 2 * (4 * 3 + 1)
-    cells = "3, 4|-1.5|23-11-7|4-4-4|1,200|1,000|9,600|251|0.31|0.81|0.83|2,000"
-    assert rows_of(section(text, "LeNet-300-100, BHC c_y"), "3, 4") == [cells.split("|")] * 3
-
-
 # Everything together
 
 
-def test_the_short_table_has_six_rows_a_network(tmp_path: Path, paper: Paper) -> None:
-    text = short(results_of(tmp_path, run(LENET, "bhc-cy")), paper)
-    assert len(rows_of(text, "LeNet-300-100")) == len(rows_of(text, "LeNet-5-Caffe")) == 6
-    assert rows_of(text, "LeNet-300-100")[-1][1:] == [
-        "BHC c_y",
-        "54 (1.8)",
-        "1,400 / 800 (0.90)",
-        "216 (1.9)",
-        "11,000 (0.95)",
-        "260 (0.96)",
-    ]
-
-
-def test_the_same_results_give_the_same_bytes_and_the_figures_are_pictures(tmp_path: Path) -> None:
-    write_everything(tmp_path / "results")
-    papers = list(PAPERS.values())
-    first = build(read_all(tmp_path / "results"), papers, tmp_path / "first")
-    again = made(TABLES, read_all(tmp_path / "results"), papers)
-    texts = [path for path in first if path.suffix == ".md"]
-    assert {path.relative_to(tmp_path / "first"): path.read_text() for path in texts} == again
-    assert not any("not run" in path.read_text() for path in texts)
-    pictures = [path.read_bytes() for path in first if path.suffix == ".png"]
-    assert pictures
-    assert all(picture.startswith(PNG) and len(picture) > 10_000 for picture in pictures)
-
-
-def test_the_script_writes_a_folder_for_each_data_set_and_one_for_the_questions_beyond_them(
+def test_the_script_makes_the_committed_tables_of_the_committed_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / "results", run(LENET, "bhc-cy"))
-    out = tmp_path / "out"
-    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", out) == 0
-    written = sorted(path for path in out.rglob("*") if path.is_file())
-    assert sorted(capsys.readouterr().out.split()) == list(map(str, written))
-    names = {folder.name: {path.name for path in folder.iterdir()} for folder in out.iterdir()}
-    common = {"table1.md", "table2.md", "contexts.md", "classes.md", "short.md", "histogram.md", "log_dropout.png"}
-    assert names == {
-        "cifar10": common,
-        "mnist": common | {"budgets.md", "per_context.md", "cw.png"},
-        "contexts": {*beyond.TABLES, *beyond.FIGURES},
-    }
-
-
-def test_the_committed_tables_are_those_of_the_committed_results() -> None:
     """Whoever adds a result, or changes what a table says, runs ``experiments/tables.py``; nobody edits its files."""
-    tables, results = EXPERIMENTS / "tables", EXPERIMENTS / "results"
-    expected = made(TABLES, read_all(results), list(PAPERS.values())) | made_beyond(beyond.TABLES, read(results))
-    assert {path.relative_to(tables) for path in tables.rglob("*.md")} == set(expected)
-    for place, text in expected.items():
-        assert (tables / place).read_bytes() == text.encode(), f"{place} is not what tables.py writes"
+    assert run_script(monkeypatch, "--results", EXPERIMENTS / "results", "--out", tmp_path) == 0
+    written = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert sorted(capsys.readouterr().out.split()) == list(map(str, written))
+    places = [path.relative_to(tmp_path) for path in written]
+    assert places == sorted(path.relative_to(TABLES) for path in TABLES.rglob("*") if path.is_file())
+    for place, path in zip(places, written, strict=True):
+        content = path.read_bytes()
+        if path.suffix == ".png":
+            assert content.startswith(PNG)
+            assert len(content) > 10_000
+        else:
+            assert content == (TABLES / place).read_bytes(), f"{place} is not what tables.py writes"
 
 
 def test_every_committed_result_is_one_of_its_configuration_as_it_stands() -> None:
@@ -355,16 +303,19 @@ def test_every_committed_result_is_one_of_its_configuration_as_it_stands() -> No
 
 
 def test_the_readme_has_the_short_tables_as_they_are() -> None:
-    short = [(EXPERIMENTS / f"tables/{name}/short.md").read_text().splitlines() for name in ("mnist", "cifar10")]
+    short = [(TABLES / name / "short.md").read_text().splitlines() for name in ("mnist", "cifar10")]
     mnist, cifar = ([line for line in lines if line.startswith("|") and "not run" not in line] for lines in short)
     assert mnist[:2] == cifar[:2]
     assert "\n".join(mnist + cifar[2:]) in (EXPERIMENTS.parent / "README.md").read_text()
 
 
+@pytest.mark.parametrize("of_the_paper", [True, False])
 def test_a_broken_file_is_named_and_nothing_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], of_the_paper: bool
 ) -> None:
-    write(tmp_path / "results", run(LENET, "bhc-cy")).write_text("{")
-    assert run_script(monkeypatch, "--results", tmp_path / "results", "--out", tmp_path / "out") == 2
-    assert "seed0.json is not valid JSON" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    results, out = tmp_path / "results", tmp_path / "out"
+    path = write(results, run(LENET, "bhc-cy")) if of_the_paper else write_answer(results, "lenet-5-caffe-joint", {})
+    path.write_text("{")
+    assert run_script(monkeypatch, "--results", results, "--out", out) == 2
+    assert f"{path} is not valid JSON" in capsys.readouterr().err
+    assert not out.exists()

@@ -46,10 +46,10 @@ def toml(data: Mapping[str, Any]) -> str:
     return "\n".join([*plain, *tables])
 
 
-def write_study(folder: Path, of: str, name: str | None = None, **changes: Any) -> Path:
-    """A configuration file of the method ``of``, called like it unless told otherwise."""
+def write_study(folder: Path, of: str, **changes: Any) -> Path:
+    """A configuration file of the method ``of``, called like it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name or of}.toml"
+    path = folder / f"{of}.toml"
     path.write_text(toml(settings(of, **changes)))
     return path
 
@@ -86,8 +86,8 @@ def garbage(split: Split, seed: int = 0) -> Split:
     return Split(noise, (split.labels + 1) % 10)
 
 
-def read(folder: Path, method: str, **changes: Any) -> Study:
-    return Study.read(write_study(folder, method, **changes))
+def read(folder: Path, of: str, **changes: Any) -> Study:
+    return Study.read(write_study(folder, of, **changes))
 
 
 def few(member: Member, count: int = 3) -> Member:

@@ -13,6 +13,8 @@ def weights(net):
 
 
 def test_weights_of_the_literature():
+    assert weights(models.outline("lenet-300-100")) == 266_200
+    assert weights(models.outline("lenet-5-caffe")) == 430_500
     assert weights(models.outline("vgg")) == 15_239_872
     assert sum(parameter.numel() for parameter in models.outline("resnet-20").parameters()) == 269_722
     assert [weights(models.outline(f"resnet-{depth}")) for depth in (20, 32, 44, 56)] == [
@@ -32,35 +34,36 @@ def test_the_widths_of_the_vgg():
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("vgg", (1, 32, 32)), ("vgg", (3, 47, 64)), ("resnet-20", (1, 28, 28)), ("resnet-20", (3, 33, 17))],
+    [
+        ("lenet-300-100", (3, 16, 19)),
+        ("lenet-5-caffe", (3, 16, 19)),
+        ("vgg", (1, 32, 32)),
+        ("vgg", (3, 47, 64)),
+        ("resnet-20", (1, 28, 28)),
+        ("resnet-20", (3, 33, 17)),
+    ],
 )
 def test_images_of_other_sizes_and_channels(name, shape):
     net = models.build(name, image_shape=shape, num_classes=7)
     assert net(torch.zeros(2, *shape)).shape == (2, 7)
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("vgg", 32), ("resnet-56", 8)])
+@pytest.mark.parametrize(("name", "smallest"), [("lenet-5-caffe", 16), ("vgg", 32), ("resnet-56", 8)])
 def test_images_that_are_too_small_are_refused(name, smallest):
     for sides in ((smallest - 1, 40), (40, smallest - 1)):
-        expected = f"{name} needs images of at least {smallest} x {smallest} pixels, these have {sides[0]} x {sides[1]}"
-        with pytest.raises(BhcError, match=expected) as caught:
+        with pytest.raises(BhcError, match=f"{smallest} x {smallest} .* {sides[0]} x {sides[1]}") as caught:
             models.build(name, image_shape=(3, *sides), num_classes=10)
         assert "lenet-300-100" in caught.value.hint
 
 
-@pytest.mark.parametrize("depth", [2, 8, 14, 20, 110])
+@pytest.mark.parametrize("depth", [8, 20, 110])
 def test_depths_that_are_six_times_something_and_two(depth):
-    if depth == 2:
-        with pytest.raises(BhcError, match="cannot have 2 layers"):
-            models.resnet(depth)
-    else:
-        convolutions = [module for module in models.resnet(depth).modules() if isinstance(module, nn.Conv2d)]
-        assert len(convolutions) == depth - 1
+    assert sum(isinstance(module, nn.Conv2d) for module in models.resnet(depth).modules()) == depth - 1
 
 
-@pytest.mark.parametrize("depth", [-4, 0, 18, 21])
+@pytest.mark.parametrize("depth", [-4, 0, 2, 18, 21])
 def test_other_depths_are_refused(depth):
-    with pytest.raises(BhcError, match=f"cannot have {depth} layers") as caught:
+    with pytest.raises(BhcError, match=f"{depth} layers") as caught:
         models.resnet(depth)
     assert "6 n + 2" in caught.value.hint
 
