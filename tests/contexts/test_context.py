@@ -19,14 +19,6 @@ def test_a_context_is_plain_data_without_what_was_not_asked():
     json.dumps(Context(classes=(3,), appearance=(1.0,), domain=torch.zeros(1, 2, 2)).to_dict())
 
 
-def test_without_condition_all_classes_are_equally_frequent():
-    batch = ContextBatch.unconditioned(3, 4)
-    assert len(batch) == 3
-    assert batch.num_classes == 4
-    assert torch.equal(batch.class_rates, torch.full((3, 4), 0.25))
-    assert batch.outputs.all()
-
-
 def test_contexts_become_rates_and_outputs():
     contexts = [Context(classes=(0, 2)), Context(classes=(1,)), Context(classes=(0, 2), appearance=(1.0, 0.25))]
     batch = ContextBatch.of(contexts, 3)
@@ -34,24 +26,18 @@ def test_contexts_become_rates_and_outputs():
     torch.testing.assert_close(batch.class_rates, torch.tensor([[0.5, 0, 0.5], [0, 1, 0], [0.8, 0, 0.2]]))
     assert batch.domain is None
     assert batch.budget is None
+    whole = ContextBatch.of([Context(classes=(0, 1), appearance=(1, 1))], 2)
+    assert whole.appearance.is_floating_point()
 
 
-def test_whole_numbers_tell_of_appearance_too():
-    batch = ContextBatch.of([Context(classes=(0, 1), appearance=(1, 1))], 2)
-    assert batch.appearance.tolist() == [[1.0, 1.0]]
-    assert batch.appearance.is_floating_point()
-
-
-def test_no_contexts_are_a_batch_of_none():
-    batch = ContextBatch.of([], 3)
-    assert batch.outputs.shape == batch.class_rates.shape == (0, 3)
-
-
-def test_contexts_without_classes_keep_all_of_them():
-    batch = ContextBatch.of([Context(budget=1.0)], 4)
-    assert torch.equal(batch.class_rates, torch.full((1, 4), 0.25))
-    assert batch.outputs.all()
-    assert batch.budget.tolist() == [[1.0]]
+def test_without_classes_all_are_kept_and_equally_frequent():
+    for batch in (ContextBatch.unconditioned(3, 4), ContextBatch.of([Context(budget=1.0)] * 3, 4)):
+        assert len(batch) == 3
+        assert batch.num_classes == 4
+        assert torch.equal(batch.class_rates, torch.full((3, 4), 0.25))
+        assert batch.outputs.all()
+    assert batch.budget.tolist() == [[1.0]] * 3
+    assert ContextBatch.of([], 3).outputs.shape == ContextBatch.of([], 3).class_rates.shape == (0, 3)
 
 
 def test_a_batch_moves_with_all_its_parts():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.contexts import ConsecutivePairs, Context, ContextBatch, InputDomains, RandomSubsets
+from bhc.contexts import ConsecutivePairs, Context, ContextBatch, InputDomains, RandomSubsets, SampleMean
 from bhc.errors import BhcError
 
 SPACE = InputDomains((1, 4, 3))
@@ -22,45 +22,45 @@ def test_a_domain_is_told_by_the_mean_of_its_sample():
     expected = sample.double().mean(0).float()
     for given in (sample, sample.numpy(), sample.tolist(), sample.numpy().astype(np.float64)):
         torch.testing.assert_close(resolve(given).domain, expected)
+        assert resolve(given).domain_size == 20
+    assert resolve(pixels(16)).domain_size == 16
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 3), (6, 4, 3), (6, 1, 3, 4), (6, 2, 4, 3), (6, 1, 4, 3, 1), (), (12,)])
-def test_a_sample_of_another_shape_is_refused(shape):
-    with pytest.raises(BhcError) as caught:
-        resolve(torch.zeros(shape))
-    assert caught.value.problem == f"a domain sample of shape {shape}"
-    assert caught.value.hint == "it must have shape (samples, 1, 4, 3)"
-
-
-@pytest.mark.parametrize("count", [0, 1, 15])
-def test_a_sample_that_says_too_little_is_refused(count):
-    with pytest.raises(BhcError, match=f"a domain sample of {count} inputs says too little") as caught:
-        resolve(pixels(count))
-    assert "at least 16" in caught.value.hint
-
-
-@pytest.mark.parametrize("count", [16, 40])
-def test_a_context_has_the_size_of_its_sample(count):
-    assert resolve(pixels(count)).domain_size == count
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_sample_with_a_number_that_is_not_finite_is_refused(value):
+def spoiled(value):
     sample = pixels().float()
     sample[2, 0, 1, 1] = value
-    with pytest.raises(BhcError, match="contains NaN or infinity"):
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("sample", "problem", "hint"),
+    [
+        *(
+            (torch.zeros(shape), f"a domain sample of shape {shape}", "it must have shape (samples, 1, 4, 3)")
+            for shape in ((1, 4, 3), (6, 4, 3), (6, 1, 3, 4), (6, 2, 4, 3), (6, 1, 4, 3, 1), (), (12,))
+        ),
+        *((pixels(count), f"a domain sample of {count} inputs", "at least 16") for count in (0, 1, 15)),
+        *((spoiled(float(value)), "contains NaN or infinity", "remove") for value in ("nan", "inf", "-inf")),
+        # finite numbers whose mean is not
+        (torch.full((16, 1, 4, 3), 1e300, dtype=torch.float64), "contains NaN or infinity", "remove"),
+        *((sample, "not an array of numbers", "") for sample in ("images.npy", {}, [["a"]], [[1], [2, 3]])),
+        (pixels() / 255, "lies between 0 and 1", "up to 255"),
+        (SampleMean(torch.zeros(1, 4, 3), 15), "the mean of 15 inputs", "16 or more"),
+        (SampleMean(torch.zeros(1, 3, 4), 20), "the mean of 20 inputs of shape (1, 3, 4)", "(1, 4, 3)"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_sample_that_tells_no_domain_is_refused(sample, problem, hint):
+    with pytest.raises(BhcError) as caught:
         resolve(sample)
+    assert problem in caught.value.problem
+    assert hint in caught.value.hint
 
 
-def test_a_sample_whose_mean_is_not_finite_is_refused():
-    with pytest.raises(BhcError, match="contains NaN or infinity"):
-        resolve(torch.full((16, 1, 4, 3), 1e300, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("sample", ["images.npy", {}, [["a"]], [[1], [2, 3]]], ids=str)
-def test_a_sample_that_is_not_numbers_is_refused(sample):
-    with pytest.raises(BhcError):
-        resolve(sample)
+def test_the_mean_of_a_sample_may_be_given_instead():
+    context = resolve(SampleMean(torch.ones(1, 4, 3), 16))
+    assert torch.equal(context.domain, torch.ones(1, 4, 3))
+    assert context.domain_size == 16
 
 
 def test_means_are_encoded_on_a_scale_of_one():
@@ -88,21 +88,10 @@ def test_a_training_domain_is_the_mean_of_the_examples_drawn_for_it():
     assert torch.equal(observed.class_rates, batch.class_rates)
 
 
-def test_where_no_domain_is_told_zero_is_encoded_which_no_domain_has():
-    (encoded,) = SPACE.encode(ContextBatch.unconditioned(2, 10))
-    assert torch.equal(encoded, torch.zeros(2, 1, 4, 3))
-    told, untold = resolve(pixels()), Context()
-    (encoded,) = SPACE.encode(ContextBatch.of([told, untold], 10))
+def test_a_domain_may_be_told_of_some_contexts_alone():
+    (encoded,) = SPACE.encode(ContextBatch.of([resolve(pixels()), Context()], 10))
     torch.testing.assert_close(encoded[0], pixels().float().mean(0) / 255)
     assert not encoded[1].any()
-
-
-def test_what_is_forgotten_is_encoded_as_untold():
-    batch = SPACE.sample(3, 10, rng=torch.Generator().manual_seed(0))
-    x = pixels(15).reshape(3, 5, 1, 4, 3)
-    (encoded,) = SPACE.encode(SPACE.observe(SPACE.forget(batch, torch.tensor([True, False, True])), x))
-    assert encoded.flatten(1).any(1).tolist() == [True, False, True]
-    torch.testing.assert_close(encoded[2], x[2].float().mean(0) / 255)
 
 
 def test_pairs_are_the_default():

@@ -11,8 +11,9 @@ from bhc.contexts import (
     MixedFeatures,
     ScatteredFeatures,
     StripedFeatures,
+    WordsOfTexts,
 )
-from bhc.contexts.masks import draw_masks, mask_sampler_from_dict, usual_sampler
+from bhc.contexts.masks import draw_masks, mask_sampler_from_dict
 from bhc.errors import BhcError
 
 PLANE = (3, 8, 6)
@@ -27,14 +28,11 @@ SAMPLERS = {
     "mixed": MixedFeatures(),
     "mixed lists": MixedFeatures((ListedFeatures(((1,),)), ListedFeatures(((2, 3),)))),
 }
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+WORDS = WordsOfTexts((0.1,) * 12, (50, 400))  # for vocabularies alone
 
 
 def draw(sampler, count=200, shape=PLANE, seed=0):
-    return draw_masks(sampler, count, shape, rng=seeded(seed))
+    return draw_masks(sampler, count, shape, rng=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("shape", [PLANE, (12,), (3, 4), (1, 1, 12)], ids=str)
@@ -47,30 +45,69 @@ def test_every_mask_has_a_place_for_each_feature_and_at_least_one_is_there(sampl
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_masks_differ_between_contexts(sampler):
+def test_masks_differ_between_contexts_and_equal_seeds_draw_equal_ones(sampler):
     assert len(draw(sampler).unique(dim=0)) > 1
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_equal_seeds_draw_equal_masks(sampler):
     assert torch.equal(draw(sampler, seed=4), draw(sampler, seed=4))
     assert not torch.equal(draw(sampler, seed=4), draw(sampler, seed=5))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_a_sampler_comes_back_from_plain_data(sampler):
+@pytest.mark.parametrize("sampler", [*SAMPLERS.values(), WORDS], ids=[*SAMPLERS, "words"])
+def test_a_sampler_comes_back_from_plain_data_and_says_what_it_draws(sampler):
     assert mask_sampler_from_dict(json.loads(json.dumps(sampler.to_dict()))) == sampler
-
-
-def test_an_unknown_sampler_is_refused():
-    with pytest.raises(BhcError, match="unknown kind of feature sampler: 'dice'"):
-        mask_sampler_from_dict({"kind": "dice"})
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_a_sampler_says_what_it_draws(sampler):
     assert sampler.describe()
     assert sampler.describe() in FeatureSubsets((12,), sampler).describe()["features"]
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "noun"),
+    [
+        *(
+            (ScatteredFeatures, ((low, high),), "between 0 and 1")
+            for low, high in ((-0.1, 0.5), (0.5, 0.2), (0.5, 1.1), (0.0, 0.0), (NAN, 1.0))
+        ),
+        *((BlockFeatures, (least,), "shortest stretch") for least in (0.0, -1.0, 1.5, NAN)),
+        (StripedFeatures, (1,), "2 or more apart, given 1"),
+        *((ListedFeatures, (listed,), "empty") for listed in ((), ((),), ((1, 2), ()))),
+        *((ListedFeatures, (listed,), "lists of numbers") for listed in ((3, 4), (("a",),))),
+        *(
+            (WordsOfTexts, given, "rates lie between 0 and 1")
+            for given in (((0.5, 2.0), (1, 2)), ((0.5,), (3, 2)), ((0.5,), (0, 2)))
+        ),
+        (MixedFeatures, ((),), "nothing to mix"),
+        (mask_sampler_from_dict, ({"kind": "dice"},), "dice"),
+    ],
+)
+def test_a_sampler_that_cannot_be_is_refused(make, given, noun):
+    with pytest.raises(BhcError, match=noun):
+        make(*given)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "shape", "noun", "hint"),
+    [
+        (ListedFeatures(((0, 12),)), (12,), "no feature 12", "features are 0 to 11"),
+        (ListedFeatures(((-1, 3),)), (12,), "no feature -1", "features are 0 to 11"),
+        (WordsOfTexts((0.5,)), (5,), r"\(5,\), and 1 words", ""),
+    ],
+)
+def test_a_sampler_for_other_features_is_refused(sampler, shape, noun, hint):
+    with pytest.raises(BhcError, match=noun) as caught:
+        draw(sampler, 1, shape)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        *((shape, MixedFeatures()) for shape in ((3, 8, 8), (8, 8), (1, 28, 28))),
+        *((shape, ScatteredFeatures()) for shape in ((3,), (100,), (1, 64), (100, 1))),
+    ],
+)
+def test_inputs_on_a_plane_also_get_blocks_and_stripes(shape, expected):
+    assert FeatureSubsets(shape).training_masks == expected
 
 
 def test_scattered_parts_are_spread_evenly_between_the_bounds():
@@ -91,12 +128,6 @@ def test_scattered_features_are_drawn_each_for_itself():
 
 def test_all_features_are_there_where_the_part_is_one():
     assert draw(ScatteredFeatures((1.0, 1.0))).all()
-
-
-@pytest.mark.parametrize("parts", [(-0.1, 0.5), (0.5, 0.2), (0.5, 1.1), (0.0, 0.0), (float("nan"), 1.0)])
-def test_parts_outside_zero_to_one_are_refused(parts):
-    with pytest.raises(BhcError, match="lies between 0 and 1"):
-        ScatteredFeatures(parts)
 
 
 def test_a_block_is_a_stretch_of_rows_by_a_stretch_of_columns_in_all_channels():
@@ -122,12 +153,6 @@ def test_a_block_may_lie_anywhere():
     assert (~masks).any(0).all()
 
 
-@pytest.mark.parametrize("least", [0.0, -1.0, 1.5, float("nan")])
-def test_an_impossible_stretch_is_refused(least):
-    with pytest.raises(BhcError, match="the shortest stretch is a part of a dimension"):
-        BlockFeatures(least)
-
-
 def test_stripes_are_whole_rows_or_whole_columns_the_stated_distance_apart():
     distances, turned = set(), set()
     for mask in draw(StripedFeatures(4), 400, (3, 24, 24)).reshape(-1, 3, 24, 24):
@@ -148,11 +173,6 @@ def test_each_distance_has_stripes_only_of_that_distance():
         assert len(mask.nonzero().flatten().diff().unique()) == 1
 
 
-def test_stripes_less_than_two_apart_are_refused():
-    with pytest.raises(BhcError, match="stripes are 2 or more apart, given 1"):
-        StripedFeatures(1)
-
-
 def test_listed_sets_are_all_that_is_drawn_and_all_of_them_are():
     masks = draw(ListedFeatures(((0, 5), (7,), (9, 2, 9))), 3000, (2, 5))
     drawn = [tuple(mask.nonzero().flatten().tolist()) for mask in masks]
@@ -168,31 +188,8 @@ def test_listed_sets_are_those_of_each_shape_whatever_was_drawn_and_changed_befo
         masks.fill_(True)
 
 
-@pytest.mark.parametrize("listed", [(), ((),), ((1, 2), ())])
-def test_empty_lists_are_refused(listed):
-    with pytest.raises(BhcError, match="a listed set of features is empty"):
-        ListedFeatures(listed)
-
-
-@pytest.mark.parametrize(("places", "wrong"), [((0, 12), 12), ((-1, 3), -1)])
-def test_a_listed_feature_that_is_not_there_is_refused(places, wrong):
-    with pytest.raises(BhcError, match=f"there is no feature {wrong}") as caught:
-        draw(ListedFeatures((places,)), 1, (12,))
-    assert caught.value.hint == "features are 0 to 11"
-
-
 def test_a_mixture_draws_from_each_equally_often():
     parts = (ListedFeatures(((1,),)), ListedFeatures(((2, 3),)), ListedFeatures(((4,),)))
     sizes = draw(MixedFeatures(parts), 3000, (6,))
     for place in (1, 2, 4):
         assert abs(int(sizes[:, place].sum()) - 1000) < 5 * math.sqrt(3000 * 2 / 9)
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8), (1, 28, 28)])
-def test_inputs_on_a_plane_also_get_blocks_and_stripes(shape):
-    assert usual_sampler(shape) == MixedFeatures()
-
-
-@pytest.mark.parametrize("shape", [(3,), (100,), (1, 64), (100, 1)])
-def test_inputs_on_a_line_are_scattered(shape):
-    assert usual_sampler(shape) == ScatteredFeatures()

@@ -1,9 +1,6 @@
-import json
-
 import pytest
 import torch
 
-from bhc import contexts
 from bhc.contexts import ContextBatch, SingleContext
 from bhc.errors import BhcError
 
@@ -26,7 +23,7 @@ def test_the_given_classes_stay_whatever_their_order():
 @pytest.mark.parametrize("request_", [{"classes": [1]}, {"budget": 1}, {"domain": torch.zeros(1)}])
 def test_a_condition_is_refused_with_what_the_model_was_made_for(classes, request_):
     (name,) = request_
-    with pytest.raises(BhcError, match=f"not trained for a condition on {name}") as caught:
+    with pytest.raises(BhcError, match=f"condition on {name}") as caught:
         SingleContext(classes).resolve(request_)
     assert "it was made for one context" in caught.value.hint
 
@@ -47,25 +44,3 @@ def test_what_training_draws_is_what_a_request_gives():
         asked = ContextBatch.of([space.resolve({})], 4)
         torch.testing.assert_close(drawn.class_rates, asked.class_rates)
         assert torch.equal(drawn.outputs, asked.outputs)
-
-
-def test_the_encoding_has_a_row_for_each_context_and_no_numbers():
-    (encoded,) = SingleContext().encode(ContextBatch.unconditioned(3, 4))
-    assert encoded.shape == (3, 0)
-
-
-@pytest.mark.parametrize("space", [SingleContext(), SingleContext((4, 2))])
-def test_a_space_comes_back_from_plain_data(space):
-    assert contexts.from_dict(json.loads(json.dumps(space.to_dict()))) == space
-
-
-@pytest.mark.parametrize("classes", [(), (10,), (-1, 3)])
-def test_classes_that_the_network_lacks_are_refused(classes):
-    with pytest.raises(BhcError, match="0 to 9"):
-        SingleContext(classes).check_network(10)
-
-
-@pytest.mark.parametrize("classes", ["ab", "37", [None], 3, [[1]], [1.5]])
-def test_classes_that_are_no_numbers_are_refused(classes):
-    with pytest.raises(BhcError, match="must be a list of numbers"):
-        SingleContext(classes)

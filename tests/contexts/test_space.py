@@ -1,6 +1,10 @@
+"""What holds for every kind of context; what is one kind's own stands in its own file."""
+
 import json
+import math
 
 import pytest
+import torch
 
 from bhc import contexts
 from bhc.contexts import (
@@ -8,77 +12,188 @@ from bhc.contexts import (
     Budgets,
     ClassSubsets,
     ConsecutivePairs,
+    Context,
+    ContextBatch,
     FeatureSubsets,
     InputDomains,
     Joint,
     ListedFeatures,
     ListedSubsets,
     RandomSubsets,
+    ScatteredFeatures,
+    SingleContext,
+    Spectrum,
+    VocabularySubsets,
+    WordsOfTexts,
 )
 from bhc.errors import BhcError
 
-SPACES = {
+SINGLE = {
     "classes": ClassSubsets(10),
     "named classes": ClassSubsets(3, RandomSubsets((1, 2), held_out=((0, 1),)), ("cat", "dog", "eel"), 0.5),
     "pairs": ClassSubsets(10, ConsecutivePairs()),
-    "domain": InputDomains((3, 8, 6), RandomSubsets((2,)), 1.0),
     "listed": ClassSubsets(10, ListedSubsets(((1, 2), (3,)), (2, 1))),
+    "domain": InputDomains((3, 8, 6), RandomSubsets((2,)), 1.0),
+    "spectrum": InputDomains((1, 1_000), RandomSubsets((1, 2)), 32_768.0, summary=Spectrum(), num_sources=5),
     "features": FeatureSubsets((1, 2, 3), ListedFeatures(((1, 2), (0,)))),
+    "channels": FeatureSubsets([4], ScatteredFeatures((0.5, 1.0))),
+    "vocabulary": VocabularySubsets(50, WordsOfTexts((0.1,) * 50, (1, 5))),
     "budget": BinaryBudget((0.2, 3.0)),
     "budgets": Budgets((0.2, 3.0)),
+    "budgets beyond": Budgets(margin=0.5),
+}
+SPACES = {
+    **SINGLE,
+    "usual features": FeatureSubsets((3,)),
+    "single": SingleContext(),
+    "single of classes": SingleContext((4, 2)),
     "joint": Joint(ClassSubsets(10), InputDomains((1, 28, 28)), Budgets()),
     "all at once": Joint(
         ClassSubsets(10), InputDomains((1, 8, 8)), FeatureSubsets((1, 8, 8)), BinaryBudget(), missing=0.3
     ),
     "nothing missing": Joint(ClassSubsets(10), Budgets(), missing=0),
 }
+EACH = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 
 
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+@EACH
 def test_a_space_comes_back_from_its_description(space):
-    description = json.loads(json.dumps(space.to_dict()))
-    restored = contexts.from_dict(description)
+    restored = contexts.from_dict(json.loads(json.dumps(space.to_dict())))
     assert type(restored) is type(space)
     assert restored.to_dict() == space.to_dict()
     assert restored.conditions == space.conditions
     assert restored.optional == space.optional
+    assert space not in SINGLE.values() or restored == space
+
+
+def test_a_description_says_nothing_of_what_there_was_not_in_runs_of_before():
+    assert "margin" not in Budgets().to_dict()
+    assert set(InputDomains((1, 28, 28)).to_dict()) == {"kind", "image_shape", "sampler", "full_scale"}
+
+
+@EACH
+def test_every_condition_is_described(space):
+    assert set(space.describe()) == set(space.conditions)
+    assert all(space.describe().values())
+
+
+@pytest.mark.parametrize("space", SINGLE.values(), ids=SINGLE)
+def test_what_is_forgotten_is_told_as_where_nothing_was_said(space):
+    num_classes = getattr(space, "num_classes", 10)
+    batch = space.sample(20, num_classes, rng=torch.Generator().manual_seed(0))
+    told = torch.tensor([True, False] * 10)
+    x = 100 + 30 * torch.randn(20, 5, *getattr(space, "image_shape", (1, 2, 2)))
+    forgotten = space.forget(batch, told)
+    (before,), (after,) = (space.encode(space.observe(given, x)) for given in (batch, forgotten))
+    (unsaid,) = space.encode(ContextBatch.unconditioned(20, num_classes))
+    assert torch.equal(after[told], before[told])
+    assert torch.equal(after[~told], unsaid[~told])
+    assert not torch.equal(before[~told], unsaid[~told])
+    assert forgotten.outputs[~told].all()
+    assert torch.equal(forgotten.outputs[told], batch.outputs[told])
 
 
 @pytest.mark.parametrize(
-    "name", ["classes", "named classes", "pairs", "listed", "domain", "features", "budget", "budgets"]
+    ("space", "expected"),
+    [
+        (ClassSubsets(5), torch.ones(2, 5)),
+        (ClassSubsets(5, concentration=1.0), torch.ones(2, 5)),
+        (InputDomains((1, 4, 3)), torch.zeros(2, 1, 4, 3)),  # which no domain has
+        (FeatureSubsets((1, 2, 3)), torch.ones(2, 6)),
+        (VocabularySubsets(7), torch.ones(2, 7)),
+        (Budgets((0.1, 10.0)), torch.full((2, 1), 0.5)),
+        (SingleContext(), torch.ones(2, 0)),
+    ],
+    ids=lambda part: getattr(part, "conditions", None),
 )
-def test_a_single_space_comes_back_equal(name):
-    assert contexts.from_dict(json.loads(json.dumps(SPACES[name].to_dict()))) == SPACES[name]
+def test_where_nothing_is_said_everything_is_told_but_a_domain(space, expected):
+    for batch in (ContextBatch.unconditioned(2, 5), ContextBatch.of([Context(), Context()], 5)):
+        (encoded,) = space.encode(batch)
+        torch.testing.assert_close(encoded, expected)
 
 
-@pytest.mark.parametrize("kind", [None, "weather", 3])
-def test_an_unknown_kind_is_refused(kind):
-    with pytest.raises(BhcError, match="unknown kind of context"):
-        contexts.from_dict({"kind": kind})
+@pytest.mark.parametrize("space", [Budgets(), BinaryBudget(), FeatureSubsets((4,)), InputDomains((1, 2, 2))])
+def test_spaces_without_classes_leave_outputs_alone_and_fit_every_network(space):
+    space.check_network(3)
+    batch = space.sample(20, 10, rng=torch.Generator().manual_seed(0))
+    assert batch.outputs.all()
+    if "domain" not in space.conditions:
+        torch.testing.assert_close(batch.class_rates, torch.full((20, 10), 0.1))
+
+
+NAN, INFINITY = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "noun"),
+    [
+        *((ClassSubsets, (count,), f"given {count}") for count in (1, 0, -3)),
+        (ClassSubsets, (3, RandomSubsets(), ("cat", "dog")), "2 class names"),
+        *((ClassSubsets, (3, RandomSubsets(), None, value), "concentration") for value in (0.0, -1.0, NAN)),
+        *(
+            (kind, (weights,), "kl_weights")
+            for kind in (Budgets, BinaryBudget)
+            for weights in ((0.0, 1.0), (-0.1, 1.0), (1.0, 0.1), (1.0, 1.0), (NAN, 1.0), (0.1, INFINITY))
+        ),
+        *((Budgets, ((0.1, 1.0), margin), "margin") for margin in (-0.1, 1.1, NAN, INFINITY)),
+        *((FeatureSubsets, (shape,), "features of shape") for shape in ((), (1,), (0, 4), (1, 1, 1), (-2, -3))),
+        *((VocabularySubsets, (shape,), "vocabulary") for shape in ((2,), (5, 5))),
+        (InputDomains, ((1, 28, 28), ConsecutivePairs(), 255.0, Spectrum()), "spectrum"),
+        *((SingleContext, (classes,), "numbers") for classes in ("ab", "37", [None], 3, [[1]], [1.5])),
+        (Joint, (), "two or more"),
+        (Joint, (Budgets(),), "two or more"),
+        (Joint, (ClassSubsets(10), Budgets(), ClassSubsets(10)), "classes, budget, classes"),
+        (Joint, (ClassSubsets(10), SingleContext()), "nothing to ask"),
+        (Joint, (InputDomains((1, 1_000), summary=Spectrum()), FeatureSubsets((1, 1_000))), "spectrum"),
+    ],
+)
+def test_a_space_that_cannot_be_is_refused(make, given, noun):
+    with pytest.raises(BhcError, match=noun):
+        make(*given)
+
+
+@pytest.mark.parametrize("missing", [-0.1, 1.0, 2, NAN])
+def test_an_impossible_part_that_is_missing_is_refused(missing):
+    with pytest.raises(BhcError, match="missing"):
+        Joint(ClassSubsets(10), Budgets(), missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("space", "outputs", "noun", "hint"),
+    [
+        (ClassSubsets(10), 8, "8 outputs", "ClassSubsets(8)"),
+        (Joint(Budgets(), ClassSubsets(10)), 5, "5 outputs", "ClassSubsets(5)"),
+        *((SingleContext(classes), 10, "single context", "0 to 9") for classes in ((), (10,), (-1, 3))),
+    ],
+)
+def test_a_network_with_other_outputs_is_refused(space, outputs, noun, hint):
+    with pytest.raises(BhcError, match=noun) as caught:
+        space.check_network(outputs)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("space", [ClassSubsets(10), Joint(Budgets(), ClassSubsets(10)), SingleContext((0, 9))])
+def test_a_network_with_the_outputs_of_its_classes_fits(space):
+    space.check_network(10)
+
+
+@pytest.mark.parametrize("data", [{"kind": None}, {"kind": "weather"}, {"kind": 3}])
+def test_an_unknown_kind_is_refused(data):
+    with pytest.raises(BhcError, match="kind of context"):
+        contexts.from_dict(data)
 
 
 def test_a_condition_that_was_not_trained_for_is_refused():
-    with pytest.raises(BhcError, match="not trained for a condition on budget, weather") as caught:
+    with pytest.raises(BhcError, match="budget, weather") as caught:
         ClassSubsets(10).resolve({"classes": [3], "budget": 1, "weather": "fair"})
     assert caught.value.hint == "it takes: classes"
 
 
 @pytest.mark.parametrize("request_", [{}, {"classes": None}])
 def test_a_missing_condition_is_refused(request_):
-    with pytest.raises(BhcError, match="the context lacks classes"):
+    with pytest.raises(BhcError, match="lacks classes"):
         ClassSubsets(10).resolve(request_)
 
 
 def test_a_condition_that_is_none_was_not_given():
     assert ClassSubsets(10).resolve({"classes": [3], "budget": None}).budget is None
-
-
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_condition_is_described(space):
-    assert set(space.describe()) == set(space.conditions)
-    assert all(space.describe().values())
-
-
-def test_every_network_fits_a_space_without_classes():
-    Budgets().check_network(3)
-    InputDomains((1, 2, 2)).check_network(3)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from bhc import contexts
-from bhc.contexts import ClassSubsets, FeatureSubsets, InputDomains, Joint, RandomSubsets, Spectrum
+from bhc.contexts import ClassSubsets, InputDomains, Joint, RandomSubsets, Spectrum
 from bhc.errors import BhcError
 
 SHAPE = (1, 1_000)
@@ -38,33 +38,12 @@ def test_the_domain_of_drawn_examples_is_what_they_tell():
     assert space().likelihoods()[0].num_numbers == 32
 
 
-def test_it_reads_back():
-    assert contexts.from_dict(space().to_dict()) == space()
-    plain = InputDomains((1, 28, 28))
-    assert contexts.from_dict(plain.to_dict()) == plain
-    assert set(plain.to_dict()) == {"kind", "image_shape", "sampler", "full_scale"}
-
-
-def test_silence_tells_nothing():
+def test_silence_and_samples_between_minus_one_and_one_are_refused():
     sample = hum(300)
     sample[7] = 0
-    with pytest.raises(BhcError, match="recording 7 of the domain sample is silent"):
-        space().resolve({"domain": sample})
-
-
-def test_samples_between_minus_one_and_one_are_refused():
-    with pytest.raises(BhcError, match="lies between -1 and 1"):
-        space().resolve({"domain": hum(300) / 32_768})
-
-
-def test_images_have_no_spectrum():
-    with pytest.raises(BhcError, match="have no spectrum"):
-        InputDomains((1, 28, 28), summary=Spectrum())
-
-
-def test_features_of_a_spectrum_are_refused():
-    with pytest.raises(BhcError, match="cannot be left out of a spectrum"):
-        Joint(space(), FeatureSubsets(SHAPE))
+    for given, noun in ((sample, "recording 7"), (hum(300) / 32_768, "between -1 and 1")):
+        with pytest.raises(BhcError, match=noun):
+            space().resolve({"domain": given})
 
 
 def test_beside_classes_a_speaker_who_is_not_told_is_anybody():
@@ -77,5 +56,5 @@ def test_beside_classes_a_speaker_who_is_not_told_is_anybody():
 
 
 def test_an_unknown_summary():
-    with pytest.raises(BhcError, match="unknown kind of summary"):
+    with pytest.raises(BhcError, match="kind of summary"):
         contexts.from_dict(space().to_dict() | {"summary": {"kind": "taste"}})
