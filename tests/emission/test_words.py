@@ -93,7 +93,7 @@ def test_a_run_keeps_its_vocabulary_and_is_asked_in_words(trained: Path) -> None
     x = VOCABULARY.restricted_to(VOCABULARY.numbers_of(words)).encode(["word2 word30 word9", "word3"])
     assert x[0].tolist()[:3] == [2, UNKNOWN, 9]
     assert len(small.predict(x).labels) == 2
-    with pytest.raises(bhc.BhcError, match="the vocabulary has no word 'wird'"):
+    with pytest.raises(bhc.BhcError, match="'wird'"):
         model.compress(features=["word2", "wird"])
 
 
@@ -109,7 +109,7 @@ def test_every_form_of_an_emitted_network_answers_alike(trained: Path, tmp_path:
     for name in ("floats.onnx", "integers.onnx", "small.pt2"):
         given = open_deployed(tmp_path / name).logits(x)
         torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
-    with pytest.raises(bhc.BhcError, match="reads words, and there is nothing in C that makes numbers of them"):
+    with pytest.raises(bhc.BhcError, match="reads words"):
         small.to_c(tmp_path / "small.h")
 
 
@@ -131,7 +131,7 @@ def test_numbers_that_stand_for_no_word_are_refused(trained: Path) -> None:
     for number in (-1, WORDS):
         x = texts(2)
         x[0, 0] = number
-        with pytest.raises(bhc.BhcError, match=f"{number} stands for no word"):
+        with pytest.raises(bhc.BhcError, match=f"{number} stands for"):
             small.predict(x)
 
 
@@ -140,7 +140,7 @@ def test_they_are_refused_before_training_too(number: int) -> None:
     good, bad = Split(texts(), torch.arange(30) % CLASSES), Split(texts(), torch.arange(30) % CLASSES)
     bad.inputs[3, 2] = number
     for splits in ((good, bad), (bad, good)):
-        with pytest.raises(bhc.BhcError, match=f"the number {number} stands for no word"):
+        with pytest.raises(bhc.BhcError, match=f"{number} stands for"):
             bhc.fit(wrapped(bhc.ClassSubsets(CLASSES)), *splits, recipe=(bhc.Learn(steps=1),), progress=Silent())
 
 
@@ -149,13 +149,13 @@ def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
     other = Vocabulary(("a", "b"), LENGTH)
     model = wrapped(bhc.ClassSubsets(CLASSES))
     split = Split(texts(), labels)
-    with pytest.raises(bhc.BhcError, match="a vocabulary of 4 words for a network that does not read just those"):
+    with pytest.raises(bhc.BhcError, match="vocabulary of 4 words"):
         bhc.fit(model, split, split, recipe=(bhc.Learn(steps=1),), vocabulary=other, progress=Silent())
 
 
 def test_words_are_not_blended() -> None:
     split = Split(texts(), torch.arange(30) % CLASSES)
-    with pytest.raises(bhc.BhcError, match="numbers of words cannot be blended"):
+    with pytest.raises(bhc.BhcError, match="blended"):
         bhc.fit(
             wrapped(bhc.ClassSubsets(CLASSES)),
             split,
@@ -167,5 +167,5 @@ def test_words_are_not_blended() -> None:
 
 def test_words_without_a_vocabulary_are_refused() -> None:
     model = wrapped(bhc.VocabularySubsets((WORDS,)))
-    with pytest.raises(bhc.BhcError, match="given as words, and this model has no vocabulary"):
+    with pytest.raises(bhc.BhcError, match="no vocabulary"):
         model.compress(features=["word2"])
