@@ -7,6 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import bhc
+from bhc.contexts import Context, ContextBatch
+from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+
 CLASSES = 10
 
 
@@ -170,7 +174,6 @@ class _Twice(nn.Module):
         return x
 
 
-# How to build each, and the shape of an example.
 class Transformer(nn.Module):
     """Patches as tokens with learned places; attention and a small network on each token, both beside a stream."""
 
@@ -191,6 +194,7 @@ class Transformer(nn.Module):
         return self.end(x.mean(1))
 
 
+# How to build each, and the shape of an example.
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "residual": (lambda: Residual(project=True), (3, 6, 6)),
     "option-a": (lambda: Residual(project=False), (3, 6, 6)),
@@ -327,3 +331,49 @@ def used(make: Any, shape: tuple[int, ...]) -> tuple[nn.Module, Tensor]:
                 module.weight.data.uniform_(0.5, 2)
                 module.bias.data.normal_()
         return net, torch.randn(4, *shape)
+
+
+# How far rates lie apart: a log-normal scale's grows with the exponential of its variance.
+SPREAD = {"io-gnj": 3.0, "gnj": 3.0, "ghs": 1.0, "sparse-vd": 3.0}
+
+
+def spread_(network: ConditionalNetwork, family: str) -> ConditionalNetwork:
+    """Maps that differ from zero, and dropout rates over a wide range."""
+    draws = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for key, parameter in network.hypernet.named_parameters():
+            centre, spread = (8.0, SPREAD[family]) if _sets_rates(key, family) else (0.0, 0.03)
+            parameter += centre + spread * torch.randn(parameter.shape, generator=draws)
+    return network
+
+
+def _sets_rates(key: str, family: str) -> bool:
+    """Whether what is cut goes by this parameter: the offsets of the scales' or of the weights' log-variances."""
+    if family == "sparse-vd":
+        return key.startswith("weights.") and key.endswith(("shared_logvar.offset", "logvar_map.offset"))
+    return key == "vectors.logvar_map.offset"
+
+
+LENETS = {"lenet-300-100": (1, 8, 8), "lenet-5-caffe": (1, 16, 16)}
+
+
+def lenet(name: str, generator: GeneratorSpec, *, family: str = "io-gnj") -> ConditionalNetwork:
+    """One whose rates are spread."""
+    torch.manual_seed(0)
+    net = bhc.models.build(name, image_shape=LENETS[name], num_classes=CLASSES)
+    example = torch.zeros(1, *LENETS[name])
+    model = bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=example, weight_generator=generator, family=family)
+    return spread_(model.network, family)
+
+
+def masked(network: ConditionalNetwork, context: Context, x: Tensor, threshold: float) -> Tensor:
+    """What the masked network says of the classes of a context."""
+    batch = ContextBatch.of([context], network.num_classes)
+    logits = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
+    return logits[:, list(context.classes or range(network.num_classes))]
+
+
+def assert_equal(given: Tensor, expected: Tensor) -> None:
+    """To 1e-4 of the largest logit: single precision sums in another order."""
+    assert expected.isfinite().all()
+    torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * max(1.0, expected.abs().max().item()))

@@ -26,11 +26,7 @@ LOGITS = torch.tensor([[1.0, 5.0, 3.0], [-2.0, -4.0, -8.0]])
 )
 def test_the_score_is_a_part_of_the_second_logit_less_the_first(quarters: int, scores: list[float]) -> None:
     assert outside_score(LOGITS, quarters).tolist() == scores
-
-
-def test_one_class_has_its_logit_for_a_score() -> None:
-    for quarters in (0, 2, 4):
-        assert outside_score(torch.tensor([[3.0], [-1.0]]), quarters).tolist() == [-3.0, 1.0]
+    assert outside_score(torch.tensor([[3.0], [-1.0]]), quarters).tolist() == [-3.0, 1.0]  # one class has its logit
 
 
 @pytest.mark.parametrize(
@@ -171,6 +167,9 @@ def test_images_left_out_are_as_many_and_of_all_classes(quick_model: bhc.Compres
     assert set(labels) == {0, 1, 2, 5, 6, 7, 8, 9}
     counts = [labels.count(label) for label in set(labels)]
     assert max(counts) - min(counts) <= 3
+    everything = quick_model.compress(classes=list(range(10)), flag_outside=RATE)  # nothing is left out
+    assert everything.alarm is not None
+    assert everything.report.outside_auroc is None
 
 
 def test_without_it_files_are_as_they_were(quick_model: bhc.Compressor, small: bhc.Compressed, digits: DataSet) -> None:
@@ -194,6 +193,8 @@ def test_it_is_read_back_from_every_file(small: bhc.Compressed, digits: DataSet,
     assert torch.equal(before.outside_score, after.outside_score)
     assert again.report.flag_outside == RATE
     assert "at most 10 % false alarms where it was set\n" in str(again.report)
+    stored = json.loads(json.dumps(small.metadata()))["alarm"]
+    assert stored == [small.alarm.quarters, small.alarm.threshold, float(np.float16(RATE))]
     for suffix in (".bhc", ".onnx", ".pt2"):
         deployed = open_deployed(tmp_path / f"a{suffix}")
         assert deployed.alarm == small.network.card["alarm"]
@@ -218,15 +219,9 @@ def test_a_domain_s_alarm_is_set_by_its_sample(domains: bhc.Compressor, digits: 
         assert "false alarms" in str(small.report)
 
 
-def test_a_model_for_all_classes_has_nothing_outside(quick_model: bhc.Compressor) -> None:
-    small = quick_model.compress(classes=list(range(10)), flag_outside=RATE)
-    assert small.alarm is not None
-    assert small.report.outside_auroc is None
-
-
 @pytest.mark.parametrize("rate", [0, 1, -0.1, 5, float("nan"), "0.05", True])
 def test_a_rate_that_is_none_is_refused(quick_model: bhc.Compressor, rate: Any) -> None:
-    with pytest.raises(BhcError, match="between 0 and 1, given") as caught:
+    with pytest.raises(BhcError, match="between 0 and 1") as caught:
         quick_model.compress(classes=CLASSES, flag_outside=rate)
     assert "0.05 means 5 %" in caught.value.hint
 
@@ -235,21 +230,15 @@ def test_too_few_inputs_for_a_rate_are_refused(
     quick_model: bhc.Compressor, domains: bhc.Compressor, digits: DataSet
 ) -> None:
     own = len(validation(quick_model, of_context=True))
-    with pytest.raises(BhcError, match=f"needs at least 9,999 inputs of the context, there are {own}") as caught:
-        quick_model.compress(classes=CLASSES, flag_outside=1e-4)
-    assert "a rate of" in caught.value.hint
-    images = digits.train.inputs
-    with pytest.raises(BhcError, match="needs at least 19 inputs of the context, there are 18") as caught:
-        domains.compress(domain=images[:18], flag_outside=0.05)
-    assert "a larger sample" in caught.value.hint
-    assert domains.compress(domain=images[:19], flag_outside=0.05).alarm is not None
-
-
-def test_a_rate_that_the_hint_names_is_accepted(quick_model: bhc.Compressor) -> None:
-    with pytest.raises(BhcError) as caught:
+    with pytest.raises(BhcError, match=f"9,999 inputs of the context, there are {own}") as caught:
         quick_model.compress(classes=CLASSES, flag_outside=1e-4)
     named = float(caught.value.hint.split("a rate of ")[1].split(" ")[0])
     assert quick_model.compress(classes=CLASSES, flag_outside=named).alarm is not None
+    images = digits.train.inputs
+    with pytest.raises(BhcError, match="19 inputs of the context, there are 18") as caught:
+        domains.compress(domain=images[:18], flag_outside=0.05)
+    assert "a larger sample" in caught.value.hint
+    assert domains.compress(domain=images[:19], flag_outside=0.05).alarm is not None
 
 
 def test_without_data_there_is_nothing_to_set_it_by(quick_model: bhc.Compressor) -> None:
@@ -257,11 +246,5 @@ def test_without_data_there_is_nothing_to_set_it_by(quick_model: bhc.Compressor)
     some = split.restricted_to([0, 1, 3])
     for sample in (None, Split(some.inputs, some.labels)):
         model = bhc.Compressor(TrainedModel(quick_model.network, validation=sample))
-        with pytest.raises(BhcError, match="needs validation data for this context"):
+        with pytest.raises(BhcError, match="validation data"):
             model.compress(classes=CLASSES, flag_outside=RATE)
-
-
-def test_exported_files_carry_plain_data(small: bhc.Compressed) -> None:
-    alarm = small.alarm
-    stored = json.loads(json.dumps(small.metadata()))["alarm"]
-    assert stored == [alarm.quarters, alarm.threshold, float(np.float16(RATE))]

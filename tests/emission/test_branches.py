@@ -9,36 +9,18 @@ import torch
 from torch import Tensor, nn
 
 import bhc
-from bhc.contexts import Context, ContextBatch
+from bhc.contexts import Context
 from bhc.emission import Cutter, slim_model
 from bhc.graph import count
-from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.hypernet import GeneratorSpec
 
-from .networks import NETWORKS, Random, build, used
+from .networks import NETWORKS, Random, assert_equal, build, masked, spread_, used
 
 GENERATORS = (bhc.ScalesOnly(), bhc.LowRank(2), bhc.Full())
 FAMILIES = ("io-gnj", "gnj", "ghs", "sparse-vd")
 NOTHING, EVERYTHING = -1e6, 1e6
+CONTEXT = Context(classes=(1, 4, 7))
 THRESHOLDS = (NOTHING, -3.0, -1.0, 0.0, 2.0, EVERYTHING)
-CLASSES = (1, 4, 7)
-
-
-# What is added to the log-variances of scales and of weights: so that some units go and some stay.
-CENTRES = {"io-gnj": (5.0, 0.0), "gnj": (5.0, 0.0), "ghs": (8.0, 0.0), "sparse-vd": (0.0, 12.0)}
-
-
-def spread_(network: ConditionalNetwork, family: str) -> None:
-    """Spread the dropout rates over a wide range; a horseshoe's grow with the exponential of its variances."""
-    of_scales, of_weights = CENTRES[family]
-    wide, narrow = (1.0, 0.001) if family == "ghs" else (3.0, 0.1)
-    draws = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in network.hypernet.named_parameters():
-            noise = torch.randn(parameter.shape, generator=draws)
-            if "logvar" in name and name.endswith("offset"):
-                parameter += (of_scales if "vectors" in name else of_weights) + wide * noise
-            elif name.endswith("matrix"):
-                parameter += narrow * noise
 
 
 def wrapped(name: str, generator: GeneratorSpec, family: str) -> tuple[bhc.Compressor, Tensor]:
@@ -57,29 +39,18 @@ def wrapped_as(net: nn.Module, x: Tensor, generator: GeneratorSpec, family: str)
     return model
 
 
-def masked(network: ConditionalNetwork, x: Tensor, threshold: float) -> Tensor:
-    batch = ContextBatch.of([Context(classes=CLASSES)], network.num_classes)
-    return network.masked(x, batch, threshold=torch.tensor([[threshold]]))[:, list(CLASSES)]
-
-
-def assert_equal(given: Tensor, expected: Tensor) -> None:
-    """To 1e-4 of the largest logit."""
-    assert expected.isfinite().all()
-    torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * max(1.0, expected.abs().max().item()))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("generator", GENERATORS, ids=lambda generator: generator.kind)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) -> None:
     model, x = wrapped(name, generator, family)
-    cutter = Cutter(model.network, Context(classes=CLASSES))
+    cutter = Cutter(model.network, CONTEXT)
     sizes = []
     for threshold in THRESHOLDS:
         cut = cutter.cut(threshold)
         slim = slim_model(model.network, cut)
-        assert_equal(slim(x), masked(model.network, x, threshold))
+        assert_equal(slim(x), masked(model.network, CONTEXT, x, threshold))
         assert_equal(slim.plain()(x), slim(x))
         assert count(slim, model.network.input_shape).weights == cut.num_weights
         assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in cut.layers)
@@ -95,9 +66,9 @@ def test_slim_equals_masked_in_networks_drawn_at_random(seed: int, tmp_path: Pat
     net, x = used(lambda: Random(seed), (3, 6, 6))
     model = wrapped_as(net, x, GENERATORS[seed % 3], family)
     for threshold in THRESHOLDS:
-        cut = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
-        assert_equal(slim_model(model.network, cut)(x), masked(model.network, x, threshold))
-    small = model.compress(classes=list(CLASSES), threshold=0.0)
+        cut = Cutter(model.network, CONTEXT).cut(threshold)
+        assert_equal(slim_model(model.network, cut)(x), masked(model.network, CONTEXT, x, threshold))
+    small = model.compress(classes=list(CONTEXT.classes), threshold=0.0)
     small.save(tmp_path / "small.bhc")
     assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
 
@@ -118,7 +89,7 @@ def test_the_whole_network_is_the_original_where_nothing_is_cut(name: str) -> No
 def test_one_unit_of_everything_survives_any_threshold(name: str) -> None:
     """What layers write together has one unit left, or a group of them."""
     model, _ = wrapped(name, bhc.ScalesOnly(), "io-gnj")
-    cut = Cutter(model.network, Context(classes=CLASSES)).cut(NOTHING)
+    cut = Cutter(model.network, CONTEXT).cut(NOTHING)
     units, outputs = model.network.units, set(model.network.find_masks.outputs.tolist())
     free = ~units.always
     free[list(outputs)] = False
@@ -137,7 +108,7 @@ def test_one_unit_of_everything_survives_any_threshold(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_was_emitted_survives_files_and_runtimes(name: str, family: str, threshold: float, tmp_path: Path) -> None:
     model, x = wrapped(name, bhc.ScalesOnly(), family)
-    small = model.compress(classes=list(CLASSES), threshold=threshold)
+    small = model.compress(classes=list(CONTEXT.classes), threshold=threshold)
     expected = small.module(x)
     small.save(tmp_path / "small.bhc")
     assert_equal(bhc.read(tmp_path / "small.bhc").module(x), expected)
@@ -154,10 +125,10 @@ def test_a_layer_that_is_kept_stays_whole(kept: str) -> None:
     model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x, keep=[kept])
     spread_(model.network, "io-gnj")
     for threshold in (NOTHING, 0.0):
-        cut = Cutter(model.network, Context(classes=CLASSES)).cut(threshold)
+        cut = Cutter(model.network, CONTEXT).cut(threshold)
         own = next(layer for layer in cut.layers if layer.layer.name == kept)
-        whole = own.layer.num_outputs if kept != "end" else len(CLASSES)
+        whole = own.layer.num_outputs if kept != "end" else len(CONTEXT.classes)
         assert len(own.kept_outputs) == whole
         if own.layer.has_kernel:
             assert len(own.kept_inputs) == own.layer.num_inputs
-        assert_equal(slim_model(model.network, cut)(x), masked(model.network, x, threshold))
+        assert_equal(slim_model(model.network, cut)(x), masked(model.network, CONTEXT, x, threshold))

@@ -54,11 +54,15 @@ def test_a_path_that_cannot_be_written_to_is_answered_in_words(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_saved_file_is_the_bytes_that_the_report_counts(small: bhc.Compressed, tmp_path: Path) -> None:
+def test_a_saved_file_is_the_bytes_that_the_report_counts_and_equal_networks_give_equal_ones(
+    quick_model: bhc.Compressor, small: bhc.Compressed, tmp_path: Path
+) -> None:
     assert small.save(tmp_path / "new" / "small.bhc") is small
     content = (tmp_path / "new" / "small.bhc").read_bytes()
     assert content == small.to_bytes()
     assert len(content) == small.report.file_bytes
+    assert quick_model.compress(classes=LABELS, threshold=-1.5).to_bytes() == content
+    assert quick_model.compress(classes=[4, 8], threshold=-1.5).to_bytes() != content
 
 
 def test_parts_add_up_to_the_size_of_the_file(quick_model: bhc.Compressor, small: bhc.Compressed) -> None:
@@ -68,12 +72,6 @@ def test_parts_add_up_to_the_size_of_the_file(quick_model: bhc.Compressor, small
         assert all(part.bytes >= 0 for part in parts)
         layers = {part.layer for part in parts} - {None}
         assert layers == set(network.report.layers)
-
-
-def test_equal_networks_give_equal_bytes(quick_model: bhc.Compressor, small: bhc.Compressed) -> None:
-    again = quick_model.compress(classes=LABELS, threshold=-1.5)
-    assert again.to_bytes() == small.to_bytes()
-    assert quick_model.compress(classes=[4, 8], threshold=-1.5).to_bytes() != small.to_bytes()
 
 
 def test_predictions_are_the_original_labels(small: bhc.Compressed, digits: DataSet) -> None:

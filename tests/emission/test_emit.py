@@ -5,7 +5,7 @@ import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.emission import ThresholdWarning, read
+from bhc.emission import ThresholdWarning
 from bhc.errors import BhcError
 
 
@@ -19,7 +19,6 @@ def test_the_report_counts_what_the_module_has(quick_model: bhc.Compressor, digi
     assert report.weights_before == 64 * 300 + 300 * 100 + 100 * 10
     assert report.flops_after == 2 * report.weights_after
     assert report.parameter_bytes_before == 4 * (report.weights_before + 410)
-    assert report.pruning_ratio == pytest.approx(report.weights_before / report.weights_after)
     assert report.context == {"classes": [3, 4]}
     assert report.classes == (3, 4)
 
@@ -37,56 +36,28 @@ def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> No
 
 
 def test_inputs_of_another_shape_are_refused(quick_model: bhc.Compressor) -> None:
-    with pytest.raises(BhcError, match=r"inputs of shape \(1, 28, 28\)"):
+    with pytest.raises(BhcError, match=r"\(1, 28, 28\)"):
         quick_model.compress(classes=[1, 2]).predict(torch.zeros(1, 28, 28))
 
 
-def test_a_threshold_outside_the_consolidated_range_warns_and_is_noted(quick_model: bhc.Compressor) -> None:
-    with pytest.warns(ThresholdWarning, match="outside -2 to 1"):
-        small = quick_model.compress(classes=[1, 2], threshold=-5)
-    assert any("outside -2 to 1" in note for note in small.report.notes)
-
-
-def test_a_rescued_layer_is_noted(quick_model: bhc.Compressor) -> None:
-    with pytest.warns(ThresholdWarning):
+def test_a_threshold_outside_the_consolidated_range_warns_and_is_noted_as_are_rescued_layers(
+    quick_model: bhc.Compressor,
+) -> None:
+    with pytest.warns(ThresholdWarning, match="-2 to 1"):
         small = quick_model.compress(classes=[1, 2], threshold=-1e5)
     assert small.report.architecture == (1, 1, 1)
-    assert any("least noisy was kept" in note for note in small.report.notes)
+    for words in ("outside -2 to 1", "least noisy was kept"):
+        assert any(words in note for note in small.report.notes)
 
 
 @pytest.mark.parametrize(
-    ("threshold", "message"),
-    [
-        (float("nan"), "threshold must be a number, given nan"),
-        (float("inf"), "threshold must be a number, given inf"),
-        (-1e39, "within 1,000,000"),
-        (10**400, "within 1,000,000"),
-    ],
+    ("threshold", "noun"),
+    [(float("nan"), "nan"), (float("inf"), "inf"), (-1e39, "1,000,000"), (10**400, "1,000,000")],
     ids=["nan", "inf", "large", "huge"],
 )
-def test_a_threshold_that_makes_no_sense_is_refused(
-    quick_model: bhc.Compressor, threshold: float, message: str
-) -> None:
-    with pytest.raises(BhcError, match=message):
+def test_a_threshold_that_makes_no_sense_is_refused(quick_model: bhc.Compressor, threshold: float, noun: str) -> None:
+    with pytest.raises(BhcError, match=noun):
         quick_model.compress(classes=[1, 2], threshold=threshold)
-
-
-@pytest.mark.parametrize(
-    ("conditions", "message"),
-    [
-        ({"classes": []}, "empty"),
-        ({"classes": [3, 3]}, "named twice"),
-        ({"classes": [3, 10]}, "out of range"),
-        ({"classes": ["seven"]}, "unknown class"),
-        ({"budget": 1, "classes": [1, 2]}, "not trained for a condition on budget"),
-        ({}, "lacks classes"),
-    ],
-)
-def test_a_context_that_makes_no_sense_is_refused(
-    quick_model: bhc.Compressor, conditions: dict[str, object], message: str
-) -> None:
-    with pytest.raises(BhcError, match=message):
-        quick_model.compress(**conditions)
 
 
 def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretrained: torch.nn.Module) -> None:
@@ -97,6 +68,11 @@ def test_an_untrained_model_emits_the_pretrained_network(digits: DataSet, pretra
     assert small.report.pruning_ratio == 1
     assert small.report.bits == (32, 32, 32)
     assert small.report.scale is None
+    rounded = model.compress(classes=list(range(10)))  # without labelled data, by a usual step
+    assert rounded.report.scale == 2**-6
+    assert rounded.temperature == 1
+    full = pretrained(digits.test.inputs).argmax(1)
+    assert (rounded.predict(digits.test.inputs).labels == full).float().mean() > 0.98
 
 
 def test_the_weights_are_rounded_unless_told_otherwise(quick_model: bhc.Compressor, digits: DataSet) -> None:
@@ -113,15 +89,6 @@ def test_the_weights_are_rounded_unless_told_otherwise(quick_model: bhc.Compress
 def test_a_scale_of_steps_that_makes_no_sense_is_refused(scale: float) -> None:
     with pytest.raises(BhcError, match="between 1e-6 and 1e6"):
         bhc.VarianceBits(scale)
-
-
-def test_without_labelled_data_the_step_is_a_usual_one(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
-    small = model.compress(classes=list(range(10)))
-    assert small.report.scale == 2**-6
-    assert small.temperature == 1
-    full = pretrained(digits.test.inputs).argmax(1)
-    assert (small.predict(digits.test.inputs).labels == full).float().mean() > 0.98
 
 
 def test_a_domain_is_answered_without_an_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
@@ -153,26 +120,3 @@ def test_a_layer_without_a_rule_of_ours_is_emitted_all_the_same(tmp_path: Path) 
     torch.testing.assert_close(small.module(x), net(x)[:, [3, 4]], rtol=1e-4, atol=1e-5)
     small.save(tmp_path / "small.bhc")
     torch.testing.assert_close(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
-
-
-def test_a_space_with_another_number_of_classes_is_refused(pretrained: torch.nn.Module) -> None:
-    with pytest.raises(BhcError, match="12 classes, the network 10 outputs"):
-        bhc.wrap(pretrained, bhc.ClassSubsets(12), example_input=torch.zeros(1, 1, 8, 8))
-
-
-def test_classes_may_be_weighed(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
-    space = bhc.ClassSubsets(10, concentration=1.0)
-    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
-    small = model.compress(classes={4: 0.1, 3: 0.9, 5: 0.0})
-    assert small.report.context == {"classes": [3, 4], "appearance": [1.0, pytest.approx(1 / 9)]}
-    small.save(tmp_path / "small.bhc")
-    assert read(tmp_path / "small.bhc").report.context == small.report.context
-    for bad in ({3: 1.1, 4: 1.0}, {3: float("nan")}, {3: "much"}):
-        with pytest.raises(BhcError, match="between 0 and 1"):
-            model.compress(classes=bad)
-
-
-def test_classes_are_not_weighed_by_a_model_that_was_trained_without(quick_model: bhc.Compressor) -> None:
-    assert quick_model.compress(classes={3: 0.5, 4: 0.5}).report.context == {"classes": [3, 4]}
-    with pytest.raises(BhcError, match="unequally often"):
-        quick_model.compress(classes={3: 0.9, 4: 0.1})

@@ -74,7 +74,7 @@ def test_a_given_threshold_is_the_only_one_tested(model: bhc.Compressor) -> None
     report = model.compress(classes=PAIR, max_error=20, confidence=0.9, threshold=0.3).report
     assert report.threshold == 0.3
     assert report.guarantee is not None
-    with pytest.raises(BhcError, match="the largest network answers"):
+    with pytest.raises(BhcError, match="largest network"):
         model.compress(classes=PAIR, max_error=10, confidence=0.9, threshold=-50)
 
 
@@ -110,7 +110,7 @@ def test_other_limits_are_kept_too(model: bhc.Compressor, tmp_path: Path) -> Non
 
 def test_the_bytes_of_the_guarantee_count(model: bhc.Compressor) -> None:
     """The smallest file that can be had has its limit at its own size, not a byte below."""
-    with pytest.raises(BhcError, match="rounded without harm; the smallest has") as caught:
+    with pytest.raises(BhcError, match="the smallest has") as caught:
         model.compress(classes=PAIR, max_error=90, confidence=0.9, max_bytes=20)
     size = int(str(caught.value).split("the smallest has ")[1].split(" ")[0].replace(",", ""))
     assert f"max_bytes={size} or more" in caught.value.hint
@@ -179,7 +179,7 @@ def test_a_damaged_guarantee_is_refused(model: bhc.Compressor, entry: object, tm
     small = model.compress(classes=PAIR)
     network = replace(small.network, card={**small.network.card, "guarantee": entry})
     bhc.Compressed(network, small.report).save(tmp_path / "odd.bhc")
-    with pytest.raises(BhcError, match="its report is not one"):
+    with pytest.raises(BhcError, match="report"):
         bhc.read(tmp_path / "odd.bhc")
 
 
@@ -192,8 +192,7 @@ def test_a_run_without_calibration_images_says_how_to_get_them(quick_model: bhc.
 
 def test_too_few_images_name_the_number_needed(model: bhc.Compressor) -> None:
     there = 2 * min(images_of(model, *PAIR).values())
-    words = f"takes 299 calibration images of classes 3, 4 without a mistake, and there are {there}"
-    with pytest.raises(BhcError, match=words) as caught:
+    with pytest.raises(BhcError, match=f"299 calibration images .* there are {there}") as caught:
         model.compress(classes=PAIR, max_error=1, confidence=0.95)
     named = float(caught.value.hint.split("max_error=")[1].split(" ")[0])
     assert named >= 100 * upper_bound(0, there, confidence=0.95)
@@ -204,27 +203,30 @@ def test_too_few_images_name_the_number_needed(model: bhc.Compressor) -> None:
 
 def test_a_largest_network_that_fails_names_what_could_be_promised(model: bhc.Compressor) -> None:
     request: dict[str, Any] = {"classes": PAIR, "confidence": 0.9, "threshold": -50}
-    with pytest.raises(BhcError, match="the largest network answers") as caught:
+    with pytest.raises(BhcError, match="largest network") as caught:
         model.compress(max_error=10, **request)
     named = float(caught.value.hint.split("max_error=")[1].split(" ")[0])
     guarantee = model.compress(max_error=named, **request).report.guarantee
     assert f"{guarantee.wrong} of {guarantee.images} calibration images" in str(caught.value)
-    with pytest.raises(BhcError, match="the largest network answers"):
+    with pytest.raises(BhcError, match="largest network"):
         model.compress(max_error=named - 0.002, **request)
 
 
-def test_a_domain_has_no_labelled_images(model: bhc.Compressor, digits: DataSet) -> None:
+@pytest.mark.parametrize(("limits", "noun"), [({}, "labelled validation data"), ({"confidence": 0.9}, "promised")])
+def test_a_domain_has_no_labelled_images(
+    model: bhc.Compressor, digits: DataSet, limits: dict[str, float], noun: str
+) -> None:
     network = bhc.wrap(
         model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1]
     ).network
     asked = bhc.Compressor(replace(model.model, network=network))
-    with pytest.raises(BhcError, match="no error can be promised for a domain"):
-        asked.compress(domain=digits.train.inputs[:20], max_error=5, confidence=0.9)
+    with pytest.raises(BhcError, match=noun):
+        asked.compress(domain=digits.train.inputs[:20], max_error=5, **limits)
 
 
 def test_classes_without_calibration_images_are_named(model: bhc.Compressor, digits: DataSet) -> None:
     some = bhc.Compressor(replace(model.model, calibration=digits.test.restricted_to([3, 5, 6])))
-    with pytest.raises(BhcError, match="no calibration images of class 4, 7"):
+    with pytest.raises(BhcError, match="class 4, 7"):
         some.compress(classes=[3, 4, 7], max_error=20, confidence=0.9)
 
 

@@ -24,8 +24,8 @@ class Spectrum(nn.Module):
         return torch.fft.fft(x.flatten(1)).abs()
 
 
-def judge_of(model: bhc.Compressor, classes: tuple[int, ...] = TEN) -> Judge:
-    return Judge.of(model.model, Context(classes=classes))
+def judge_of(model: bhc.Compressor, classes: tuple[int, ...] = TEN, weights: tuple[float, ...] | None = None) -> Judge:
+    return Judge.of(model.model, Context(classes=classes, appearance=weights))
 
 
 def answers_of(model: bhc.Compressor, classes: tuple[int, ...]) -> list[tuple[torch.Tensor, list[float], int]]:
@@ -61,12 +61,9 @@ def test_the_hard_examples_are_those_of_the_smallest_margin(quick_model: bhc.Com
     for (_, image, place), given, label in zip(hardest, hard.inputs, hard.labels.tolist(), strict=True):
         assert torch.equal(given, image)
         assert label == place
-
-
-def test_few_examples_are_all_hard(quick_model: bhc.Compressor) -> None:
-    judge = judge_of(quick_model, (3, 4))
-    assert judge.num_images <= HARD_IMAGES
-    assert judge.hard is judge
+    few = judge_of(quick_model, (3, 4))
+    assert few.num_images <= HARD_IMAGES
+    assert few.hard is few
 
 
 def test_a_verdict_is_that_of_the_module(quick_model: bhc.Compressor, pretrained: torch.nn.Sequential) -> None:
@@ -128,15 +125,11 @@ def by_class(labels: torch.Tensor, answers: torch.Tensor, count: int) -> list[fl
     return [float((answers[labels == place] != place).double().mean()) for place in range(count)]
 
 
-UNEQUAL = Context(classes=(1, 8, 9), appearance=(0.1, 1.0, 0.35))
-
-
-def weighted_judge(model: bhc.Compressor, context: Context = UNEQUAL) -> Judge:
-    return Judge.of(model.model, context)
+UNEQUAL = (1, 8, 9), (0.1, 1.0, 0.35)
 
 
 def test_unequal_classes_give_the_error_to_be_expected(quick_model: bhc.Compressor) -> None:
-    judge = weighted_judge(quick_model)
+    judge = judge_of(quick_model, *UNEQUAL)
     small = quick_model.compress(classes=[1, 8, 9], threshold=-2)
     for network in (quick_model.network.base_model, small.network.graph):
         with torch.no_grad():
@@ -146,10 +139,12 @@ def test_unequal_classes_give_the_error_to_be_expected(quick_model: bhc.Compress
         expected = sum(rate * weight for rate, weight in zip(rates, (0.1, 1.0, 0.35), strict=True)) / 1.45
         assert judge._wrong(logits) / judge.num_images == pytest.approx(expected, rel=1e-6)
     assert judge.wrong_before != round(judge.wrong_before)
+    assert judge.weights is not None
+    assert judge_of(quick_model, (3, 4), (1.0, 1.0)).weights is None  # equal ones change nothing
 
 
 def test_loss_and_temperature_weigh_classes_too(quick_model: bhc.Compressor) -> None:
-    judge = weighted_judge(quick_model)
+    judge = judge_of(quick_model, *UNEQUAL)
     verdict = judge.judge(quick_model.compress(classes=[1, 8, 9]).network.graph)
     losses = torch.nn.functional.cross_entropy(verdict.logits, judge.labels, reduction="none")
     means = [float(losses[judge.labels == place].mean()) for place in range(3)]
@@ -157,14 +152,14 @@ def test_loss_and_temperature_weigh_classes_too(quick_model: bhc.Compressor) -> 
     assert verdict.loss == pytest.approx(expected, rel=1e-5)
     # Every answer is "4", and sure of it: right to be where 3 hardly appears, and not where 4 hardly does.
     for appearance, expected in (((1e-6, 1.0), 0.1), ((1.0, 1e-6), 10**1.4)):
-        pair = weighted_judge(quick_model, Context(classes=(3, 4), appearance=appearance))
+        pair = judge_of(quick_model, (3, 4), appearance)
         four = torch.tensor([[0.0, 1.0]]).expand(pair.num_images, 2)
         assert pair.calibrate(four) == pytest.approx(expected, rel=1e-3)
 
 
 def test_mistakes_on_hard_images_never_count_more_than_on_all(quick_model: bhc.Compressor) -> None:
     weights = tuple(1.0 - 0.093 * place for place in range(10))
-    judge = weighted_judge(quick_model, Context(classes=TEN, appearance=weights))
+    judge = judge_of(quick_model, TEN, weights)
     assert judge.num_images > judge.hard.num_images
     for threshold in (1.0, -1.0, -2.0, -50.0):
         graph = quick_model.network.base_model
@@ -172,11 +167,6 @@ def test_mistakes_on_hard_images_never_count_more_than_on_all(quick_model: bhc.C
             with pytest.warns() if threshold < -2 else nullcontext():
                 graph = quick_model.compress(classes=TEN, threshold=threshold).network.graph
         assert judge.hard.judge(graph).wrong <= judge.judge(graph).wrong
-
-
-def test_weights_that_are_equal_change_nothing(quick_model: bhc.Compressor) -> None:
-    assert weighted_judge(quick_model, Context(classes=(3, 4), appearance=(1.0, 1.0))).weights is None
-    assert weighted_judge(quick_model, Context(classes=(3, 4), appearance=(1.0, 0.999))).weights is not None
 
 
 def test_an_error_of_unequal_classes_is_searched_and_reported(weighing_model: bhc.Compressor) -> None:
@@ -194,19 +184,13 @@ def test_an_error_of_unequal_classes_is_searched_and_reported(weighing_model: bh
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_a_quick_look_counts_what_the_verdict_counts(quick_model: bhc.Compressor, end: int) -> None:
-    graph = quick_model.compress(classes=[1, 8, 9], threshold=quick_model.model.thresholds[end]).network.graph
-    judge = judge_of(quick_model, (1, 8, 9))
-    assert judge.wrong_of(graph) == judge.judge(graph).wrong
-
-
-@pytest.mark.parametrize("end", [0, 1])
 def test_pixels_picked_before_normalising_give_the_same_bits(quick_model: bhc.Compressor, end: int) -> None:
     graph = quick_model.compress(classes=list(TEN), threshold=quick_model.model.thresholds[end]).network.graph
-    images = judge_of(quick_model).inputs
+    judge = judge_of(quick_model)
     with torch.no_grad():
-        expected = torch.cat([graph(part) for part in images.split(CHUNK)])
-    assert torch.equal(logits_of(graph, images), expected)
+        expected = torch.cat([graph(part) for part in judge.inputs.split(CHUNK)])
+    assert torch.equal(logits_of(graph, judge.inputs), expected)
+    assert judge.wrong_of(graph) == judge.judge(graph).wrong  # a quick look counts the same
 
 
 @pytest.mark.parametrize(
@@ -229,32 +213,27 @@ def test_inputs_that_are_picked_late_are_judged_as_the_network_sees_them(
     torch.testing.assert_close(logits_of(graph, images), graph(images))
 
 
-def two(*confidences: float) -> torch.Tensor:
+@pytest.mark.parametrize(
+    ("confidences", "labels", "expected"),
+    [
+        # (12/15, 13/15] holds 0.82 and 0.86, one right: |0.5 - 0.84|, twice. (8/15, 9/15] holds 0.6, right: 0.4.
+        ((0.82, 0.86, 0.6), [0, 1, 0], (2 * 0.34 + 0.4) / 3),
+        # Too high and too low cancel only within a bin.
+        ((0.81, 0.85), [0, 1], abs(1 - 1.66) / 2),
+        ((0.81, 0.95), [0, 1], (0.19 + 0.95) / 2),
+        # 0.6 is 9/15: together with 0.55 it makes a bin in which one of two is right, not two bins.
+        ((0.6, 0.55), [0, 1], abs(1 - 1.15) / 2),
+        ((1.0, 1.0), [0, 0], 0),
+        ((1.0, 1.0), [1, 1], 1),
+    ],
+)
+def test_calibration_is_counted_by_bins(confidences: tuple[float, ...], labels: list[int], expected: float) -> None:
     """Probabilities of two classes; the answer is always the first."""
-    return torch.tensor([[confidence, 1 - confidence] for confidence in confidences], dtype=torch.double)
+    told = torch.tensor([[confidence, 1 - confidence] for confidence in confidences], dtype=torch.double)
+    assert expected_calibration_error(told, torch.tensor(labels)) == pytest.approx(100 * expected)
 
 
-def test_a_bin_counts_with_its_examples() -> None:
-    # Bin (12/15, 13/15] holds 0.82 and 0.86, one right: |0.5 - 0.84|, twice. Bin (8/15, 9/15] holds 0.6, right: 0.4.
-    labels = torch.tensor([0, 1, 0])
-    assert expected_calibration_error(two(0.82, 0.86, 0.6), labels) == pytest.approx(100 * (2 * 0.34 + 0.4) / 3)
-
-
-def test_too_high_and_too_low_cancel_only_within_a_bin() -> None:
-    labels = torch.tensor([0, 1])
-    assert expected_calibration_error(two(0.81, 0.85), labels) == pytest.approx(100 * abs(1 - 1.66) / 2)
-    assert expected_calibration_error(two(0.81, 0.95), labels) == pytest.approx(100 * (0.19 + 0.95) / 2)
-
-
-def test_an_edge_belongs_to_the_bin_below_it() -> None:
-    # 0.6 is 9/15: together with 0.55 it makes a bin in which one of two is right, not two bins.
-    labels = torch.tensor([0, 1])
-    assert expected_calibration_error(two(0.6, 0.55), labels) == pytest.approx(100 * abs(1 - 1.15) / 2)
-
-
-def test_certainty_is_perfect_or_wrong() -> None:
-    assert expected_calibration_error(two(1.0, 1.0), torch.tensor([0, 0])) == 0
-    assert expected_calibration_error(two(1.0, 1.0), torch.tensor([1, 1])) == 100
+def test_one_class_is_calibrated() -> None:
     assert expected_calibration_error(torch.ones(3, 1), torch.zeros(3, dtype=torch.long)) == 0
 
 
@@ -268,7 +247,6 @@ def test_the_temperature_of_labels_drawn_with_it_is_found(temperature: float) ->
     assert torch.tensor(found).half().item() == found
 
 
-def test_a_network_that_is_never_wrong_gets_the_coldest_temperature() -> None:
-    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    assert best_temperature(logits, torch.tensor([0, 1])) == pytest.approx(0.1, rel=1e-3)
-    assert best_temperature(logits, torch.tensor([1, 0])) == pytest.approx(25, rel=0.01)
+def test_a_network_that_is_always_right_gets_the_coldest_temperature_and_one_that_never_is_the_hottest() -> None:
+    assert best_temperature(torch.eye(2), torch.tensor([0, 1])) == pytest.approx(0.1, rel=1e-3)
+    assert best_temperature(torch.eye(2), torch.tensor([1, 0])) == pytest.approx(25, rel=0.01)

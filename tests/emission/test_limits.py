@@ -2,8 +2,7 @@
 
 import re
 import warnings
-from dataclasses import replace
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def real_error(model: bhc.Compressor, small: bhc.Compressed) -> float:
     return 100 * int((small.predict(examples.inputs).labels != examples.labels).sum()) / len(examples)
 
 
-def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, float], folder: Path) -> None:
+def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, Any], folder: Path) -> None:
     small.save(folder / "small.bhc", overwrite=True)
     real = {
         "max_bytes": (folder / "small.bhc").stat().st_size,
@@ -86,8 +85,12 @@ def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, 
         {"max_bytes": 9000, "max_flops": 80_000, "max_ram_bytes": 50_000, "max_error": 15, "max_latency_ms": 50.0},
         {"threshold": -1.1, "max_bytes": 4000},
         {"threshold": -1.1, "max_bytes": 9000, "max_flops": 80_000, "max_error": 30, "max_latency_ms": 50.0},
+        *(
+            {"quantisation": each, "max_bytes": 30_000, "max_flops": 50_000, "max_ram_bytes": 60_000, "max_error": 50.0}
+            for each in (bhc.Float32(), bhc.VarianceBits(0.3))
+        ),
     ],
-    ids=lambda limits: "+".join(f"{name}={value:g}" for name, value in limits.items()),
+    ids=str,
 )
 def test_limits_are_kept(
     quick_model: bhc.Compressor, classes: list[int], limits: dict[str, Any], tmp_path: Path
@@ -96,22 +99,14 @@ def test_limits_are_kept(
     assert_kept(quick_model, small, limits, tmp_path)
     if "threshold" in limits:
         assert small.report.threshold == limits["threshold"]
+    if "quantisation" in limits:
+        assert small.report.scale == getattr(limits["quantisation"], "scale", None)
 
 
 def test_a_limit_on_latency_is_kept_when_it_is_measured_again(quick_model: bhc.Compressor) -> None:
     small = quick_model.compress(classes=PAIR, max_latency_ms=50)
     assert onnx_latency_ms(onnx_bytes(small.network), small.network.signature) < 50
     assert quick_model.compress(classes=PAIR).report.latency_ms is None
-
-
-@pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(0.3)], ids=["float32", "scale 0.3"])
-def test_limits_are_kept_with_a_precision_that_is_given(
-    quick_model: bhc.Compressor, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
-) -> None:
-    limits = {"max_bytes": 30_000, "max_flops": 50_000, "max_ram_bytes": 60_000, "max_error": 50.0}
-    small = quick_model.compress(classes=PAIR, quantisation=precision, **limits)
-    assert_kept(quick_model, small, limits, tmp_path)
-    assert small.report.scale == getattr(precision, "scale", None)
 
 
 def reachable(caught: pytest.ExceptionInfo[BhcError]) -> float:
@@ -125,7 +120,7 @@ def reachable(caught: pytest.ExceptionInfo[BhcError]) -> float:
 def test_an_unreachable_size_names_the_smallest_that_can_be_reached(
     quick_model: bhc.Compressor, name: str, at: dict[str, float], tmp_path: Path
 ) -> None:
-    with pytest.raises(BhcError, match=r"no network for classes 3, 4.* has at most 2 ") as caught:
+    with pytest.raises(BhcError, match=r"classes 3, 4.* at most 2 ") as caught:
         quick_model.compress(classes=PAIR, **{name: 2}, **at)
     figure = int(reachable(caught))
     assert caught.value.hint == f"ask for {name}={figure} or more"
@@ -157,7 +152,7 @@ def test_an_unreachable_error_names_the_lowest_that_can_be_reached(
 
 
 def test_an_unreachable_latency_names_one_that_can_be_reached(quick_model: bhc.Compressor) -> None:
-    with pytest.raises(BhcError, match="ms latency; the smallest") as caught:
+    with pytest.raises(BhcError, match="ms latency") as caught:
         quick_model.compress(classes=PAIR, max_latency_ms=1e-7)
     assert "max_latency_ms=" in caught.value.hint
     quick_model.compress(classes=PAIR, max_latency_ms=20 * reachable(caught))
@@ -176,7 +171,7 @@ def test_a_latency_is_measured_anew_as_the_last_act(
         return 9.0 if slow else 1.0
 
     monkeypatch.setattr("bhc.emission.candidate.onnx_latency_ms", latency)
-    with pytest.raises(BhcError, match="at most 2 ms latency") as caught:
+    with pytest.raises(BhcError, match="ms latency") as caught:
         quick_model.compress(classes=PAIR, max_latency_ms=2, **others)
     assert "reached is 13.5, 1.5 times what was measured" in str(caught.value)  # with room for times that vary
     assert quick_model.compress(classes=PAIR, max_latency_ms=13.5, **others).report.latency_ms == 9.0
@@ -184,7 +179,7 @@ def test_a_latency_is_measured_anew_as_the_last_act(
 
 def test_figures_that_must_be_loosened_together_are_named_together(quick_model: bhc.Compressor, tmp_path: Path) -> None:
     limits = {"max_bytes": 2, "max_flops": 2, "max_ram_bytes": 2}
-    with pytest.raises(BhcError, match="keeps all limits at once; the nearest has") as caught:
+    with pytest.raises(BhcError, match="the nearest has") as caught:
         quick_model.compress(classes=PAIR, **limits)
     named = {name: int(figure) for name, figure in re.findall(r"(max_\w+)=(\d+)", caught.value.hint)}
     assert named.keys() == limits.keys()
@@ -196,7 +191,7 @@ def test_a_limit_that_fails_beside_others_is_named_with_them_in_force(quick_mode
         quick_model.compress(classes=PAIR, max_bytes=1)
     smallest = int(reachable(caught))
     error = quick_model.compress(classes=PAIR, max_bytes=4000).report.error or 0.001
-    with pytest.raises(BhcError, match="within the other limits") as caught:
+    with pytest.raises(BhcError, match="other limits") as caught:
         quick_model.compress(classes=PAIR, max_bytes=smallest - 1, max_error=error)
     assert reachable(caught) > smallest  # so small a network makes more mistakes
     small = quick_model.compress(classes=PAIR, max_bytes=int(reachable(caught)), max_error=error)
@@ -219,73 +214,51 @@ def test_the_door_holds_whatever_the_search_believes(
         assert len(small.to_bytes()) <= limits["max_bytes"]
 
 
-@pytest.mark.parametrize("name", [*SIZES, "max_error", "max_latency_ms"])
-@pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), float("inf"), True, False, "12", [5], 1j])
-def test_a_limit_that_is_no_positive_number_is_refused(quick_model: bhc.Compressor, name: str, value: object) -> None:
-    message = f"{name} must be " + ("more than zero" if type(value) in (int, float) and value <= 0 else "a number")
-    with pytest.raises(BhcError, match=message):
-        quick_model.compress(classes=PAIR, **{name: value})
+NAMES = (*SIZES, "max_error", "max_latency_ms")
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_a_count_is_a_whole_number(name: str) -> None:
-    with pytest.raises(BhcError, match=rf"{name} is a whole number of \w+, given 600\.5") as caught:
-        Limits(**{name: 600.5})
-    assert "600" in caught.value.hint
-    assert getattr(Limits(**{name: 600.0}), name) == 600
-    assert type(getattr(Limits(**{name: 600.0}), name)) is int
+@pytest.mark.parametrize(
+    ("given", "noun", "hint"),
+    [
+        *(({name: value}, f"{name}.* more than zero", "") for name in NAMES for value in (0, -1, -0.5)),
+        *(
+            ({name: value}, f"{name} must be a number", "")
+            for name in NAMES
+            for value in (nan, inf, True, False, "12", [5], 1j)
+        ),
+        *(({name: 600.5}, rf"{name} is a whole number of \w+", "600") for name in SIZES),
+        ({"max_bytes": -(10**400)}, "more than zero", ""),
+        ({"max_error": 101}, "percent", "1.5 %"),
+        *(
+            ({"max_error": 1, "confidence": value}, f"between 0 and 1, given {value:g}", "0.95")
+            for value in (0, 1, 95, -0.5)
+        ),
+        *(({"max_error": 1, "confidence": value}, "confidence must be a number", "") for value in (True, nan, "0.95")),
+        ({"max_bytes": 1000, "confidence": 0.95}, "no max_error", "max_error=1"),
+    ],
+    ids=str,
+)
+def test_a_limit_that_makes_no_sense_is_refused(given: dict[str, Any], noun: str, hint: str) -> None:
+    with pytest.raises(BhcError, match=noun) as caught:
+        Limits(**given)
+    assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("value", [-(10**400), 10**400])
-def test_numbers_that_no_float_can_hold_do_no_harm(value: int) -> None:
-    if value < 0:
-        with pytest.raises(BhcError, match="more than zero"):
-            Limits(max_bytes=value)
-    else:
-        assert Limits(max_bytes=value).searched
-
-
-def test_an_error_over_all_of_the_answers_is_refused() -> None:
-    with pytest.raises(BhcError, match="in percent") as caught:
-        Limits(max_error=101)
-    assert "1.5 %" in caught.value.hint
-
-
-@pytest.mark.parametrize("confidence", [0, 1, 95, -0.5])
-def test_a_confidence_is_a_part_of_one(confidence: float) -> None:
-    with pytest.raises(BhcError, match=f"between 0 and 1, given {confidence:g}") as caught:
-        Limits(max_error=1, confidence=confidence)
-    assert "0.95" in caught.value.hint
-
-
-@pytest.mark.parametrize("confidence", [True, float("nan"), "0.95"])
-def test_a_confidence_is_a_number(confidence: Any) -> None:
-    with pytest.raises(BhcError, match="confidence must be a number"):
-        Limits(max_error=1, confidence=confidence)
-
-
-def test_a_confidence_is_that_of_an_error() -> None:
-    with pytest.raises(BhcError, match="no max_error was given") as caught:
-        Limits(max_bytes=1000, confidence=0.95)
-    assert "max_error=1" in caught.value.hint
+def test_a_count_may_be_a_float_that_is_whole_and_larger_than_any_float(quick_model: bhc.Compressor) -> None:
+    for name in SIZES:
+        assert type(getattr(Limits(**{name: 600.0}), name)) is int
+    assert Limits(max_bytes=10**400).searched
+    with pytest.raises(BhcError, match="more than zero"):
+        quick_model.compress(classes=PAIR, max_bytes=0)
 
 
 def test_an_error_cannot_be_limited_without_labelled_data(digits: DataSet, pretrained: nn.Module) -> None:
     model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
-    with pytest.raises(BhcError, match="max_error needs labelled validation data") as caught:
+    with pytest.raises(BhcError, match="labelled validation data") as caught:
         model.compress(classes=PAIR, max_error=5)
     assert "leave max_error out" in caught.value.hint
     small = model.compress(classes=PAIR, max_bytes=30_000)
     assert small.report.file_bytes == len(small.to_bytes()) <= 30_000
-
-
-def test_an_error_cannot_be_limited_in_a_domain(quick_model: bhc.Compressor, digits: DataSet) -> None:
-    network = bhc.wrap(
-        quick_model.network.base_model, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1]
-    ).network
-    model = bhc.Compressor(replace(quick_model.model, network=network))
-    with pytest.raises(BhcError, match="max_error needs labelled"):
-        model.compress(domain=digits.train.inputs[:20], max_error=5)
 
 
 Grid = dict[float, list[Candidate]]

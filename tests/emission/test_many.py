@@ -13,7 +13,8 @@ from bhc.emission import ContextScales, Cutter, Slimmer, cut_all, weights
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
-from tests.emission.test_slim import perturbed_network
+
+from .networks import lenet
 
 SUBSETS = list(all_subsets(10, (1, 2, 3)))[:40]
 
@@ -96,16 +97,16 @@ def _groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_groups")
-@pytest.mark.parametrize("rng", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
+@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
 @pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5-caffe"])
-def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, rng: bhc.ScalesOnly) -> None:
+def test_cuts_and_weights_of_a_batch_are_those_of_each_alone(name: str, generator: bhc.ScalesOnly) -> None:
     assert_batch_is_each_alone(
-        perturbed_network(name, rng), [Context(classes=classes) for classes in SUBSETS[5:25]], threshold=0.0
+        lenet(name, generator), [Context(classes=classes) for classes in SUBSETS[5:25]], threshold=0.0
     )
 
 
 def test_groups_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = perturbed_network("lenet-300-100", bhc.Full())
+    network = lenet("lenet-300-100", bhc.Full())
     together = ContextScales.of(network, [Context(classes=(3, 4))] * 5)
     slimmer, cuts = Slimmer(together), cut_all(together, 0.0)
     asked: list[int] = []
@@ -127,7 +128,7 @@ def test_groups_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("_groups")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_are_for_every_family(family: str) -> None:
-    network = perturbed_network("lenet-300-100", bhc.LowRank(rank=2), family=family)
+    network = lenet("lenet-300-100", bhc.LowRank(rank=2), family=family)
     assert_batch_is_each_alone(network, [Context(classes=classes) for classes in SUBSETS[5:15]], threshold=0.0)
 
 

@@ -103,8 +103,6 @@ def test_the_bits_of_the_report_are_those_of_the_codes(quick_model: bhc.Compress
     for width, codes in zip(widths, small.network.weights.values(), strict=True):
         assert -(2 ** (width - 1)) <= codes.codes.min()
         assert codes.codes.max() < 2 ** (width - 1)
-    stored = sum(width * weights for width, weights in zip(widths, small.report.layer_weights, strict=True))
-    assert small.report.bits_ratio == pytest.approx(32 * small.report.weights_before / stored)
 
 
 @pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(), bhc.VarianceBits(1e-6), bhc.VarianceBits(50)])
@@ -192,7 +190,7 @@ def test_the_report_has_them(quick_model: bhc.Compressor, layers: tuple[SlimLaye
     assert report.reference_bits_ratio == pytest.approx(32 * report.weights_before / stored)
 
 
-@pytest.mark.parametrize("exponent", range(-30, 5))
+@pytest.mark.parametrize("exponent", [-30, -25, -24, -23, -12, -3, -2, -1, 0, 4])
 def test_a_weight_deserves_more_bits_the_surer_it_is(exponent: int) -> None:
     for nudge in (0.999, 1.0, 1.001):
         variance = 2.0**exponent * nudge
@@ -206,14 +204,9 @@ def test_the_mean_over_a_layer_is_rounded_up() -> None:
     assert significant_bits(torch.zeros(2, 3)) == 23
 
 
-@pytest.mark.parametrize("largest", [0.72, 0.9, 1.0, 1.5, 2.0, 3.99, 8.0, 100.0, 1e30])
-def test_the_exponent_is_that_of_the_largest_weight(largest: float) -> None:
-    assert exponent_bits(largest) == twin_of_exponent_bits(largest)
-
-
-@pytest.mark.parametrize("largest", [0.0, 1e-45, 1e-10, 0.25, 0.4999, 0.5, 0.50001, 0.6, 0.7, 0.71])
-def test_tiny_weights_have_an_exponent_of_one_bit(largest: float) -> None:
-    assert exponent_bits(largest) == 1
+@pytest.mark.parametrize("largest", [0.0, 1e-45, 0.25, 0.5, 0.50001, 0.71, 0.72, 0.9, 1.0, 1.5, 3.99, 8.0, 1e30])
+def test_the_exponent_is_that_of_the_largest_weight_and_of_tiny_ones_a_bit(largest: float) -> None:
+    assert exponent_bits(largest) == (1 if largest < 0.715 else twin_of_exponent_bits(largest))
 
 
 @pytest.mark.parametrize("part", [0.0, 1e-30, 1e-3])

@@ -82,6 +82,7 @@ def test_a_weighted_count_of_errors_is_kept_to_the_last_bit(weighing_model: bhc.
     equal = weighing_model.compress(classes=[3, 8, 9], threshold=-2)
     assert type(equal.network.card["wrong"]) is int
     assert len(small.network.card) == len(equal.network.card)
+    assert small.report.context == {"classes": [3, 8, 9], "appearance": pytest.approx([1 / 7, 1, 2 / 7])}
 
 
 def test_files_of_unequal_classes_have_no_byte_too_many(weighing_model: bhc.Compressor) -> None:

@@ -1,4 +1,4 @@
-"""The slim network computes what the masked one computes, for both LeNets, at many thresholds."""
+"""What stays of both LeNets: which weights, with what variance. (``test_branches``: it computes what is masked.)"""
 
 from math import exp, log
 from pathlib import Path
@@ -13,79 +13,7 @@ from bhc.hypernet import ConditionalNetwork, GeneratorSpec
 from bhc.posterior import LogNormalScales, NormalScales, Scales
 from bhc.training import TrainedModel
 
-SHAPES = {"lenet-300-100": (1, 8, 8), "lenet-5-caffe": (1, 16, 16)}
-
-
-def perturbed_network(name: str, generator: GeneratorSpec, *, family: str = "io-gnj") -> ConditionalNetwork:
-    """A network whose maps differ from zero and whose dropout rates spread over a wide range."""
-    torch.manual_seed(0)
-    shape = SHAPES[name]
-    net = bhc.models.build(name, image_shape=shape, num_classes=10)
-    example = torch.zeros(1, *shape)
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=example, weight_generator=generator, family=family)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for key, parameter in model.network.hypernet.named_parameters():
-            centre, spread = (8.0, SPREAD[family]) if _sets_rates(key, family) else (0.0, 0.03)
-            parameter += centre + spread * torch.randn(parameter.shape, generator=generator)
-    return model.network
-
-
-# A log-normal scale's rate grows with the exponential of its variance: it takes less to spread it.
-SPREAD = {"io-gnj": 3.0, "gnj": 3.0, "ghs": 1.0, "sparse-vd": 3.0}
-
-
-def _sets_rates(key: str, family: str) -> bool:
-    """Whether what is cut goes by this parameter: the offsets of the scales' or of the weights' log-variances."""
-    if family == "sparse-vd":
-        return key.startswith("weights.") and key.endswith(("shared_logvar.offset", "logvar_map.offset"))
-    return key == "vectors.logvar_map.offset"
-
-
-def masked_logits(network: ConditionalNetwork, context: Context, threshold: float, x: torch.Tensor) -> torch.Tensor:
-    batch = ContextBatch.of([context], network.num_classes)
-    logits = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
-    return logits[:, list(context.classes or range(network.num_classes))]
-
-
-def assert_equal(given: torch.Tensor, expected: torch.Tensor) -> None:
-    """To 1e-5 of the largest logit: single precision sums in another order."""
-    torch.testing.assert_close(given, expected, rtol=0, atol=1e-5 * max(1.0, expected.abs().max().item()))
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
-def test_slim_equals_masked_at_many_thresholds(name: str, generator: GeneratorSpec) -> None:
-    network = perturbed_network(name, generator)
-    x = torch.randint(0, 256, (16, *SHAPES[name])).to(torch.uint8)
-    sizes = []
-    for threshold in torch.linspace(-12, 12, 9).tolist():
-        for classes in ((3, 4), (0, 5, 9), tuple(range(10))):
-            context = Context(classes=classes)
-            cut = make_cut(network, context, threshold)
-            slim = slim_model(network, cut)
-            expected = masked_logits(network, context, threshold, x)
-            assert_equal(slim(x), expected)
-            assert sum(p.numel() for n, p in slim.named_parameters() if n.endswith("weight")) == cut.num_weights
-            sizes.append(cut.num_weights)
-    assert min(sizes) < 100
-    assert max(sizes) > 0.9 * network.num_weights
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3)], ids=lambda g: g.kind)
-@pytest.mark.parametrize("family", ["gnj", "ghs", "sparse-vd"])
-def test_slim_equals_masked_with_every_other_family(name: str, generator: GeneratorSpec, family: str) -> None:
-    network = perturbed_network(name, generator, family=family)
-    x = torch.randint(0, 256, (8, *SHAPES[name])).to(torch.uint8)
-    sizes = []
-    for threshold in (-4.0, -1.0, 0.0, 2.0, 4.0):
-        context = Context(classes=(1, 7))
-        cut = make_cut(network, context, threshold)
-        assert_equal(slim_model(network, cut)(x), masked_logits(network, context, threshold, x))
-        sizes.append(_num_kept(cut))
-    assert sizes == sorted(sizes)
-    assert sizes[0] < 0.5 * sizes[-1]
+from .networks import LENETS, assert_equal, lenet, masked
 
 
 def _num_kept(cut: Cut) -> int:
@@ -95,9 +23,9 @@ def _num_kept(cut: Cut) -> int:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LENETS)
 def test_single_weights_go_by_their_own_rates(name: str) -> None:
-    network, context = perturbed_network(name, bhc.Full(), family="sparse-vd"), Context(classes=(0, 5, 9))
+    network, context = lenet(name, bhc.Full(), family="sparse-vd"), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
     posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))
     for layer, belief in zip(Slimmer(cutter.scales).layers(cutter.cut(1.0)), posterior, strict=True):
@@ -112,7 +40,7 @@ def test_single_weights_go_by_their_own_rates(name: str) -> None:
 
 @torch.no_grad()
 def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
-    network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
+    network = lenet("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=(3, 4)))
     for layer in Slimmer(cutter.scales).layers(cutter.cut(0.0)):
         kept = layer.cut.kept_weights
@@ -124,7 +52,7 @@ def test_the_typical_variance_is_that_of_the_weights_that_stay() -> None:
 
 
 def test_a_layer_of_which_no_weight_stays_has_the_variance_of_all() -> None:
-    network = perturbed_network("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
+    network = lenet("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=(3, 4)))
     for layer in Slimmer(cutter.scales).layers(cutter.cut(-1e5)):
         assert not layer.cut.kept_weights.any()
@@ -133,11 +61,11 @@ def test_a_layer_of_which_no_weight_stays_has_the_variance_of_all() -> None:
 
 
 @pytest.mark.parametrize("precision", [bhc.Float32(), bhc.VarianceBits(1e-3), bhc.VarianceBits(0.1)], ids=str)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LENETS)
 def test_the_zeros_of_single_weights_survive_rounding_and_packing(
     name: str, precision: bhc.Float32 | bhc.VarianceBits, tmp_path: Path
 ) -> None:
-    network = perturbed_network(name, bhc.ScalesOnly(), family="sparse-vd")
+    network = lenet(name, bhc.ScalesOnly(), family="sparse-vd")
     context = Context(classes=(3, 4))
     small = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, quantisation=precision)
     small.save(tmp_path / "small.bhc")
@@ -156,7 +84,7 @@ def test_the_zeros_of_single_weights_survive_rounding_and_packing(
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["io-gnj", "ghs", "sparse-vd"])
 def test_after_consolidation_the_cut_is_that_of_the_end_of_learning(family: str) -> None:
-    network, context = perturbed_network("lenet-300-100", bhc.LowRank(rank=3), family=family), Context(classes=(3, 4))
+    network, context = lenet("lenet-300-100", bhc.LowRank(rank=3), family=family), Context(classes=(3, 4))
     before = make_cut(network, context, 0.0)
     network.hypernet.freeze_gates_()
     for key, parameter in network.hypernet.named_parameters():
@@ -200,11 +128,11 @@ def variance_in_double(network: ConditionalNetwork, layer: SlimLayer, index: int
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LENETS)
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
 @pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs", "sparse-vd"])
 def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator: GeneratorSpec, family: str) -> None:
-    network, context = perturbed_network(name, generator, family=family), Context(classes=(0, 5, 9))
+    network, context = lenet(name, generator, family=family), Context(classes=(0, 5, 9))
     cutter = Cutter(network, context)
     for threshold in (-1.0, 1e5):
         for index, layer in enumerate(Slimmer(cutter.scales).layers(cutter.cut(threshold))):
@@ -217,10 +145,10 @@ def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", LENETS)
 def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
     samples, context = 4000, Context(classes=(3, 4))
-    network = perturbed_network(name, bhc.LowRank(rank=3))
+    network = lenet(name, bhc.LowRank(rank=3))
     network.hypernet.vectors.logvar_map.offset.sub_(3.0)  # samples of a wide scale would have to be many
     cutter = Cutter(network, context)
     *_, layer = Slimmer(cutter.scales).layers(cutter.cut(-6.0))
@@ -244,7 +172,7 @@ def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
 
 @torch.no_grad()
 def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> None:
-    network, context = perturbed_network("lenet-300-100", bhc.ScalesOnly()), Context(classes=(3, 4))
+    network, context = lenet("lenet-300-100", bhc.ScalesOnly()), Context(classes=(3, 4))
     rates = network.hypernet.dropouts(network.space.encode(ContextBatch.of([context], 10)))[0]
     network.hypernet.freeze_gates_()
     network.hypernet.vectors.mean_map.offset.mul_(1.5)
@@ -259,16 +187,24 @@ def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> 
     torch.testing.assert_close(layer.variance, expected, rtol=1e-3, atol=1e-9)
 
 
-def test_without_rounding_the_module_is_the_slim_network() -> None:
-    network = perturbed_network("lenet-5-caffe", bhc.ScalesOnly())
-    x = torch.randint(0, 256, (8, 1, 16, 16)).to(torch.uint8)
-    emitted = bhc.Compressor(TrainedModel(network)).compress(classes=[3, 4], threshold=0.0, quantisation=bhc.Float32())
-    assert torch.equal(emitted.module(x), slim_model(network, make_cut(network, Context(classes=(3, 4)), 0.0))(x))
-    assert_equal(emitted.module(x), masked_logits(network, Context(classes=(3, 4)), 0.0, x))
+@pytest.mark.parametrize("name", LENETS)
+@pytest.mark.parametrize("classes", [(3, 4), (0, 5, 9), tuple(range(10))], ids=str)
+def test_without_rounding_the_module_is_the_slim_network(name: str, classes: tuple[int, ...]) -> None:
+    network, context = lenet(name, bhc.ScalesOnly()), Context(classes=classes)
+    model, x = bhc.Compressor(TrainedModel(network)), torch.randint(0, 256, (8, *LENETS[name])).to(torch.uint8)
+    sizes = []
+    for threshold in (-12.0, -3.0, 0.0, 12.0):
+        emitted = model.compress(classes=classes, threshold=threshold, quantisation=bhc.Float32())
+        cut = make_cut(network, context, threshold)
+        assert torch.equal(emitted.module(x), slim_model(network, cut)(x))
+        assert_equal(emitted.module(x), masked(network, context, x, threshold))
+        sizes.append(cut.num_weights)
+    assert sizes[0] < 150
+    assert sizes[-1] > (0.9 if len(classes) == 10 else 0.7) * network.num_weights
 
 
 def test_the_slim_network_is_made_of_plain_modules_and_takes_raw_pixels() -> None:
-    network = perturbed_network("lenet-300-100", bhc.ScalesOnly())
+    network = lenet("lenet-300-100", bhc.ScalesOnly())
     slim = slim_model(network, make_cut(network, Context(classes=(3, 4)), 0.0))
     assert [type(step.module).__name__ for step in slim.steps] == [
         "Normalise", "Flatten", "Select", "Linear", "ReLU", "Linear", "ReLU", "Linear",

@@ -7,13 +7,16 @@ import torch
 from torch import Tensor
 
 import bhc
-from bhc.contexts import ContextBatch, ContextSpace, WordsOfTexts
+from bhc.contexts import ContextSpace, WordsOfTexts
 from bhc.data import PADDING, UNKNOWN, Split, Vocabulary
 from bhc.emission import make_cut, slim_model
 from bhc.formats import open_deployed
-from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.hypernet import GeneratorSpec
 from bhc.layers import Embed
+from bhc.posterior import FAMILIES
 from bhc.training import Silent
+
+from .networks import assert_equal, masked, spread_
 
 WORDS, LENGTH, CLASSES = 40, 9, 4
 VOCABULARY = Vocabulary(tuple(f"word{number}" for number in range(2, WORDS)), LENGTH)
@@ -34,36 +37,15 @@ def wrapped(space: ContextSpace, generator: GeneratorSpec | None = None, family:
     return bhc.wrap(net, space, example_input=texts(1), weight_generator=generator, family=family)
 
 
-def perturbed(network: ConditionalNetwork, family: str) -> ConditionalNetwork:
-    """Dropout rates all over the place."""
-    rng = torch.Generator().manual_seed(1)
-    rates = "logvar_map.offset" if family != "sparse-vd" else "shared_logvar.offset"
-    with torch.no_grad():
-        for key, parameter in network.hypernet.named_parameters():
-            centre, spread = (8.0, 1.0 if family == "ghs" else 3.0) if key.endswith(rates) else (0.0, 0.03)
-            parameter += centre + spread * torch.randn(parameter.shape, generator=rng)
-    return network
-
-
-def subset(seed: int = 2) -> Tensor:
-    return torch.rand(WORDS, generator=torch.Generator().manual_seed(seed)) < 0.3
-
-
-@pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs", "sparse-vd"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
 def test_slim_equals_masked(generator: GeneratorSpec, family: str) -> None:
-    if family == "sparse-vd" and generator.kind != "scales-only":
-        pytest.skip("rates of single weights are set for shared ones here")
-    network = perturbed(wrapped(bhc.ClassSubsets(CLASSES), generator, family).network, family)
+    network = spread_(wrapped(bhc.ClassSubsets(CLASSES), generator, family).network, family)
     context, x = network.space.resolve({"classes": [1, 3]}), texts()
-    batch = ContextBatch.of([context], CLASSES)
     sizes = set()
     for threshold in (-4.0, -1.0, 1.0, 4.0, 9.0):
         cut = make_cut(network, context, threshold)
-        expected = network.masked(x, batch, threshold=torch.full((1, 1), threshold))[:, [1, 3]]
-        slim = slim_model(network, cut)
-        tolerance = 1e-4 * max(1.0, float(expected.detach().abs().max()))
-        torch.testing.assert_close(slim(x), expected, rtol=0, atol=tolerance)
+        assert_equal(slim_model(network, cut)(x), masked(network, context, x, threshold))
         sizes.add(cut.num_weights)
     assert len(sizes) > 2
 
@@ -71,19 +53,17 @@ def test_slim_equals_masked(generator: GeneratorSpec, family: str) -> None:
 @pytest.mark.parametrize("threshold", [-1.0, 2.0, 100.0])
 def test_a_network_for_some_words_has_rows_for_no_others(threshold: float) -> None:
     space = bhc.VocabularySubsets(WORDS)
-    network = perturbed(wrapped(space).network, "io-gnj")
-    context, x = space.resolve({"features": subset()}), texts()
+    network = spread_(wrapped(space).network, "io-gnj")
+    some = torch.rand(WORDS, generator=torch.Generator().manual_seed(2)) < 0.3
+    context, x = space.resolve({"features": some}), texts()
     slim = slim_model(network, make_cut(network, context, threshold))
     embed = slim.steps[0].module
     assert isinstance(embed, Embed)
     kept = set(embed.words.tolist())
-    assert kept <= {UNKNOWN, *subset().nonzero().flatten().tolist()} - {PADDING}
+    assert kept <= {UNKNOWN, *some.nonzero().flatten().tolist()} - {PADDING}
     if threshold == 100.0:
         assert UNKNOWN in kept
-    batch = ContextBatch.of([context], CLASSES)
-    expected = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
-    met = space.presence.zero_absent(x, context.inputs)
-    torch.testing.assert_close(slim(met), expected, rtol=0, atol=1e-4 * max(1.0, float(expected.detach().abs().max())))
+    assert_equal(slim(space.presence.zero_absent(x, context.inputs)), masked(network, context, x, threshold))
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +93,7 @@ def test_a_run_keeps_its_vocabulary_and_is_asked_in_words(trained: Path) -> None
     x = VOCABULARY.restricted_to(VOCABULARY.numbers_of(words)).encode(["word2 word30 word9", "word3"])
     assert x[0].tolist()[:3] == [2, UNKNOWN, 9]
     assert len(small.predict(x).labels) == 2
-    with pytest.raises(bhc.BhcError, match="the vocabulary has no word 'wird'"):
+    with pytest.raises(bhc.BhcError, match="'wird'"):
         model.compress(features=["word2", "wird"])
 
 
@@ -129,7 +109,7 @@ def test_every_form_of_an_emitted_network_answers_alike(trained: Path, tmp_path:
     for name in ("floats.onnx", "integers.onnx", "small.pt2"):
         given = open_deployed(tmp_path / name).logits(x)
         torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
-    with pytest.raises(bhc.BhcError, match="reads words, and there is nothing in C that makes numbers of them"):
+    with pytest.raises(bhc.BhcError, match="reads words"):
         small.to_c(tmp_path / "small.h")
 
 
@@ -151,7 +131,7 @@ def test_numbers_that_stand_for_no_word_are_refused(trained: Path) -> None:
     for number in (-1, WORDS):
         x = texts(2)
         x[0, 0] = number
-        with pytest.raises(bhc.BhcError, match=f"{number} stands for no word"):
+        with pytest.raises(bhc.BhcError, match=f"{number} stands for"):
             small.predict(x)
 
 
@@ -160,7 +140,7 @@ def test_they_are_refused_before_training_too(number: int) -> None:
     good, bad = Split(texts(), torch.arange(30) % CLASSES), Split(texts(), torch.arange(30) % CLASSES)
     bad.inputs[3, 2] = number
     for splits in ((good, bad), (bad, good)):
-        with pytest.raises(bhc.BhcError, match=f"the number {number} stands for no word"):
+        with pytest.raises(bhc.BhcError, match=f"{number} stands for"):
             bhc.fit(wrapped(bhc.ClassSubsets(CLASSES)), *splits, recipe=(bhc.Learn(steps=1),), progress=Silent())
 
 
@@ -169,13 +149,13 @@ def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
     other = Vocabulary(("a", "b"), LENGTH)
     model = wrapped(bhc.ClassSubsets(CLASSES))
     split = Split(texts(), labels)
-    with pytest.raises(bhc.BhcError, match="a vocabulary of 4 words for a network that does not read just those"):
+    with pytest.raises(bhc.BhcError, match="vocabulary of 4 words"):
         bhc.fit(model, split, split, recipe=(bhc.Learn(steps=1),), vocabulary=other, progress=Silent())
 
 
 def test_words_are_not_blended() -> None:
     split = Split(texts(), torch.arange(30) % CLASSES)
-    with pytest.raises(bhc.BhcError, match="numbers of words cannot be blended"):
+    with pytest.raises(bhc.BhcError, match="blended"):
         bhc.fit(
             wrapped(bhc.ClassSubsets(CLASSES)),
             split,
@@ -187,5 +167,5 @@ def test_words_are_not_blended() -> None:
 
 def test_words_without_a_vocabulary_are_refused() -> None:
     model = wrapped(bhc.VocabularySubsets((WORDS,)))
-    with pytest.raises(bhc.BhcError, match="given as words, and this model has no vocabulary"):
+    with pytest.raises(bhc.BhcError, match="no vocabulary"):
         model.compress(features=["word2"])

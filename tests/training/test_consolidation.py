@@ -7,7 +7,6 @@ from torch.nn import functional as F
 import bhc
 from bhc.contexts import ContextBatch
 from bhc.data import DataSet
-from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.stages import StepScalars, draw_examples
 from bhc.training.step import make_step
@@ -15,20 +14,6 @@ from tests.training.runs import RECIPE, bits, fit
 from tests.training.test_step import draw_of, network_of
 
 DIALS = StepScalars(torch.tensor(1.0), torch.tensor(0.0))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"blended": 1.5}, "blended is a part of a whole, 0 to 1, given 1.5"),
-        ({"blended": -0.1}, "blended is a part of a whole, 0 to 1, given -0.1"),
-        ({"blended": float("nan")}, "blended is a part of a whole, 0 to 1, given nan"),
-        ({"teacher_weight": 1.2}, "teacher_weight is a part of a whole, 0 to 1, given 1.2"),
-    ],
-)
-def test_parts_of_a_whole_lie_between_zero_and_one(options: dict[str, float], message: str) -> None:
-    with pytest.raises(BhcError, match=message):
-        bhc.Consolidate(**options)  # type: ignore[arg-type]
 
 
 def test_a_recipe_speaks_of_blends_only_where_there_are_some() -> None:

@@ -14,9 +14,11 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
 from bhc.posterior import PooledNoise
-from bhc.training import RunFolder, Silent, default_recipe, loop, usual_kl_weight
+from bhc.training import RunFolder, default_recipe, loop, usual_kl_weight
 from bhc.training.evaluation import harmonic, largest_ratio, pruning_ratios, threshold_for
 from bhc.training.recipes import RATE_AFTER
+from tests.training.runs import mlp, train, wrapped
+from tests.training.test_step import network_of
 
 LEARN = bhc.Learn(steps=150, kl_weight=0.1, contexts=4, examples=8)
 NARROW = bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0)
@@ -24,23 +26,11 @@ PAIRS = bhc.ConsecutivePairs()
 
 
 def fit(digits: DataSet, net: nn.Module, recipe: tuple[bhc.Learn, ...], **options: object) -> bhc.Compressor:
-    model = bhc.wrap(net, bhc.ClassSubsets(10, PAIRS), example_input=digits.train.inputs[:1])
-    return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), **options)  # type: ignore[arg-type]
+    return train(wrapped(digits, net, bhc.ClassSubsets(10, PAIRS)), digits, recipe=recipe, **options)
 
 
 def pairs(network: ConditionalNetwork) -> ContextBatch:
     return ContextBatch.of([Context(classes=(c, c + 1)) for c in range(9)], network.num_classes)
-
-
-def network_of(net: nn.Module, digits: DataSet) -> ConditionalNetwork:
-    return bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1]).network
-
-
-def mlp(depth: int, width: int = 12) -> nn.Sequential:
-    hidden = [layer for _ in range(depth - 2) for layer in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(
-        bhc.models.Normalise(0.0, 16.0), nn.Flatten(), nn.Linear(64, width), nn.ReLU(), *hidden, nn.Linear(width, 10)
-    )
 
 
 def test_the_ratio_rises_by_equal_factors_and_then_stays() -> None:
@@ -50,24 +40,10 @@ def test_the_ratio_rises_by_equal_factors_and_then_stays() -> None:
     assert bhc.Learn().ratio(10) is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"final_ratio": 0.5}, "final_ratio is how many times smaller"),
-        ({"final_ratio": float("nan")}, "final_ratio"),
-        ({"closing": 1.5}, "closing is a fraction"),
-        ({"kl_weight": -1.0}, "kl_weight"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(BhcError, match=message):
-        bhc.Narrow(**options)  # type: ignore[arg-type]
-
-
 def test_where_single_weights_go_there_is_nothing_to_narrow(digits: DataSet, pretrained: nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.inputs[:1], family="sparse-vd")
+    model = wrapped(digits, pretrained, bhc.SingleContext(), family="sparse-vd")
     with pytest.raises(BhcError, match="takes units away"):
-        bhc.fit(model, digits.train, digits.validation, recipe=(NARROW,), progress=Silent())
+        train(model, digits, recipe=(NARROW,))
     assert not any(isinstance(stage, bhc.Narrow) for stage in default_recipe(model.network))
 
 
@@ -110,7 +86,7 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.bias, 0.5, 1.5)
-    network = bhc.wrap(net, bhc.SingleContext(), example_input=digits.train.inputs[:1], family=family).network
+    network = wrapped(digits, net, bhc.SingleContext(), family=family).network
     with torch.no_grad():
         offset = network.hypernet.vectors.logvar_map.offset
         offset.add_(torch.randn_like(offset))  # so that units differ
@@ -140,7 +116,7 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(
 
 @pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
 def test_variances_are_learned_while_units_are_gone(digits: DataSet, pretrained: nn.Module, family: str) -> None:
-    network = bhc.wrap(pretrained, bhc.SingleContext(), example_input=digits.train.inputs[:1], family=family).network
+    network = wrapped(digits, pretrained, bhc.SingleContext(), family=family).network
     noise = PooledNoise(0)
     noise.advance(0)
     batch = ContextBatch.of([Context()], 10)
@@ -183,11 +159,9 @@ def test_however_short_it_is_narrowing_ends_at_the_ratio(
 
 
 def test_where_the_budget_is_fixed_its_networks_are_narrowed(digits: DataSet, pretrained: nn.Module) -> None:
-    space = bhc.BinaryBudget()
-    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     recipe = (*bhc.two_stage_budget(LEARN, LEARN), replace(NARROW, budget=1.0))
     recipe += (bhc.Consolidate(steps=5, ratios=(4.0, 6.0), budget=1.0),)
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    model = train(wrapped(digits, pretrained, bhc.BinaryBudget()), digits, recipe=recipe)
     assert model.model.thresholds is not None
     high = ContextBatch.of([Context(budget=1.0)], 10)
     ratios = [float(pruning_ratios(model.network, high, threshold)) for threshold in model.model.thresholds]
@@ -236,9 +210,9 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
 def test_every_kind_of_context_and_generator_is_narrowed(
     digits: DataSet, pretrained: nn.Module, space: ContextSpace, generator: bhc.LowRank
 ) -> None:
-    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1], weight_generator=generator)
     recipe = (replace(LEARN, steps=20), replace(NARROW, steps=20), bhc.Consolidate(steps=5, ratios=(4.0, 6.0)))
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent(), autocast=torch.bfloat16)
+    model = wrapped(digits, pretrained, space, weight_generator=generator)
+    train(model, digits, recipe=recipe, autocast=torch.bfloat16)
     curve = model.model.training["curves"]["after"]
     assert curve[0]["ratio_harmonic"] == pytest.approx(6, rel=0.1)
     assert curve[-1]["ratio_harmonic"] == pytest.approx(4, rel=0.1)
@@ -262,35 +236,8 @@ def test_the_diary_tells_the_ratio_as_it_rises(digits: DataSet, pretrained: nn.M
     assert len(rising) < len(found)  # the ratio is reached, and held from there on
 
 
-class Stopped(Exception):
-    pass
-
-
-class StopNarrowing(Silent):
-    def begin(self, title: str, total: int, done: int = 0) -> None:
-        self.narrowing = title == bhc.Narrow.title
-
-    def update(self, done: int, terms: dict[str, float]) -> None:
-        if self.narrowing and done >= 100:
-            raise Stopped
-
-
-@pytest.mark.long
-def test_a_run_broken_off_while_narrowing_resumes_to_the_same_bits(
-    digits: DataSet, pretrained: nn.Module, tmp_path: Path
-) -> None:
-    whole = fit(digits, pretrained, (LEARN, NARROW), run=tmp_path / "whole", checkpoint_every=7)
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, PAIRS), example_input=digits.train.inputs[:1])
-    options = {"recipe": (LEARN, NARROW), "run": tmp_path / "cut", "checkpoint_every": 7}
-    with pytest.raises(Stopped):
-        bhc.fit(model, digits.train, digits.validation, progress=StopNarrowing(), **options)  # type: ignore[arg-type]
-    resumed = fit(digits, pretrained, (LEARN, NARROW), run=tmp_path / "cut", checkpoint_every=7, resume=True)
-    one, other = whole.network.state_dict(), resumed.network.state_dict()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> None:
-    shallow, deep = (network_of(mlp(depth), digits) for depth in (FEW_LAYERS, FEW_LAYERS + 1))
+    shallow, deep = (network_of(digits, mlp(depth)) for depth in (FEW_LAYERS, FEW_LAYERS + 1))
     assert default_recipe(shallow) == (bhc.Learn(), bhc.Consolidate())
     learn, narrow, consolidate = default_recipe(deep)
     assert isinstance(learn, bhc.Learn)
@@ -302,6 +249,6 @@ def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> No
 
 
 def test_many_weights_get_a_small_weight_of_the_divergence(digits: DataSet) -> None:
-    small, large = (usual_kl_weight(network_of(mlp(6, width), digits)) for width in (32, 512))
+    small, large = (usual_kl_weight(network_of(digits, mlp(6, width))) for width in (32, 512))
     assert large < small <= bhc.Learn().kl_weight
     assert large == pytest.approx(small * 32 / 512, rel=0.3)
