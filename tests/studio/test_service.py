@@ -10,6 +10,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.emission import from_file
 from bhc.formats import parse_network
+from bhc.studio import schemas
 from bhc.studio.service import Service
 
 
@@ -74,7 +75,26 @@ def test_a_form_offers_the_budgets_that_there_are(
     digits: DataSet, pretrained: torch.nn.Sequential, space: bhc.Budgets, step: float
 ) -> None:
     model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
-    assert Service(model, "budgets")._conditions()["budget"] == {"low": 0.0, "high": 1.0, "step": step, "default": 1.0}
+    form = Service(model, "budgets").facts()["forms"]["budget"]
+    assert {name: form[name] for name in ("kind", "low", "high", "step", "default")} == {
+        "kind": "range",
+        "low": 0.0,
+        "high": 1.0,
+        "step": step,
+        "default": 1.0,
+    }
+
+
+def test_what_is_answered_is_what_the_contract_says(service: Service) -> None:
+    asked = service.example()
+    answer = service.answer(asked | {"image": torch.zeros(service.model.network.input_shape).tolist()})
+    for schema, value in (
+        (schemas.ModelFacts, service.facts()),
+        (schemas.PreviewAnswer, service.preview(asked)),
+        (schemas.Answer, answer),
+    ):
+        model = schema.model_validate(value)
+        assert set(model.model_dump(by_alias=True)) == set(value)
 
 
 def test_numbers_of_any_size_are_refused_and_do_not_fail(service: Service) -> None:

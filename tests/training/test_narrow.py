@@ -14,7 +14,7 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
 from bhc.posterior import PooledNoise
-from bhc.training import RunFolder, default_recipe, loop, usual_kl_weight
+from bhc.training import RunFolder, default_recipe, measuring, usual_kl_weight
 from bhc.training.evaluation import harmonic, largest_ratio, pruning_ratios, threshold_for
 from bhc.training.recipes import RATE_AFTER
 from tests.training.runs import mlp, train, wrapped
@@ -152,7 +152,7 @@ def test_however_short_it_is_narrowing_ends_at_the_ratio(
     digits: DataSet, pretrained: nn.Module, monkeypatch: pytest.MonkeyPatch, steps: int, closing: float
 ) -> None:
     asked = []
-    monkeypatch.setattr(loop, "threshold_for", lambda *given: asked.append(given[-1]) or threshold_for(*given))
+    monkeypatch.setattr(measuring, "threshold_for", lambda *given: asked.append(given[-1]) or threshold_for(*given))
     fit(digits, pretrained, (replace(NARROW, steps=steps, closing=closing),))
     assert asked[0] > 1
     assert max(asked) == NARROW.final_ratio

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bhc.data import DataSet
-from bhc.training import Consolidate, Learn, spikes
+from bhc.training import Consolidate, Learn, safeguards
 from bhc.training.checkpoint import Position
 from bhc.training.safeguards import LARGEST, LATEST, SpikeLimit, gradient_norm
 from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
@@ -97,14 +97,14 @@ def test_a_run_that_cuts_resumes_to_the_same_bits(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a limit so low that every other step is cut."""
-    monkeypatch.setattr(spikes, "LATEST", 3)
-    monkeypatch.setattr(spikes, "LARGEST", 1.0)
+    monkeypatch.setattr(safeguards, "LATEST", 3)
+    monkeypatch.setattr(safeguards, "LARGEST", 1.0)
     whole = fit(digits, pretrained, run=tmp_path / "whole", checkpoint_every=7)
     with pytest.raises(Stopped):
         fit(digits, pretrained, run=tmp_path / "cut", checkpoint_every=7, progress=StopAt(40, "learning"))
     resumed = fit(digits, pretrained, run=tmp_path / "cut", checkpoint_every=7, resume=True)
     assert_same_bits(whole, resumed)
-    monkeypatch.setattr(spikes, "LARGEST", 1e9)
+    monkeypatch.setattr(safeguards, "LARGEST", 1e9)
     with pytest.raises(AssertionError):
         assert_same_bits(whole, fit(digits, pretrained))
 
@@ -158,7 +158,7 @@ def test_gradients_are_cut_where_there_is_noise(
 ) -> None:
     ends = []
     for largest in (1e-6, 1e9):
-        monkeypatch.setattr(spikes, "LARGEST", largest)
+        monkeypatch.setattr(safeguards, "LARGEST", largest)
         network = network_of(digits, pretrained)
         stage.prepare_(network)
         take = make_step(stage, network, draw_of(digits))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.optim import Adam
 
-from bhc.training import adam
+from bhc.training import optimiser
 from bhc.training.optimiser import PIECE, PiecewiseAdam
 
 SIZES = ((3,), (PIECE,), (2, PIECE + 5), (6, 5, 2, 2), (5, 7, 11), (2, 2))
@@ -33,9 +33,9 @@ def trained(kind: type[Adam], *, first: dict[int, dict[str, torch.Tensor]] | Non
     return parameters, [optimizer.state.get(parameter, {}) for parameter in parameters]
 
 
-@pytest.mark.parametrize("large", [adam.LARGE, PIECE])
+@pytest.mark.parametrize("large", [optimiser.LARGE, PIECE])
 def test_pieces_are_updated_as_the_whole_is(monkeypatch: pytest.MonkeyPatch, large: int) -> None:
-    monkeypatch.setattr(adam, "LARGE", large)
+    monkeypatch.setattr(optimiser, "LARGE", large)
     expected, states = trained(Adam)
     given, own = trained(PiecewiseAdam)
     for one, other in zip(given, expected, strict=True):
