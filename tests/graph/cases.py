@@ -114,7 +114,6 @@ def shared() -> nn.Module:
     return net
 
 
-# What is refused: how to build it, the shape of its input, and words that the message has.
 def _second_input(net: Any, x: Tensor, y: Tensor = torch.zeros(1, 4)) -> Tensor:  # noqa: B008
     return net.end(net.first(x) + y)
 
@@ -133,6 +132,7 @@ class Dynamic(nn.Module):
         return ends(self, F.conv2d(together, kernels, groups=x.shape[0]).reshape(x.shape))
 
 
+# How to build it, and the shape of its input.
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "weights that depend on the input": (Dynamic, MAPS),
     "a branch on values": (lambda: net_of(lambda net, x: net.end(x) if x.sum() > 0 else net.end(net.first(x))), FLAT),
@@ -195,15 +195,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         MAPS,
     ),
     "an average with a divisor": (lambda: run_once(pooled(nn.AvgPool2d(2, divisor_override=3))), MAPS),
-    "a functional pool that rounds up": (
-        lambda: maps_of(lambda net, x: ends(net, F.max_pool2d(net.b(net.a(x)), 3, ceil_mode=True))),
-        MAPS,
-    ),
     "a pool to many places": (lambda: run_once(pooled(nn.AdaptiveAvgPool2d(2))), MAPS),
-    "a functional pool to many places": (
-        lambda: maps_of(lambda net, x: ends(net, F.adaptive_avg_pool2d(net.b(net.a(x)), 2))),
-        MAPS,
-    ),
     "a pool to the largest": (lambda: run_once(pooled(nn.AdaptiveMaxPool2d(1))), MAPS),
     "values side by side in another direction": (
         lambda: maps_of(lambda net, x: (lambda y: ends(net, torch.cat([y, net.b(y)], 2)))(net.a(x))),

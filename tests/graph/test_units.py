@@ -167,22 +167,14 @@ def test_a_gate_shares_the_units_of_what_it_gates() -> None:
 CHAIN = [Step("a", conv(3, 4), (INPUT,)), Step("b", conv(4, 5), ("a",)), Step("c", conv(5, 2), ("b",))]
 
 
-def test_only_the_input_is_always_kept() -> None:
-    units = units_of(CHAIN)
-    assert units.always.nonzero()[0].tolist() == units.carried[INPUT].tolist()
-
-
-def test_what_a_kept_step_reads_and_writes_is_kept() -> None:
-    units = units_of(CHAIN, keep=["b"])
-    assert units.always[units.carried["a"]].all()
-    assert units.always[units.carried["b"]].all()
-    assert not units.always[units.carried["c"]].any()
-
-
-def test_outputs_are_left_to_the_context_even_if_their_layer_is_kept() -> None:
-    units = units_of(CHAIN, keep=["c"])
-    assert units.always[units.carried["b"]].all()
-    assert not units.always[units.carried["c"]].any()
+@pytest.mark.parametrize(("keep", "kept"), [([], ""), (["b"], "ab"), (["c"], "b")], ids=["nothing", "b", "the last"])
+def test_the_input_and_what_a_kept_step_reads_and_writes_are_kept_but_outputs_are_left_to_the_context(
+    keep: list[str], kept: str
+) -> None:
+    units = units_of(CHAIN, keep=keep)
+    always = {name for name, carried in units.carried.items() if units.always[carried].any()}
+    assert always == {INPUT, *kept}
+    assert all(units.always[units.carried[name]].all() for name in always)
 
 
 # The same question, asked of another library.
