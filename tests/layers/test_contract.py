@@ -26,7 +26,7 @@ def values(kind: LayerKind, shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]
 
 
 def network_of(kind: LayerKind, module: nn.Module, shapes: tuple[tuple[int, ...], ...], *before: Step) -> Graph:
-    """A network around one step, which reads the input or a step before, as often as it reads; it ends in two classes."""
+    """A network around one step, which reads the input or a step before; it ends in two classes."""
     source = before[-1].name if before else INPUT
     size = int(np.prod(kind.output_shape(module, *shapes)[1:]))
     end = [Step("flat", nn.Flatten(), ("step",)), Step("end", nn.Linear(size, 2), ("flat",))]

@@ -7,7 +7,6 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from bhc.posterior import (
-    FreshNoise,
     LayerMask,
     LayerMean,
     LayerPosterior,
@@ -19,7 +18,20 @@ from bhc.posterior import (
 )
 from bhc.posterior.operators import Convolution, Linear
 
-from .toys import CONVOLUTIONS, LINEAR, WEIGHTS, Silence, normals, plain_layer, posterior_of, random_posterior
+from .toys import (
+    CONVOLUTIONS,
+    LINEAR,
+    WEIGHTS,
+    Silence,
+    assert_same_moments,
+    believed,
+    free_tensors,
+    fresh_noise,
+    normals,
+    plain_layer,
+    posterior_of,
+    random_posterior,
+)
 
 LAYERS = {"linear": (nn.Linear(4, 3), (4,)), **CONVOLUTIONS}
 CASES = [pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer in LAYERS.items() for weights in WEIGHTS]
@@ -31,10 +43,6 @@ def operator_for(module):
 
 def groups_of(module):
     return getattr(module, "groups", 1)
-
-
-def fresh_noise(seed=0):
-    return FreshNoise(torch.Generator().manual_seed(seed))
 
 
 def mask_of(keep_in, keep_out, keep_weight=None):
@@ -69,16 +77,6 @@ def sampled_layer(module, x, posterior, *, examples):
         torch.einsum("kbgoi,gip->kbgop", weights, patches_of(module, x)).flatten(2, 3)
         + ((mean.bias[:, None] * s)[..., None])
     )
-
-
-def assert_same_moments(first, second):
-    """Means and variances over the examples, dim 1, agree within five standard errors."""
-    samples = first.shape[1]
-    for power in (1, 2):
-        centred = [values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)]
-        error = sum(values.var(1) / samples for values in centred).sqrt()
-        difference = centred[0].mean(1) - centred[1].mean(1)
-        assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
 
 
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
@@ -231,27 +229,6 @@ def test_the_bias_sits_under_the_output_scale():
     off = replace(posterior, out_scale=replace(posterior.out_scale, mean=torch.zeros(2, 3).double()))
     given = noisy_pass(Linear(), normals(6, 4, seed=50), off, noise=Silence())
     assert torch.equal(given, torch.zeros(6, 3).double())
-
-
-def free_tensors(posterior):
-    mean = posterior.mean
-    tensors = (
-        mean.weight.base,
-        mean.weight.left,
-        mean.weight.right,
-        mean.bias,
-        mean.in_scale,
-        mean.out_scale,
-        posterior.weight_logvar,
-        posterior.in_scale.logvar,
-        posterior.out_scale.logvar,
-    )
-    return [None if tensor is None else tensor.clone().requires_grad_() for tensor in tensors]
-
-
-def believed(base, left, right, bias, in_scale, out_scale, weight_logvar, *logvars):
-    scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
-    return posterior_of(WeightMean(base, left, right), bias, weight_logvar, *scales)
 
 
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)

@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 from bhc.posterior import LogNormalScales, NormalScales, log_dropout
 
-from .toys import normals
+from .toys import assert_same_moments, normals
 
 UNITS = 3
 SAMPLES = 200_000
@@ -40,15 +40,6 @@ KINDS = {
     "normal": (normal_scales, drawn_normals),
     "log-normal": (log_normal_scales, drawn_log_normals),
 }
-
-
-def assert_same_moments(first, second):
-    """Means and variances over the samples, dim 1, agree within five standard errors."""
-    for power in (1, 2):
-        centred = [values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)]
-        error = sum(values.var(1) / values.shape[1] for values in centred).sqrt()
-        difference = centred[0].mean(1) - centred[1].mean(1)
-        assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
 
 
 @pytest.mark.parametrize(("build", "draw"), KINDS.values(), ids=KINDS)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bhc.graph import Graph, find_layers, find_units
-from bhc.posterior import LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
+from bhc.posterior import FreshNoise, LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
 
 LINEAR = (3, 4)
 CONVOLUTION = (3, 2, 2, 2)
@@ -105,10 +105,40 @@ def layers_of(graph, input_shape=(1, 6, 6)):
     return find_layers(graph, input_shape, find_units(graph, input_shape))
 
 
-def small_layers(chain):
-    return layers_of(chain)
-
-
 def finder_of(graph, input_shape=(1, 6, 6), *, keep=()):
     units = find_units(graph, input_shape, keep=keep)
     return MaskFinder(find_layers(graph, input_shape, units), units, graph.last_step)
+
+
+def silent(mean):
+    """A belief without any variance, whose sample is its mean."""
+    never = torch.full((), -torch.inf)
+    scales = [NormalScales(each, never.expand(each.shape)) for each in (mean.in_scale, mean.out_scale)]
+    return posterior_of(mean.weight, mean.bias, never.expand(mean.weight.base.shape), *scales)
+
+
+def free_tensors(posterior):
+    """Copies of all that a belief under normal scales is made of, as leaves; None where there is nothing."""
+    mean, weight = posterior.mean, posterior.mean.weight
+    tensors = (weight.base, weight.left, weight.right, mean.bias, mean.in_scale, mean.out_scale)
+    logvars = (posterior.weight_logvar, posterior.in_scale.logvar, posterior.out_scale.logvar)
+    return [None if tensor is None else tensor.clone().requires_grad_() for tensor in (*tensors, *logvars)]
+
+
+def believed(base, left, right, bias, in_scale, out_scale, weight_logvar, *logvars):
+    """The belief that ``free_tensors`` took apart."""
+    scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
+    return posterior_of(WeightMean(base, left, right), bias, weight_logvar, *scales)
+
+
+def fresh_noise(seed=0):
+    return FreshNoise(torch.Generator().manual_seed(seed))
+
+
+def assert_same_moments(first, second):
+    """Means and variances over the examples, dim 1, agree within five standard errors."""
+    for power in (1, 2):
+        centred = [values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)]
+        error = sum(values.var(1) / values.shape[1] for values in centred).sqrt()
+        difference = centred[0].mean(1) - centred[1].mean(1)
+        assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
