@@ -113,16 +113,19 @@ def test_noisy_pass_without_variance_is_the_scaled_layer(module, input_shape, we
     torch.testing.assert_close(silent, expected)
 
 
+@pytest.mark.parametrize("single", [0, 1, 2])  # of how many contexts single weights go, if any
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
-def test_masked_pass_is_the_plain_layer_with_the_masked_mean(module, input_shape, weights):
+def test_masked_pass_is_the_plain_layer_with_the_masked_mean(module, input_shape, weights, single):
     mean = random_posterior(module.weight.shape, weights=weights).mean
     h = normals(6, *input_shape, seed=50)
     keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, : input_shape[0]]
     keep_out = torch.tensor([[1, 1, 0, 1, 0, 1], [0, 1, 1, 0, 1, 1]]).bool()[:, : len(module.weight)]
-    given = masked_pass(operator_for(module), h, mean, mask_of(keep_in, keep_out))
+    kept = normals(single, *module.weight.shape, seed=60) > 0 if single else None
+    given = masked_pass(operator_for(module), h, mean, mask_of(keep_in, keep_out, kept))
     # The inputs of a group are not the columns of its weights: there they are masked before.
     columns = keep_in if groups_of(module) == 1 else torch.ones(2, module.weight.shape[1]).bool()
-    dense = masked_mean(mean.weight.dense(), mean.in_scale, mean.out_scale, columns, keep_out)
+    weight = mean.weight.dense() if kept is None else mean.weight.dense() * kept
+    dense = masked_mean(weight, mean.in_scale, mean.out_scale, columns, keep_out)
     for context, part in enumerate(h.chunk(2)):
         bias = keep_out[context] * mean.out_scale[context] * mean.bias[context]
         if groups_of(module) > 1:
@@ -146,25 +149,6 @@ def test_masked_pass_learns_the_same_whether_or_not_its_input_does(module, input
         found.append([output, *torch.autograd.grad((output * normals(*output.shape, seed=51)).sum(), learned)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("contexts", [1, 2])
-@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
-def test_masked_pass_leaves_out_the_single_weights_that_go(module, input_shape, weights, contexts):
-    mean = random_posterior(module.weight.shape, weights=weights).mean
-    h = normals(6, *input_shape, seed=50)
-    outputs, inputs, *_ = module.weight.shape
-    keep_out = torch.ones(2, outputs).bool()
-    kept = normals(contexts, *module.weight.shape, seed=60) > 0
-    assert kept.any()
-    assert not kept.all()
-    mask = mask_of(torch.ones(2, input_shape[0]).bool(), keep_out, kept)
-    given = masked_pass(operator_for(module), h, mean, mask)
-    columns = torch.ones(2, inputs).bool()
-    dense = masked_mean(mean.weight.dense() * kept, mean.in_scale, mean.out_scale, columns, keep_out)
-    for context, part in enumerate(h.chunk(2)):
-        bias = mean.out_scale[context] * mean.bias[context]
-        torch.testing.assert_close(given.chunk(2)[context], plain_layer(module)(part, dense[context], bias))
 
 
 class Recorded:

@@ -9,7 +9,7 @@ from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
 from bhc.posterior import LayerDropout
 
 from .rates import NOISY, QUIET, all_classes, at, dropouts, mask, random_dropouts, random_weight_rates
-from .toys import chain_of, finder_of
+from .toys import chain_of, finder_of, small_chain
 
 
 def branching_graph():
@@ -80,10 +80,13 @@ def is_empty(alive, layer):
     return not alive[layer.writes].any()
 
 
-@pytest.mark.parametrize("keep", [(), ("gate",), ("branch", "one")], ids=str)
+@pytest.mark.parametrize(
+    ("build", "keep"),
+    [(branching_graph, ()), (branching_graph, ("gate",)), (branching_graph, ("branch", "one")), (small_chain, ())],
+)
 @pytest.mark.parametrize("threshold", [-3.0, 0.0, 3.0])
-def test_units_of_a_branching_network_follow_the_rules_one_at_a_time(threshold, keep):
-    contexts, finder = 40, finder_of(branching_graph(), keep=keep)
+def test_units_follow_the_rules_one_at_a_time(threshold, build, keep):
+    contexts, finder = 40, finder_of(build(), keep=keep)
     rates = random_dropouts(finder, contexts=contexts)
     outputs = torch.rand(contexts, 4, generator=torch.Generator().manual_seed(3)) < 0.7
     fates, compared = finder(rates, at(threshold, contexts), outputs), 0
