@@ -6,8 +6,19 @@ from bhc.graph import Graph
 from bhc.models import lenet_5_caffe
 from bhc.posterior import LayerDropout
 
-from .rates import NOISY, QUIET, all_classes, at, dropouts, mask, random_dropouts, random_weight_rates
-from .toys import chain_of, finder_of, small_chain
+from .toys import (
+    NOISY,
+    QUIET,
+    all_classes,
+    at,
+    chain_of,
+    dropouts,
+    finder_of,
+    mask,
+    random_dropouts,
+    random_weight_rates,
+    small_chain,
+)
 
 
 def positions_of(layer):

@@ -8,8 +8,18 @@ from bhc.graph import INPUT, Graph, Step
 from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
 from bhc.posterior import LayerDropout
 
-from .rates import NOISY, QUIET, all_classes, at, dropouts, mask, random_dropouts, random_weight_rates
-from .toys import chain_of, finder_of, small_chain
+from .toys import (
+    NOISY,
+    all_classes,
+    at,
+    chain_of,
+    dropouts,
+    finder_of,
+    mask,
+    random_dropouts,
+    random_weight_rates,
+    small_chain,
+)
 
 
 def branching_graph():
@@ -56,6 +66,10 @@ def slow_alive(finder, rates, threshold, outputs):
     for place, unit in enumerate(finder.outputs.tolist()):
         alive[unit] = bool(outputs[place])
     return torch.tensor(alive)
+
+
+def places_of(finder):
+    return {layer.name: place for place, layer in enumerate(finder.layers)}
 
 
 def must_write(finder):
@@ -114,8 +128,7 @@ def test_units_follow_the_rules_one_at_a_time(threshold, build, keep):
 
 def test_a_writer_that_is_noisy_leaves_a_unit_of_the_stream_to_the_others():
     finder = finder_of(branching_graph())
-    rates = dropouts(finder, value=QUIET)
-    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates, by_name = dropouts(finder), places_of(finder)
     rates[by_name["one"]].out_log_dropout[0, 2] = NOISY
     fates = finder(rates, at(0.0), all_classes(finder))
     assert fates.alive.all()
@@ -129,16 +142,14 @@ def test_a_writer_that_is_noisy_leaves_a_unit_of_the_stream_to_the_others():
 
 def test_a_writer_that_is_noisy_throughout_writes_one_unit_of_the_stream_all_the_same():
     finder = finder_of(branching_graph())
-    rates = dropouts(finder, value=QUIET)
-    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates, by_name = dropouts(finder), places_of(finder)
     rates[by_name["one"]].out_log_dropout[0] = torch.tensor([NOISY, NOISY, NOISY - 1, NOISY, NOISY])
     assert mask(finder, rates)[by_name["one"]].keep_out.tolist() == [[False, False, True, False, False]]
 
 
 def test_factors_and_groups_are_written_by_all():
     finder = finder_of(branching_graph())
-    rates = dropouts(finder, value=QUIET)
-    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates, by_name = dropouts(finder), places_of(finder)
     for name in ("gate", "branch"):
         rates[by_name[name]].out_log_dropout[0, 1] = NOISY
     assert all(given.keep_out.all() for given in mask(finder, rates))
@@ -146,8 +157,7 @@ def test_factors_and_groups_are_written_by_all():
 
 def test_a_reader_that_is_noisy_skips_a_unit_that_another_reads():
     finder = finder_of(branching_graph())
-    rates = dropouts(finder, value=QUIET)
-    by_name = {layer.name: place for place, layer in enumerate(finder.layers)}
+    rates, by_name = dropouts(finder), places_of(finder)
     rates[by_name["one"]].in_log_dropout[0, 1] = NOISY
     masks = mask(finder, rates)
     assert masks[by_name["one"]].keep_in[0].nonzero().flatten().tolist() == [0, 2, 3, 4, 5, 6, 7]
