@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork, onnx_bytes, open_deployed, pack, parse_network, torch_bytes
+from bhc.formats import onnx_bytes, open_deployed, pack, torch_bytes
 
 from .chains import TORCH_REMARKS, assert_alike, inputs, quantised
 from .packed.test_hostile import check_refused, put
@@ -36,7 +36,7 @@ LENGTH, WORDS = 9, 12
 
 
 class Question(nn.Module):
-    """Words under a mask, and a few numbers beside them."""
+    """Words under a mask, a few numbers beside them, and one that has no channels which could be told apart."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class Question(nn.Module):
         self.numbers = nn.Linear(4, 6)
         self.end = nn.Linear(6, 3)
 
-    def forward(self, words: Tensor, mask: Tensor, numbers: Tensor) -> Tensor:
+    def forward(self, words: Tensor, mask: Tensor, numbers: Tensor, scale: Tensor) -> Tensor:
         weights = mask.float().unsqueeze(-1)
         mean = (self.words(words) * weights).sum(1) / weights.sum(1).clamp_min(1)
-        return self.end(torch.relu(mean + self.numbers(numbers)))
+        return self.end(torch.relu(mean + self.numbers(numbers)) * scale[:, None])
 
 
 def example(count: int = 3, length: int = LENGTH) -> dict[str, Tensor]:
@@ -57,6 +57,7 @@ def example(count: int = 3, length: int = LENGTH) -> dict[str, Tensor]:
         "numbers": torch.randn(count, 4, generator=draws),  # in another order than the forward pass has
         "words": words,
         "mask": (words > 2).long(),
+        "scale": torch.rand(count, generator=draws),
     }
 
 
@@ -81,7 +82,7 @@ def test_files_take_the_inputs_in_their_order_and_of_other_lengths(
     {"bhc": small.save, "pt2": small.to_torch, "onnx": small.to_onnx}[form](path)
     deployed = open_deployed(path)
     assert deployed.signature == small.network.signature
-    assert deployed.signature.names == ("numbers", "words", "mask")
+    assert deployed.signature.names == ("numbers", "words", "mask", "scale")
     x = tuple(example(5, length).values())
     assert torch.allclose(deployed.logits(x), small.network.graph(*x), atol=1e-5)
 
@@ -163,24 +164,3 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_inputs_are_refused(small: bhc.Compressed, name: str) -> None:
     check_refused(small.network, put(1, slice(0, 0), HOSTILE[name]), "damaged")
-
-
-def test_an_input_of_one_axis_alone_is_taken() -> None:
-    """A number an example has no channels that could be told apart."""
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.end = nn.Linear(4, 6), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
-            return self.end(torch.relu(self.first(x)) * scale[:, None])
-
-    net = Scaled().eval()
-    x = (torch.randn(2, 4), torch.rand(2))
-    model = bhc.wrap(net, bhc.SingleContext(), example_input=x)
-    graph = model.network.base_model
-    assert torch.allclose(graph(*x), net(*x), atol=1e-6)
-    network = QuantisedNetwork(graph, model.network.input_shape, (0, 1), card={"context": {}})
-    read = parse_network(pack(network), Path("it.bhc")).network
-    assert torch.allclose(read.graph(*x), net(*x), atol=1e-6)

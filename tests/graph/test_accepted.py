@@ -64,15 +64,7 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: net_of(lambda net, x: net.end(F.dropout(net.first(x), 0.5, net.training))),
         FLAT,
     ),
-    "dropout of nothing by name": (
-        lambda: net_of(lambda net, x: net.end(F.dropout(net.first(x), p=0.5, training=False))),
-        FLAT,
-    ),
     "an average over all places": (lambda: maps_of(averages_what_is_left), MAPS),
-    "sizes that are read": (
-        lambda: maps_of(lambda net, x: net.end(F.avg_pool2d(net.b(net.relu(net.a(x))), x.shape[2]).flatten(1))),
-        MAPS,
-    ),
     "in-place modules whose input is not read again": (in_place_modules, MAPS),
     "in-place functions whose input is not read again": (
         lambda: net_of(
@@ -107,10 +99,6 @@ ACCEPTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a value beside nothing": (
         lambda: net_of(lambda net, x: net.end(torch.cat([net.first(x)], 1))),
         FLAT,
-    ),
-    "a pool of named arguments": (
-        lambda: maps_of(lambda net, x: ends(net, F.max_pool2d(net.b(net.relu(net.a(x))), kernel_size=3, stride=2))),
-        MAPS,
     ),
     "a single layer": (lambda: nn.Linear(4, 2), FLAT),
     "a convolution of another kind of padding": (

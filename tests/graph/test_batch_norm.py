@@ -62,19 +62,6 @@ def assert_equal(given: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize(("layer", "norm", "shape"), LAYERS.values(), ids=LAYERS)
-def test_a_norm_after_a_layer_is_taken_into_it(layer: Any, norm: Any, shape: tuple[int, ...], affine: bool) -> None:
-    layer, x = layer.double(), numbers(3, *shape)
-    before = layer.weight.detach().clone()
-    graph = Graph.chain([("layer", layer), ("norm", used(norm(len(layer.weight), affine=affine))), ("relu", nn.ReLU())])
-    folded = folded_in(graph, *shape)
-    assert modules_of(folded) == [type(layer), nn.ReLU]
-    assert folded.is_chain
-    assert_equal(folded(x), graph(x))
-    assert torch.equal(layer.weight, before), "the network's own layer has changed"
-
-
-@pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("eps", [1e-5, 0.1])
 @pytest.mark.parametrize(("layer", "norm", "shape"), LAYERS.values(), ids=LAYERS)
 def test_a_norm_is_captured_as_what_it_is_in_use(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import INPUT, Graph, Step, passages
+from bhc.graph import INPUT, Graph, passages
 from bhc.graph import output_shape as of_two
 from bhc.layers import (
     Add,
@@ -20,6 +20,8 @@ from bhc.layers import (
     conv_padding,
     pair,
 )
+
+from ..formats.graphs import wired
 
 ELEMENTWISE = [
     nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU(), nn.SELU(), nn.GELU(), nn.SiLU(), nn.Tanh(), Normalise(0.0, 1.0),
@@ -130,14 +132,12 @@ def test_a_chain_is_followed_from_step_to_step() -> None:
 
 
 def test_a_graph_is_followed_along_its_branches() -> None:
-    graph = Graph(
-        [
-            Step("conv", nn.Conv2d(1, 4, 3, stride=2, padding=1), (INPUT,)),
-            Step("halved", Subsample(2), (INPUT,)),
-            Step("wide", PadChannels(1, 2), ("halved",)),
-            Step("sum", Add(), ("conv", "wide")),
-            Step("beside", Concat(), ("sum", "halved")),
-        ]
+    graph = wired(
+        ("conv", nn.Conv2d(1, 4, 3, stride=2, padding=1)),
+        ("halved", Subsample(2), INPUT),
+        ("wide", PadChannels(1, 2)),
+        ("sum", Add(), "conv", "wide"),
+        ("beside", Concat(), "sum", "halved"),
     )
     shapes = {passage.name: (passage.arriving, passage.leaving) for passage in passages(graph, (1, 5, 8))}
     assert shapes["wide"] == (((2, 1, 3, 4),), (2, 4, 3, 4))

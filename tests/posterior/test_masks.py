@@ -11,9 +11,11 @@ from .toys import (
     QUIET,
     all_classes,
     at,
+    branching_graph,
     chain_of,
     dropouts,
     finder_of,
+    grouped_chain,
     mask,
     random_dropouts,
     random_weight_rates,
@@ -33,30 +35,51 @@ def finder():
 
 
 # Which rates are noisy, as (layer, side, places), and what goes with them, as places by layer and side.
+# The network, which rates are noisy, as places by layer and side, and what goes with them.
 NOISY_UNITS = {
-    "everything quiet stays": ((0, "out", []), {}),
-    "a unit whose writer is noisy dies": ((1, "out", [2]), {(1, "out"): [2], (2, "in"): [2]}),
-    "a unit that nobody reads dies": ((2, "in", [4]), {(1, "out"): [4], (2, "in"): [4]}),
+    "everything quiet stays": (small_chain, {}, {}),
+    "a unit whose writer is noisy dies": (
+        small_chain, {("4", "out"): [2]}, {("4", "out"): [2], ("6", "in"): [2]},
+    ),
+    "a unit that nobody reads dies": (small_chain, {("6", "in"): [4]}, {("4", "out"): [4], ("6", "in"): [4]}),
     "after a flatten a noisy reader skips its position and the filter lives": (
-        (1, "in", [0, 5, 6, 7]),
-        {(1, "in"): [0, 5, 6, 7]},
+        small_chain, {("4", "in"): [0, 5, 6, 7]}, {("4", "in"): [0, 5, 6, 7]},
     ),
     "after a flatten a filter dies with its last position": (
-        (1, "in", [4, 5, 6, 7]),
-        {(0, "out"): [1], (1, "in"): [4, 5, 6, 7]},
+        small_chain, {("4", "in"): [4, 5, 6, 7]}, {("0", "out"): [1], ("4", "in"): [4, 5, 6, 7]},
     ),
-    "a dead filter is read at none of its positions": ((0, "out", [0]), {(0, "out"): [0], (1, "in"): [0, 1, 2, 3]}),
-}
+    "a dead filter is read at none of its positions": (
+        small_chain, {("0", "out"): [0]}, {("0", "out"): [0], ("4", "in"): [0, 1, 2, 3]},
+    ),
+    "a noisy writer leaves a unit of a stream to the others": (
+        branching_graph, {("one", "out"): [2]}, {("one", "out"): [2]},
+    ),
+    "a unit of a stream dies with its last writer": (
+        branching_graph,
+        {("one", "out"): [2], ("other", "out"): [2]},
+        {("one", "out"): [2], ("other", "out"): [2], ("end", "in"): [2]},
+    ),
+    "factors and groups are written by all": (branching_graph, {("gate", "out"): [1], ("branch", "out"): [1]}, {}),
+    "a noisy reader skips a unit that another reads": (branching_graph, {("one", "in"): [1]}, {("one", "in"): [1]}),
+    "a group stays while a layer writes it": (grouped_chain, {("1", "out"): [3, 4, 5]}, {}),
+    "a group goes with its last writer": (
+        grouped_chain,
+        {("1", "out"): [3, 4, 5], ("0", "out"): [2, 3]},
+        {("0", "out"): [2, 3], ("1", "in"): [2, 3], ("1", "out"): [3, 4, 5], ("3", "in"): [*range(12, 24)]},
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("noisy", "gone"), NOISY_UNITS.values(), ids=NOISY_UNITS)
-def test_what_goes_with_noisy_units(finder, noisy, gone):
+@pytest.mark.parametrize(("build", "noisy", "gone"), NOISY_UNITS.values(), ids=NOISY_UNITS)
+def test_what_goes_with_noisy_units(build, noisy, gone):
+    finder = finder_of(build())
     rates = dropouts(finder)
-    layer, side, places = noisy
-    getattr(rates[layer], f"{side}_log_dropout")[0, places] = NOISY
-    for index, given in enumerate(mask(finder, rates)):
+    for layer, own in zip(finder.layers, rates, strict=True):
+        own.in_log_dropout[0, noisy.get((layer.name, "in"), [])] = NOISY
+        own.out_log_dropout[0, noisy.get((layer.name, "out"), [])] = NOISY
+    for layer, given in zip(finder.layers, mask(finder, rates), strict=True):
         for side, keep in (("in", given.keep_in), ("out", given.keep_out)):
-            assert (~keep[0]).nonzero().flatten().tolist() == gone.get((index, side), [])
+            assert (~keep[0]).nonzero().flatten().tolist() == gone.get((layer.name, side), [])
         assert not given.rescued.any()
         assert given.keep_weight is None, "families with groups keep every single weight"
 

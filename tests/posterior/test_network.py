@@ -2,13 +2,10 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
-from bhc.graph import INPUT, Graph, Step
-from bhc.layers import Add, Concat, GlobalMean
 from bhc.posterior import BayesianGraph, LayerMask, LayerMean, WeightMean, masked_mean
 
-from .toys import Silence, fresh_noise, layers_of, normals, random_posterior, silent, small_chain
+from .toys import Silence, branching_graph, fresh_noise, layers_of, normals, random_posterior, silent, small_chain
 
 
 def unscaled_means(layers, contexts):
@@ -87,21 +84,7 @@ def test_equal_noise_gives_equal_bits():
     assert not torch.equal(sample(0), sample(1))
 
 
-def branching():
-    return Graph(
-        [
-            Step("stem", nn.Conv2d(1, 4, 3, padding=1), (INPUT,)),
-            Step("branch", nn.Conv2d(4, 4, 3, padding=1, groups=2), ("stem",)),
-            Step("sum", Add(), ("stem", "branch")),
-            Step("beside", Concat(), ("sum", "stem")),
-            Step("relu", nn.ReLU(), ("beside",)),
-            Step("mean", GlobalMean(False), ("relu",)),
-            Step("end", nn.Linear(8, 3), ("mean",)),
-        ]
-    )
-
-
-@pytest.mark.parametrize("build", [small_chain, branching])
+@pytest.mark.parametrize("build", [small_chain, branching_graph])
 def test_all_units_at_scale_one_and_without_noise_are_the_network_itself(build):
     graph, x = build(), images(6)
     layers = layers_of(graph)

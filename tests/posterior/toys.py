@@ -5,7 +5,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from bhc.graph import Graph, find_layers, find_units
+from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
 from bhc.posterior import FreshNoise, LayerDropout, LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
+
+from ..formats.graphs import wired
 
 LINEAR = (3, 4)
 CONVOLUTION = (3, 2, 2, 2)
@@ -95,6 +98,29 @@ def small_chain(*, seed=0):
         for parameter in chain.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=rng))
     return chain
+
+
+def branching_graph():
+    """A residual stream, a value beside it, a gate on both, and two layers that read what is gated."""
+    return wired(
+        ("stem", nn.Conv2d(1, 3, 3, padding=1)),
+        ("branch", nn.Conv2d(3, 3, 3, padding=1, groups=3)),
+        ("more", nn.Conv2d(3, 5, 1), "stem"),
+        ("wide", PadChannels(1, 1), "branch"),
+        ("sum", Add(), "more", "wide"),
+        ("beside", Concat(), "sum", "stem"),
+        ("mean", GlobalMean(False)),
+        ("gate", nn.Linear(8, 8)),
+        ("gated", Multiply(), "mean", "gate"),
+        ("one", nn.Linear(8, 5)),
+        ("other", nn.Linear(8, 5), "mean"),
+        ("both", Add(), "one", "other"),
+        ("end", nn.Linear(5, 4)),
+    )
+
+
+def grouped_chain():
+    return chain_of(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 4))
 
 
 def chain_of(*modules):
