@@ -1,5 +1,6 @@
 import copy
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -117,20 +118,10 @@ def test_the_network_itself_is_left_alone():
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-class OneReLU(nn.Module):
-    """One activation module for all layers: a common way to write a network."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 2)
-        self.relu = nn.ReLU()
-
-    def forward(self, x):
-        return self.last(self.relu(self.second(self.relu(self.first(x)))))
-
-
 def test_a_module_called_twice_is_two_steps_also_where_the_example_shows_no_difference():
-    net, x = OneReLU(), seeded(8, 4)
+    layers = {"first": nn.Linear(4, 5), "second": nn.Linear(5, 6), "end": nn.Linear(6, 2), "relu": nn.ReLU()}
+    net = net_of(lambda net, x: net.end(net.relu(net.second(net.relu(net.first(x))))), **layers)
+    x = seeded(8, 4)
     assert_computes_the_same(net, capture(net, x), x)
     nn.init.ones_(net.first.bias)
     nn.init.constant_(net.second.weight, -1.0)
@@ -201,19 +192,10 @@ def test_hooks_are_part_of_what_is_captured():
 
 
 def test_the_cache_of_a_language_model_is_switched_off():
-    class Config:
-        use_cache = True
+    def forward(net, x):
+        return (net.end(x), x) if net.config.use_cache else net.end(x)
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.config, self.end = Config(), nn.Linear(4, 2)
-
-        def forward(self, x):
-            logits = self.end(x)
-            return (logits, x) if self.config.use_cache else logits
-
-    net, x = Model(), seeded(2, 4)
+    net, x = net_of(forward, config=SimpleNamespace(use_cache=True), end=nn.Linear(4, 2)), seeded(2, 4)
     with pytest.warns(UserWarning, match="cache"):
         graph = capture(net, x)
     torch.testing.assert_close(graph(x), net(x)[0])
@@ -222,19 +204,15 @@ def test_the_cache_of_a_language_model_is_switched_off():
 
 @pytest.mark.parametrize("share", ["module", "weight", "transposed"])
 def test_weights_that_are_used_twice_have_one_fate(share):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.end = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-            if share == "weight":
-                self.b.weight = self.a.weight
-
-        def forward(self, x):
-            x = self.a(x).relu()
-            x = self.a(x) if share == "module" else F.linear(x, self.a.weight.T) if share == "transposed" else self.b(x)
-            return self.end(x.relu())
-
-    net, x = Net(), seeded(3, 4)
+    again = {
+        "module": lambda net, x: net.a(x),
+        "weight": lambda net, x: net.b(x),
+        "transposed": lambda net, x: F.linear(x, net.a.weight.T),
+    }[share]
+    layers = {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "end": nn.Linear(4, 2)}
+    net, x = net_of(lambda net, x: net.end(again(net, net.a(x).relu()).relu()), **layers), seeded(3, 4)
+    if share == "weight":
+        net.b.weight = net.a.weight
     graph = capture(net, x)
     assert_computes_the_same(net, graph, x)
     assert graph.original == (

@@ -1,6 +1,7 @@
 """Embeddings in the graph: rows are inputs, columns are units."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from bhc.errors import BhcError
 from bhc.graph import INPUT, capture, find_features, find_layers, find_units
 from bhc.layers import Embed
 
+from .nets import net_of
 from .test_taken import cut_in_half, near
 
 WORDS, WIDTH, LENGTH = 12, 5, 7
@@ -89,17 +91,17 @@ def test_words_are_features() -> None:
     assert "VocabularySubsets(12)" in (caught.value.hint or "")
 
 
-class Twice(Reader):
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = nn.Linear(WIDTH, self.end.out_features)
+def twice(net: Any, x: Tensor) -> Tensor:
+    return (net.end(F.relu(net.mix(net.embedding(x)))) + net.other(net.embedding(x))).mean(1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.other(self.embedding(x)).mean(1)
+
+TWICE = net_of(
+    twice, embedding=nn.Embedding(WORDS, WIDTH), mix=nn.Linear(WIDTH, 4), end=nn.Linear(4, 3), other=nn.Linear(WIDTH, 3)
+)
 
 
 @pytest.mark.parametrize(
-    "net", [Reader(between=lambda x: x[:, ::2]), Twice()], ids=["some of the words", "a table that is used twice"]
+    "net", [Reader(between=lambda x: x[:, ::2]), TWICE], ids=["some of the words", "a table that is used twice"]
 )
 def test_other_uses_of_embeddings_are_taken(net: nn.Module) -> None:
     _, slim, masked, _ = cut_in_half(net, texts(2))

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from bhc.graph import INPUT, Graph, Step
 from bhc.layers import Add, Concat, Multiply, bare_copy
 
+from ..formats.graphs import wired
 from .nets import seeded
 
 
@@ -19,27 +20,22 @@ def chain() -> Graph:
 
 def branching() -> Graph:
     """The input and what a layer makes of it, added; the sum times itself; all three side by side."""
-    return Graph(
-        [
-            Step("layer", nn.Linear(4, 4), (INPUT,)),
-            Step("sum", Add(), (INPUT, "layer")),
-            Step("square", Multiply(), ("sum", "sum")),
-            Step("beside", Concat(), ("layer", "square", "sum")),
-            Step("end", nn.Linear(12, 3), ("beside",)),
-        ]
+    return wired(
+        ("layer", nn.Linear(4, 4)),
+        ("sum", Add(), INPUT, "layer"),
+        ("square", Multiply(), "sum", "sum"),
+        ("beside", Concat(), "layer", "square", "sum"),
+        ("end", nn.Linear(12, 3)),
     )
 
 
 GRAPHS = {"chain": chain, "branching": branching}
 
 
-def test_a_chain_computes_its_steps_one_after_the_other() -> None:
+def test_each_step_is_computed_of_what_it_reads() -> None:
     graph, x = chain(), seeded(3, 4)
     assert torch.equal(graph(x), graph.last(graph.first(x).relu()))
-
-
-def test_a_branching_graph_computes_each_step_of_what_it_reads() -> None:
-    graph, x = branching(), seeded(3, 4)
+    graph = branching()
     layer = graph.layer(x)
     total = x + layer
     assert torch.equal(graph(x), graph.end(torch.cat([layer, total * total, total], 1)))

@@ -3,7 +3,7 @@ import torch
 
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
-from bhc.hypernet import ConditionalNetwork, Design, Initial, LowRank, ScalesOnly
+from bhc.hypernet import ConditionalNetwork, Initial, LowRank, ScalesOnly
 from bhc.posterior import FAMILIES, FreshNoise, log_dropout
 
 from .toys import (
@@ -23,29 +23,19 @@ from .toys import (
 )
 
 
-def test_sizes_are_those_of_the_network():
-    model = conditional(ScalesOnly())
-    assert model.num_classes == 10
-    assert model.input_shape == (1, 4, 4)
-    assert model.num_weights == 3 * 9 + 12 * 6 + 6 * 10
-    assert model.device == torch.device("cpu")
-
-
-def test_an_unknown_family_is_answered_with_the_known_ones():
-    with pytest.raises(BhcError, match="horseshoe") as caught:
-        Design(ScalesOnly(), family="horseshoe")
-    assert all(name in caught.value.hint for name in ("gnj", "io-gnj", "ghs", "sparse-vd"))
-
-
-@pytest.mark.parametrize("limits", [(0.2,), (0.2, None, None, None)])
-def test_limits_are_one_for_each_layer(limits):
-    with pytest.raises(BhcError, match=f"{len(limits)} limits"):
-        conditional(ScalesOnly(), std_limits=limits)
-
-
-def test_a_space_for_another_number_of_classes_is_refused():
-    with pytest.raises(BhcError, match="4 classes"):
-        conditional(ScalesOnly(), space=ClassSubsets(4))
+@pytest.mark.parametrize(
+    ("design", "noun"),
+    [
+        ({"std_limits": (0.2,)}, "1 limits"),
+        ({"std_limits": (0.2, None, None, None)}, "4 limits"),
+        ({"space": ClassSubsets(4)}, "4 classes"),
+        ({"family": "horseshoe"}, "horseshoe"),
+    ],
+)
+def test_a_design_that_does_not_fit_is_refused(design, noun):
+    with pytest.raises(BhcError, match=noun) as caught:
+        conditional(ScalesOnly(), **design)
+    assert "family" not in design or all(name in caught.value.hint for name in FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

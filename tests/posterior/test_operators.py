@@ -3,10 +3,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bhc.posterior import operator_of
 from bhc.posterior.operators import Convolution, Linear, apply_mean
 
-from .toys import CONVOLUTIONS, LINEAR, WEIGHTS, layers_of, normals, plain_layer, random_posterior, small_chain
+from .toys import CONVOLUTIONS, LINEAR, WEIGHTS, normals, plain_layer, random_posterior
 
 
 def one_by_one(h, weights, apply):
@@ -42,8 +41,3 @@ def test_a_shared_mean_may_have_variances_of_each_context():
     mean, variance = Linear().mean_and_variance(h, shared.mean.weight, own.weight_variance)
     torch.testing.assert_close(mean, h @ shared.mean.weight.base[0].T)
     torch.testing.assert_close(variance, one_by_one(h * h, own.weight_variance, F.linear))
-
-
-def test_each_layer_of_a_chain_gets_the_operator_of_its_type():
-    operators = [operator_of(layer) for layer in layers_of(small_chain())]
-    assert [type(operator) for operator in operators] == [Convolution, Linear, Linear]
