@@ -86,7 +86,7 @@ def test_words_are_features() -> None:
     graph = capture(Reader(nn.Embedding(WORDS, WIDTH, padding_idx=0)), texts(1))
     layers = find_layers(graph, (LENGTH,), find_units(graph, (LENGTH,)))
     assert find_features(graph, layers, (LENGTH,), (WORDS,))["embedding"].tolist() == list(range(1, WORDS))
-    with pytest.raises(BhcError, match="12") as caught:
+    with pytest.raises(BhcError, match="words of 12") as caught:
         find_features(graph, layers, (LENGTH,), (LENGTH,))
     assert "VocabularySubsets(12)" in (caught.value.hint or "")
 

@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import pytest
 import torch
 from torch import nn
@@ -41,12 +39,6 @@ def test_lenet_5_caffe() -> None:
     assert [layer.width for layer in layers] == [20, 50, 800, 500]
     assert [layer.num_weights for layer in layers] == [500, 25_000, 400_000, 5_000]
     assert sum(layer.num_weights for layer in layers) == 430_500
-
-
-def test_each_layer_reads_what_the_one_before_writes() -> None:
-    layers = layers_of(lenet_5_caffe())
-    for writer, reader in pairwise(layers):
-        assert torch.equal(reader.reads.unique(), writer.writes)
 
 
 def test_sizes_of_a_grouped_convolution_are_those_of_one_group() -> None:
