@@ -61,17 +61,6 @@ def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
         torch.testing.assert_close(given.chunk(2)[context], plain(part))
 
 
-def test_outputs_outside_the_context_are_zero():
-    chain = small_chain()
-    layers = layers_of(chain)
-    kept = masks(layers, 1, everything)
-    classes = torch.tensor([[True, False, True, False]])
-    kept[-1] = LayerMask(kept[-1].keep_in, classes, kept[-1].rescued)
-    given = BayesianGraph(chain, layers).masked(images(3), unscaled_means(layers, 1), kept)
-    assert torch.equal(given[:, 1::2], torch.zeros(3, 2))
-    assert (given[:, ::2] != 0).all()
-
-
 def test_equal_noise_gives_equal_bits():
     chain = small_chain()
     layers = layers_of(chain)
