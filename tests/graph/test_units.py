@@ -56,9 +56,10 @@ def test_a_residual_stream_shares_its_units() -> None:
         ("b1", conv(4, 6)),
         ("b2", conv(6, 4)),
         ("sum2", Add(), "relu", "b2"),
+        ("again", Add(), "sum2", "stem"),  # of one stream already
         ("end", conv(4, 2)),
     )
-    assert same(units, "stem", "a2", "sum1", "relu", "b2", "sum2")
+    assert same(units, "stem", "a2", "sum1", "relu", "b2", "sum2", "again")
     assert apart(units, INPUT, "stem", "a1", "b1", "end")
     assert units.count == 3 + 4 + 6 + 6 + 2
 

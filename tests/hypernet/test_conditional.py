@@ -75,6 +75,7 @@ def test_frozen_gates_keep_single_weights_while_the_means_move(spec):
 
 def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
     model, batch, x = conditional(ScalesOnly(), initial=Initial()), pairs(2), images("tiny", 4)
+    assert model.num_weights == 3 * 9 + 12 * 6 + 6 * 10
     perturb_(model.hypernet, std=0.5)
     encoding = PAIRS.encode(batch)
     threshold = torch.tensor([[-9.0], [-8.0]])
