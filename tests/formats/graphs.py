@@ -146,17 +146,6 @@ GRAPHS: dict[str, tuple[Graph, Shape]] = {
         ),
         (2, 17),
     ),
-    "sound-that-branches": (
-        headed(
-            4,
-            ("first", nn.Conv1d(2, 4, 3, stride=2, padding=1)),
-            ("fewer", Subsample(2), INPUT),
-            ("more", PadChannels(0, 2)),
-            ("sum", Add(), "first", "more"),
-            ("depthwise", nn.Conv1d(4, 4, 3, padding="same", groups=4)),
-        ),
-        (2, 9),
-    ),
     "volume": (
         headed(
             4,
@@ -234,18 +223,6 @@ GRAPHS: dict[str, tuple[Graph, Shape]] = {
             ("fc2", nn.Linear(9, 3)),
         ),
         (3, 2, 2),
-    ),
-    "read-three-times": (
-        wired(
-            ("fc1", nn.Linear(5, 4)),
-            ("act", nn.Tanh()),
-            ("fc2", nn.Linear(4, 4)),
-            ("fc3", nn.Linear(4, 4), "act"),
-            ("product", Multiply(), "fc2", "fc3"),
-            ("sum", Add(), "product", "act"),
-            ("fc4", nn.Linear(4, 3)),
-        ),
-        (5,),
     ),
     "a-value-met-by-itself": (
         wired(("fc1", nn.Linear(5, 4)), ("square", Multiply(), "fc1", "fc1"), ("fc2", nn.Linear(4, 3))),

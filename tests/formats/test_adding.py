@@ -47,11 +47,15 @@ def bhc_command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def small_with(activation: torch.nn.Module) -> bhc.Compressed:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), activation, torch.nn.Linear(3, 2))
+    return bhc.wrap(net, bhc.ClassSubsets(2), example_input=torch.zeros(1, 4)).compress(classes=[0, 1])
+
+
 def test_it_is_one_of_the_formats_and_refuses_what_it_has_no_rule_for(page: dict[str, Any], tmp_path: Path) -> None:
     assert [each.name for each in formats()] == ["bhc", "onnx", "c", "pt2", "npz"]
-    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 2))
-    small = bhc.wrap(net, bhc.ClassSubsets(2), example_input=torch.zeros(1, 4)).compress(classes=[0, 1])
-    with pytest.raises(BhcError, match=r"cannot be written as npz: step .* is a GELU"):
+    small = small_with(torch.nn.GELU())
+    with pytest.raises(BhcError, match="GELU"):
         small.export(tmp_path / "gelu.npz")
 
 
@@ -86,37 +90,32 @@ class Plain(Format):
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"name": "onnx"}, "onnx is taken by Onnx"),
-        ({"name": "torch"}, "torch is taken by Program"),
-        ({"suffix": ".h"}, ".h is taken by CHeader"),
-        ({"suffix": "plain"}, "end in 'plain'"),
-        ({"name": "two words"}, "called 'two words'"),
-        ({"label": None}, "lacks label"),
-        ({"write": Format.write}, "lacks write"),
+        ({"name": "onnx"}, "onnx"),
+        ({"name": "torch"}, "torch"),
+        ({}, "plain is taken"),
+        ({"name": "other", "suffix": ".h"}, r"\.h"),
+        ({"name": "other", "suffix": "plain"}, "end in"),
+        ({"name": "two words"}, "two words"),
+        ({"label": None}, "label"),
+        ({"write": Format.write}, "write"),
     ],
 )
 def test_a_format_with_something_missing_or_taken_is_refused(
     forgetful: None, changed: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(BhcError, match=re.escape(problem)):
+    bhc.register_format(Plain)
+    with pytest.raises(BhcError, match=problem):
         bhc.register_format(type("Changed", (Plain,), changed))
 
 
 def test_what_is_no_format_is_refused() -> None:
-    with pytest.raises(BhcError, match="is no format"):
+    with pytest.raises(BhcError, match="no format"):
         bhc.register_format(int)  # type: ignore[arg-type]
 
 
-def test_a_format_registered_twice_is_refused(forgetful: None) -> None:
-    bhc.register_format(Plain)
-    with pytest.raises(BhcError, match="plain is taken"):
-        bhc.register_format(Plain)
-
-
 def test_a_file_of_a_format_that_is_not_registered_says_so(tmp_path: Path) -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
-    small = bhc.wrap(net, bhc.ClassSubsets(2), example_input=torch.zeros(1, 4)).compress(classes=[0, 1])
-    with pytest.raises(BhcError, match="does not say which format"):
+    small = small_with(torch.nn.ReLU())
+    with pytest.raises(BhcError, match="which format"):
         small.export(tmp_path / "small.npz")
-    with pytest.raises(BhcError, match="there is no format 'npz'"):
+    with pytest.raises(BhcError, match="no format"):
         small.export(tmp_path / "small.npz", "npz")

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import fx, nn
 
-from bhc.formats import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, onnx_bytes, with_numbers
-from bhc.formats.quantised import LARGEST_CODE, SIGNIFICANT_BITS, round_step
+from bhc.formats import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, onnx_bytes, round_step, with_numbers
+from bhc.formats.quantised import LARGEST_CODE, SIGNIFICANT_BITS
 from bhc.graph import Graph, passages
 from bhc.layers import Add, Embed, is_weighted
 
-from .chains import CHAINS, NETWORKS, TORCH_REMARKS, graph_of, inputs, named, quantised
+from .chains import NETWORKS, TORCH_REMARKS, graph_of, inputs, named, quantised
 from .graphs import wired
 
 pytestmark = TORCH_REMARKS
@@ -55,15 +55,21 @@ def test_zeros_and_next_to_nothing_have_a_positive_step(values: torch.Tensor, st
 
 @pytest.mark.parametrize(
     ("codes", "bits"),
-    [([0, 0], 1), ([-1, 0], 1), ([0, 1], 2), ([-2, 1], 2), ([-3, 0], 3), ([3, -4], 3), ([127, -128], 8), ([128], 9)],
+    [
+        ([0, 0], 1),
+        ([-1, 0], 1),
+        ([0, 1], 2),
+        ([-2, 1], 2),
+        ([-3, 0], 3),
+        ([3, -4], 3),
+        ([127, -128], 8),
+        ([128], 9),
+        ([], 1),
+    ],
 )
 def test_bits_are_those_of_the_narrowest_two_s_complement(codes: list[int], bits: int) -> None:
     assert Codes(np.array(codes, dtype=np.int32), 1.0).bits == bits
     assert all(-(2 ** (bits - 1)) <= code < 2 ** (bits - 1) for code in codes)
-
-
-def test_no_codes_need_a_bit_at_least() -> None:
-    assert Codes(np.zeros((0, 3), dtype=np.int32), 1.0).bits == 1
 
 
 def test_a_step_is_rounded_up_to_few_significant_bits() -> None:
@@ -73,15 +79,8 @@ def test_a_step_is_rounded_up_to_few_significant_bits() -> None:
         assert (math.frexp(rounded)[0] * 2**SIGNIFICANT_BITS).is_integer()
         assert np.float32(rounded) == rounded
         assert round_step(rounded) == rounded
-
-
-def test_a_step_that_is_not_finite_stays_so() -> None:
-    assert round_step(math.inf) == math.inf
+    assert [round_step(number) for number in (2.0**-20, 1.0, 8.0, math.inf)] == [2.0**-20, 1.0, 8.0, math.inf]
     assert math.isnan(round_step(math.nan))
-
-
-def test_powers_of_two_are_their_own_steps() -> None:
-    assert [round_step(2.0**power) for power in (-20, 0, 3)] == [2.0**-20, 1.0, 8.0]
 
 
 def test_other_numbers_leave_the_original_alone_and_share_the_other_steps() -> None:
@@ -96,6 +95,9 @@ def test_other_numbers_leave_the_original_alone_and_share_the_other_steps() -> N
     assert [*shared] == [True, False, True, True]
     x = torch.rand(5, 1, 2, 2)
     torch.testing.assert_close(changed(x), chain.fc2(torch.relu(x.flatten(1) @ torch.ones(4, 3))))
+    graph, _ = graph_of("residual")
+    changed = with_numbers(graph, {"inner.weight": torch.zeros(4, 4, 3, 3)})
+    assert [step.reads for step in changed.steps] == [step.reads for step in graph.steps]
 
 
 def test_a_built_network_has_the_numbers_that_the_codes_stand_for() -> None:
@@ -108,16 +110,18 @@ def test_a_built_network_has_the_numbers_that_the_codes_stand_for() -> None:
     assert torch.equal(chain.step0.weight, weight)
     assert network.graph.step0.bias is chain.step0.bias
     assert [layer.bits for layer in network.layers] == [Codes.of(weight, 0.25).bits, 32]
+    assert (network.layers[1].weight, network.layers[1].bias) == (None, None)
 
 
-def test_a_module_is_a_copy_that_the_caller_may_change() -> None:
-    network = quantised("relu")
+@pytest.mark.parametrize(("name", "layer"), [("relu", "fc1"), ("residual", "stem")])
+def test_a_module_is_a_copy_that_the_caller_may_change(name: str, layer: str) -> None:
+    network = quantised(name)
     x = inputs(network.input_shape, 3)
     expected = network.graph(x)
     module = network.module()
-    assert torch.equal(module(x), expected)
+    module.get_submodule(layer).weight.zero_()
+    assert not torch.equal(module(x), expected)
     module.double()
-    module.fc1.weight.zero_()
     assert torch.equal(network.graph(x), expected)
 
 
@@ -134,53 +138,13 @@ def test_a_module_is_plain_and_computes_the_same_to_the_last_bit(name: str) -> N
         assert new == old.name or not re.fullmatch(r"\w+", old.name, re.ASCII)
 
 
-@pytest.mark.parametrize(
-    "name", ["pop", "append", "insert", "graph", "code", "meta", "self", "class", "_graph", "0", "ﬁ"]
-)
+@pytest.mark.parametrize("name", ["pop", "graph", "self", "class", "_graph", "0", "ﬁ"])
 def test_a_layer_may_have_a_name_that_torch_s_containers_use(name: str) -> None:
     chain = [(name, nn.Linear(2, 2)), ("step_pop", nn.ReLU()), (f"step_{name}_", nn.Linear(2, 2))]
     for steps in (chain, [*chain, ("sum", Add(), name, f"step_{name}_")]):
         graph = wired(*steps).requires_grad_(False)
         x = inputs((2,), 3)
         assert torch.equal(QuantisedNetwork(graph, (2,), (0, 1)).module()(x), graph(x))
-
-
-def test_chains_are_chains_and_some_graphs_are_not() -> None:
-    assert all(chain.is_chain for chain, _ in CHAINS.values())
-    assert sum(not graph.is_chain for graph, _ in NETWORKS.values()) > 10
-
-
-def test_a_module_that_branches_is_a_copy_that_the_caller_may_change() -> None:
-    network = quantised("residual")
-    x = inputs(network.input_shape, 3)
-    expected = network.graph(x)
-    module = network.module()
-    module.stem.weight.zero_()
-    assert not torch.equal(module(x), expected)
-    assert torch.equal(network.graph(x), expected)
-
-
-def test_other_numbers_keep_the_wiring() -> None:
-    graph, shape = graph_of("residual")
-    changed = with_numbers(graph, {"inner.weight": torch.zeros(4, 4, 3, 3)})
-    assert [step.reads for step in changed.steps] == [step.reads for step in graph.steps]
-    x = inputs(shape, 3)
-    hidden = torch.relu(graph.stem(x))
-    torch.testing.assert_close(changed(x), graph.fc(torch.relu(hidden).mean((2, 3))))
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_shapes_are_those_of_the_values(name: str) -> None:
-    graph, shape = graph_of(name)
-    given: list[tuple[int, ...]] = []
-
-    def note(step, *values):  # type: ignore[no-untyped-def]
-        result = step.module(*values)
-        given.append(tuple(result.shape))
-        return result
-
-    graph.run(inputs(shape, 2), note)
-    assert [passage.leaving for passage in passages(graph, shape)] == given
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -205,12 +169,6 @@ def test_layers_count_what_the_modules_do(name: str) -> None:
         assert layer.width == (layer.module.out_channels if convolution else layer.module.weight.shape[1])
         assert layer.weight is not None
         assert layer.bits == layer.weight.bits
-
-
-def test_floats_have_32_bits() -> None:
-    chain, shape = graph_of("one-layer")
-    (layer,) = QuantisedNetwork(chain, shape, (0, 1, 2)).layers
-    assert (layer.bits, layer.weight, layer.bias) == (32, None, None)
 
 
 def test_numbers_that_could_learn_no_longer_do() -> None:

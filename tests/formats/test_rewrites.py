@@ -2,21 +2,16 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.formats import fold_normalisation
-from bhc.graph import INPUT, Graph
-from bhc.layers import Select
+from bhc.formats import PooledConvolution, fold_normalisation, unrolled
+from bhc.graph import INPUT
 from bhc.models import Normalise
 
-from .chains import GRAPHS, NETWORKS, TORCH_REMARKS, assert_alike, floats, inputs, quantised
+from .chains import GRAPHS, NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, named, quantised
 
 pytestmark = TORCH_REMARKS
 
 
-def is_normalised(graph: Graph) -> bool:
-    return isinstance(graph.steps[0].module, Normalise)
-
-
-NORMALISED = [name for name, (graph, _) in NETWORKS.items() if is_normalised(graph)]
+NORMALISED = [name for name, (graph, _) in NETWORKS.items() if isinstance(graph.steps[0].module, Normalise)]
 LEFT_AS_THEY_ARE = {
     *("padding-and-a-mean", "max-pool", "avg-pool"),  # nothing may lie between, zeros must stay zeros
     "normalise-by-channel",  # codes have one step
@@ -29,10 +24,13 @@ LEFT_AS_THEY_ARE = {
 @pytest.mark.parametrize("name", [name for name in NORMALISED if name not in LEFT_AS_THEY_ARE])
 def test_the_folded_network_computes_the_same_with_a_step_less(name: str, make) -> None:  # type: ignore[no-untyped-def]
     network = make(name)
-    folded = fold_normalisation(network)
-    assert [*dict(folded.graph.named_children())] == [*dict(network.graph.named_children())][1:]
     x = inputs(network.input_shape)
-    assert_alike(folded.graph(x), network.graph(x), part=1e-5)
+    steps, expected = network.graph.steps, network.graph(x)
+    folded = fold_normalisation(network)
+    assert [step.name for step in folded.graph.steps] == [step.name for step in steps[1:]]
+    assert_alike(folded.graph(x), expected, part=1e-5)
+    assert network.graph.steps == steps
+    assert torch.equal(network.graph(x), expected), "the network itself has changed"
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in NORMALISED or name in LEFT_AS_THEY_ARE])
@@ -41,16 +39,7 @@ def test_what_cannot_be_folded_is_left_as_it_is(name: str) -> None:
     assert fold_normalisation(network) is network
 
 
-def test_folding_leaves_the_network_alone() -> None:
-    network = quantised("conv-and-a-mean")
-    x = inputs(network.input_shape, 4)
-    expected = network.graph(x)
-    fold_normalisation(network)
-    assert torch.equal(network.graph(x), expected)
-    assert is_normalised(network.graph)
-
-
-@pytest.mark.parametrize("name", ["relu", "plain-conv", "conv-and-a-mean", "padding"])
+@pytest.mark.parametrize("name", ["relu", "plain-conv", "conv-and-a-mean"])
 def test_the_codes_stay_and_their_step_changes(name: str) -> None:
     network = quantised(name)
     folded, first = fold_normalisation(network), network.layers[0]
@@ -60,13 +49,9 @@ def test_the_codes_stay_and_their_step_changes(name: str) -> None:
     assert folded.weights[first.name].step == pytest.approx(first.weight.step / std)
     torch.testing.assert_close(folded.weights[first.name].values(), folded.layers[0].module.weight)
     assert all(folded.weights[layer.name] is layer.weight for layer in network.layers[1:])
-
-
-def test_biases_stay_codes_without_a_mean_and_become_floats_with_one() -> None:
-    for name, are_codes in (("plain-conv", True), ("conv-and-a-mean", False)):
-        network = quantised(name)
-        assert ("step0" in fold_normalisation(network).biases) == are_codes
-        assert "fc" in fold_normalisation(network).biases
+    has_mean = bool(network.graph.normalise.mean.any()) or first.bias is None
+    assert (first.name in folded.biases) != has_mean, "biases stay codes without a mean and become floats with one"
+    assert all(layer.name in folded.biases for layer in network.layers[1:])
 
 
 def test_a_layer_without_a_bias_gets_one_from_the_mean() -> None:
@@ -74,13 +59,6 @@ def test_a_layer_without_a_bias_gets_one_from_the_mean() -> None:
     assert network.layers[0].module.bias is None
     layer = fold_normalisation(network).layers[0].module
     torch.testing.assert_close(layer.bias, -2.0 / 3.0 * network.layers[0].module.weight.sum(1))
-
-
-def test_a_padded_convolution_without_a_mean_is_folded() -> None:
-    network = quantised("padding")
-    assert network.layers[0].module.padding == (1, 2)
-    kinds = [type(step.module) for step in fold_normalisation(network).graph.steps]
-    assert kinds == [nn.Conv2d, nn.Flatten, Select, nn.Linear]
 
 
 def test_graphs_that_branch_after_the_first_layer_are_folded() -> None:
@@ -91,3 +69,36 @@ def test_graphs_that_branch_after_the_first_layer_are_folded() -> None:
     folded = fold_normalisation(quantised("normalised-before-it-branches")).graph
     assert [step.reads for step in folded.steps][:2] == [(INPUT,), ("stem",)]
     assert folded.steps[3].reads == ("act", "inner")
+
+
+# Convolutions taken together with their pools
+
+RISING = ("relu", "relu6", "elu", "elu-of-a-whole-number", "selu", "tanh")
+TAKEN_TOGETHER = {
+    *(f"conv-{name}-pool" for name in RISING),
+    *("conv-same-pool", "conv-padding-pool", "conv-pool-twice"),
+    *("pooled-in-a-branch", "pooled-value-read-twice"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_convolutions_taken_together_with_their_pools_compute_the_same(name: str) -> None:
+    graph, shape = graph_of(name)
+    before = graph.steps
+    together = unrolled(graph)
+    assert graph.steps == before
+    assert_alike(together(inputs(shape)), graph(inputs(shape)), part=1e-5)
+    taken = any(isinstance(step.module, PooledConvolution) for step in together.steps)
+    assert taken == (name in TAKEN_TOGETHER)
+    assert taken or together.steps == before
+
+
+def test_readers_of_the_pool_read_the_convolution_instead() -> None:
+    together = unrolled(graph_of("pooled-value-read-twice")[0])
+    assert [step.name for step in together.steps] == ["conv", "inner", "sum", "mean", "fc"]
+    assert [step.reads for step in together.steps][1:3] == [("conv",), ("conv", "inner")]
+
+
+def test_grouped_convolutions_stay() -> None:
+    graph = named(conv=nn.Conv2d(2, 4, 3, groups=2), act=nn.ReLU(), pool=nn.MaxPool2d(2))
+    assert unrolled(graph).steps == graph.steps

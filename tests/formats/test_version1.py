@@ -12,11 +12,8 @@ import bhc
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.tensors import parse_tensors, tensors_to_bytes
-from tests.formats.packed.toys import zoo
 
-HERE = Path(__file__).parent
-VERSION_1 = (HERE / "packed" / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
-ZOO = zoo()
+VERSION_1 = (Path(__file__).parent / "packed" / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
 IT = Path("it.bhc")
 
 
@@ -29,13 +26,14 @@ def version_1(**changes: Any) -> bytes:
     return tensors_to_bytes(tensors, header | changes)
 
 
-def test_files_of_version_1_still_read() -> None:
+def test_files_of_version_1_still_read_and_can_be_packed() -> None:
     file = parse_network(VERSION_1, IT)
     assert (file.version, file.size, file.parts) == (1, len(VERSION_1), ())
     network = file.network
     assert (network.labels, network.input_shape, network.temperature) == ((3, 4), (1, 2, 3), 1.25)
     assert not network.weights
     assert not network.biases
+    assert same(parse(pack(network)), network)
     x = torch.arange(6.0).reshape(1, 1, 2, 3)
     hidden = torch.relu(
         torch.tensor([[0.5, -0.25, 0.125], [1, 2, -3]]) @ (x.flatten()[[1, 2, 4]] / 16) - torch.tensor([0, 0.5])
@@ -54,11 +52,6 @@ def test_files_of_version_1_bring_their_report(tmp_path: Path) -> None:
     assert "context" in str(report)
 
 
-def test_a_network_of_version_1_can_be_packed() -> None:
-    old = parse(VERSION_1)
-    assert same(parse(pack(old)), old)
-
-
 def test_damage_in_version_1_is_noticed() -> None:
     for length in range(0, len(VERSION_1), 37):
         with pytest.raises(BhcError):
@@ -68,6 +61,12 @@ def test_damage_in_version_1_is_noticed() -> None:
         changed[place] ^= 0x10
         with pytest.raises(BhcError):
             parse(bytes(changed))
+
+
+def test_a_header_of_version_1_that_is_no_header_is_refused() -> None:
+    tensors, _ = parse_tensors(VERSION_1, IT)
+    with pytest.raises(BhcError, match="is not a"):
+        parse(tensors_to_bytes(tensors, [1, 2]))  # type: ignore[arg-type]
 
 
 def test_what_came_after_version_1_is_refused_in_it() -> None:
@@ -92,21 +91,21 @@ HUGE_LAYER = {"kind": "linear", "name": "a", "in_features": 1 << 40, "out_featur
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "zip"}, "not a .bhc file"),
-        ({"version": 1000}, "version 1000"),
+        ({"format": "zip"}, "not a"),
+        ({"version": 1000}, "1000"),
         ({"network": []}, "damaged"),
         ({"network": [HUGE_LAYER]}, "damaged"),
         ({"input_shape": [1, 2, 2]}, "damaged"),
-        ({"input_shape": [6.0]}, "inputs of shape"),
-        ({"input_shape": [-1, 2, 3]}, "inputs of shape"),
+        ({"input_shape": [6.0]}, "shape"),
+        ({"input_shape": [-1, 2, 3]}, "shape"),
         ({"input_shape": [1, 1 << 20, 1 << 20]}, "damaged"),
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": 0}, "temperature"),
         ({"report": {}}, "damaged"),
         ({"report": None}, "damaged"),
         ({"report": {"classes": [1, 2, 3]}}, "3 classes"),
-        ({"report": {"classes": [1, float("inf")]}}, "whole numbers"),
-        ({"report": {"classes": [1, 1 << 40]}}, "whole numbers"),
+        ({"report": {"classes": [1, float("inf")]}}, "whole"),
+        ({"report": {"classes": [1, 1 << 40]}}, "whole"),
         ({"report": {"classes": [1, 2], "context": {}, "weights_before": "80"}}, "report"),
     ],
 )
@@ -132,9 +131,3 @@ def test_tensors_of_version_1_that_do_not_fit_are_refused(name: str, change: Cal
     tensors, header = parse_tensors(VERSION_1, IT)
     with pytest.raises(BhcError, match="damaged"):
         parse(tensors_to_bytes(tensors | {name: change(tensors[name])}, header))
-
-
-def test_a_header_of_version_1_that_is_no_header_is_refused() -> None:
-    tensors, _ = parse_tensors(VERSION_1, IT)
-    with pytest.raises(BhcError, match="is not a"):
-        parse(tensors_to_bytes(tensors, [1, 2]))  # type: ignore[arg-type]

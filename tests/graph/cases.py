@@ -11,30 +11,6 @@ from torch.nn import functional as F
 from .nets import FLAT, MAPS, ends, maps_of, net_of, seeded, sequential
 
 
-class Weighted(nn.Module):
-    """Numbers that belong to no layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.end = nn.Parameter(torch.ones(4)), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.end(x * self.scale)
-
-
-class Counting(nn.Module):
-    """A state kept between calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.end, self.calls = nn.Linear(4, 4), nn.Linear(4, 2), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        x = self.first(x)
-        return self.end(x) if self.calls == 1 else self.end(x.relu())
-
-
 class Remembering(nn.Module):
     """A running mean of its own."""
 
@@ -51,6 +27,20 @@ class Remembering(nn.Module):
         return self.end(x - self.seen)
 
 
+def counts(net: Any, x: Tensor) -> Tensor:
+    net.calls += 1
+    x = net.first(x)
+    return net.end(x) if net.calls == 1 else net.end(x.relu())
+
+
+def dynamic(net: Any, x: Tensor) -> Tensor:
+    """Kernels that depend on the input."""
+    kernels = net.kernels(x.mean((2, 3))).reshape(-1, 4, 1, 1)
+    x = net.first(x)
+    together = x.reshape(1, -1, *x.shape[2:])
+    return ends(net, F.conv2d(together, kernels, groups=x.shape[0]).reshape(x.shape))
+
+
 def adds_into_what_is_read_again(net: Any, x: Tensor) -> Tensor:
     x = net.a(x)
     y = x
@@ -61,12 +51,6 @@ def adds_into_what_is_read_again(net: Any, x: Tensor) -> Tensor:
 def ignores_what_it_wrote(net: Any, x: Tensor) -> Tensor:
     x = net.a(x)
     F.relu(x, inplace=True)
-    return ends(net, net.b(x))
-
-
-def ignores_a_method(net: Any, x: Tensor) -> Tensor:
-    x = net.a(x)
-    x.relu_()
     return ends(net, net.b(x))
 
 
@@ -114,27 +98,16 @@ def shared() -> nn.Module:
     return net
 
 
-# What is refused: how to build it, the shape of its input, and words that the message has.
 def _second_input(net: Any, x: Tensor, y: Tensor = torch.zeros(1, 4)) -> Tensor:  # noqa: B008
     return net.end(net.first(x) + y)
 
 
-class Dynamic(nn.Module):
-    """Kernels that depend on the input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.kernels, self.end = nn.Conv2d(3, 4, 3), nn.Linear(3, 16), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        kernels = self.kernels(x.mean((2, 3))).reshape(-1, 4, 1, 1)
-        x = self.first(x)
-        together = x.reshape(1, -1, *x.shape[2:])
-        return ends(self, F.conv2d(together, kernels, groups=x.shape[0]).reshape(x.shape))
-
-
+# How to build it, and the shape of its input.
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "weights that depend on the input": (Dynamic, MAPS),
+    "weights that depend on the input": (
+        lambda: net_of(dynamic, first=nn.Conv2d(3, 4, 3), kernels=nn.Linear(3, 16), end=nn.Linear(4, 2)),
+        MAPS,
+    ),
     "a branch on values": (lambda: net_of(lambda net, x: net.end(x) if x.sum() > 0 else net.end(net.first(x))), FLAT),
     "a loop over the batch": (lambda: net_of(lambda net, x: torch.stack([net.end(net.first(row)) for row in x])), FLAT),
     "the length of a batch": (lambda: net_of(lambda net, x: net.end(net.first(x).reshape(len(x), 4))), FLAT),
@@ -146,13 +119,15 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "an in-place sum into what is read again": (lambda: maps_of(adds_into_what_is_read_again), MAPS),
     "an unknown in-place method": (lambda: net_of(lambda net, x: net.end(net.first(x).clamp_(0))), FLAT),
     "an in-place function whose result is ignored": (lambda: maps_of(ignores_what_it_wrote), MAPS),
-    "an in-place method whose result is ignored": (lambda: maps_of(ignores_a_method), MAPS),
     "an assignment to some channels": (lambda: maps_of(writes_into_places), MAPS),
     "a layer that is not used": (lambda: net_of(lambda net, x: net.end(x)), FLAT),
     "a result that nobody reads": (lambda: net_of(lambda net, x: (net.first(x), net.end(x))[1]), FLAT),
-    "numbers of no layer": (Weighted, FLAT),
+    "numbers of no layer": (
+        lambda: net_of(lambda net, x: net.end(x * net.scale), scale=nn.Parameter(torch.ones(4)), end=nn.Linear(4, 2)),
+        FLAT,
+    ),
     "a weight used by a function": (lambda: net_of(lambda net, x: net.end(F.linear(x, net.first.weight))), FLAT),
-    "a state kept between calls": (Counting, FLAT),
+    "a state kept between calls": (lambda: net_of(counts, calls=0, first=nn.Linear(4, 4), end=nn.Linear(4, 2)), FLAT),
     "a mean of its own": (Remembering, FLAT),
     "dropout that is always on": (lambda: net_of(lambda net, x: net.end(F.dropout(net.first(x), 0.5))), FLAT),
     "noise": (lambda: net_of(lambda net, x: net.end(net.first(x) + torch.randn(2, 4))), FLAT),
@@ -195,15 +170,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         MAPS,
     ),
     "an average with a divisor": (lambda: run_once(pooled(nn.AvgPool2d(2, divisor_override=3))), MAPS),
-    "a functional pool that rounds up": (
-        lambda: maps_of(lambda net, x: ends(net, F.max_pool2d(net.b(net.a(x)), 3, ceil_mode=True))),
-        MAPS,
-    ),
     "a pool to many places": (lambda: run_once(pooled(nn.AdaptiveAvgPool2d(2))), MAPS),
-    "a functional pool to many places": (
-        lambda: maps_of(lambda net, x: ends(net, F.adaptive_avg_pool2d(net.b(net.a(x)), 2))),
-        MAPS,
-    ),
     "a pool to the largest": (lambda: run_once(pooled(nn.AdaptiveMaxPool2d(1))), MAPS),
     "values side by side in another direction": (
         lambda: maps_of(lambda net, x: (lambda y: ends(net, torch.cat([y, net.b(y)], 2)))(net.a(x))),

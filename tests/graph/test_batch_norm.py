@@ -1,14 +1,17 @@
 """Batch norms are taken into layers exactly, or stay as two numbers a channel."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bhc.graph import INPUT, Graph, Step, capture, passages
+from bhc.graph import INPUT, Graph, capture, passages
 from bhc.graph.capture import fold_affines
 from bhc.layers import Add, Affine
+
+from ..formats.graphs import wired
 
 LAYERS = {
     "linear": (nn.Linear(4, 6), nn.BatchNorm1d, (4,)),
@@ -47,7 +50,7 @@ def trained(norm: Any, *, seed: int = 1) -> Any:
     return norm
 
 
-def folded_in(graph: Graph, batch: int, *shape: int) -> Graph:
+def folded_in(graph: Graph, *shape: int) -> Graph:
     return fold_affines(graph, {each.name: each.leaving for each in passages(graph, shape)})
 
 
@@ -60,110 +63,67 @@ def assert_equal(given: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize(("layer", "norm", "shape"), LAYERS.values(), ids=LAYERS)
-def test_a_norm_after_a_layer_is_taken_into_it(layer: Any, norm: Any, shape: tuple[int, ...], affine: bool) -> None:
-    layer, x = layer.double(), numbers(3, *shape)
-    before = layer.weight.detach().clone()
-    graph = Graph.chain([("layer", layer), ("norm", used(norm(len(layer.weight), affine=affine))), ("relu", nn.ReLU())])
-    folded = folded_in(graph, 3, *shape)
-    assert modules_of(folded) == [type(layer), nn.ReLU]
-    assert folded.is_chain
-    assert_equal(folded(x), graph(x))
-    assert torch.equal(layer.weight, before), "the network's own layer has changed"
-
-
-@pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("eps", [1e-5, 0.1])
 @pytest.mark.parametrize(("layer", "norm", "shape"), LAYERS.values(), ids=LAYERS)
-def test_a_norm_is_captured_as_what_it_is_in_use(
+def test_a_norm_is_captured_as_what_it_is_in_use_and_the_network_left_alone(
     layer: Any, norm: Any, shape: tuple[int, ...], affine: bool, eps: float
 ) -> None:
     own = trained(norm(len(layer.weight), affine=affine, eps=eps)).float()
-    net, x = nn.Sequential(layer.float(), own, nn.ReLU()).eval(), numbers(3, *shape).float()
+    net, x = nn.Sequential(layer.float(), own, nn.ReLU()).train(), numbers(3, *shape).float()
+    before = copy.deepcopy(net.state_dict())
     graph = capture(net, x)
-    assert modules_of(graph) == [type(layer), nn.ReLU]
-    torch.testing.assert_close(graph(x), net(x), rtol=1e-4, atol=1e-5)
-
-
-def test_two_norms_after_one_layer_are_both_taken_in() -> None:
-    graph = Graph.chain(
-        [("layer", nn.Linear(4, 6).double()), ("a", used(nn.BatchNorm1d(6))), ("b", used(nn.BatchNorm1d(6), seed=2))]
-    )
-    folded, x = folded_in(graph, 3, 4), numbers(3, 4)
-    assert modules_of(folded) == [nn.Linear]
-    assert_equal(folded(x), graph(x))
-
-
-def test_a_norm_of_a_value_that_others_read_stays_as_two_numbers_a_channel() -> None:
-    graph = Graph(
-        [
-            Step("layer", nn.Conv2d(3, 4, 1).double(), (INPUT,)),
-            Step("norm", used(nn.BatchNorm2d(4)), ("layer",)),
-            Step("sum", Add(), ("norm", "layer")),
-        ]
-    )
-    folded, x = folded_in(graph, 2, 3, 5, 5), numbers(2, 3, 5, 5)
-    assert modules_of(folded) == [nn.Conv2d, Affine, Add]
-    assert_equal(folded(x), graph(x))
-
-
-def test_two_norms_of_one_value_stay_too() -> None:
-    graph = Graph(
-        [
-            Step("layer", nn.Linear(3, 4).double(), (INPUT,)),
-            Step("a", used(nn.BatchNorm1d(4)), ("layer",)),
-            Step("b", used(nn.BatchNorm1d(4), seed=2), ("layer",)),
-            Step("sum", Add(), ("a", "b")),
-        ]
-    )
-    folded, x = folded_in(graph, 2, 3), numbers(2, 3)
-    assert modules_of(folded) == [nn.Linear, Affine, Affine, Add]
-    assert_equal(folded(x), graph(x))
-
-
-def test_what_reads_a_folded_norm_twice_reads_the_layer_twice() -> None:
-    graph = Graph(
-        [
-            Step("layer", nn.Linear(3, 4).double(), (INPUT,)),
-            Step("norm", used(nn.BatchNorm1d(4)), ("layer",)),
-            Step("relu", nn.ReLU(), ("norm",)),
-            Step("sum", Add(), ("relu", "norm")),
-        ]
-    )
-    folded, x = folded_in(graph, 2, 3), numbers(2, 3)
-    assert [step.reads for step in folded.steps] == [(INPUT,), ("layer",), ("relu", "layer")]
-    assert_equal(folded(x), graph(x))
-
-
-@pytest.mark.parametrize("before", [nn.ReLU(), nn.AvgPool2d(2), None], ids=["relu", "pool", "input"])
-def test_a_norm_after_no_layer_stays(before: nn.Module | None) -> None:
-    steps = [] if before is None else [("layer", nn.Conv2d(3, 3, 1).double()), ("before", before)]
-    graph = Graph.chain([*steps, ("norm", used(nn.BatchNorm2d(3)))])
-    folded, x = folded_in(graph, 2, 3, 4, 4), numbers(2, 3, 4, 4)
-    assert modules_of(folded)[-1] is Affine
-    assert_equal(folded(x), graph(x))
-
-
-def test_a_norm_after_an_addition_stays_under_its_name() -> None:
-    graph = Graph(
-        [
-            Step("layer", nn.Conv1d(3, 3, 3, padding=1).double(), (INPUT,)),
-            Step("sum", Add(), (INPUT, "layer")),
-            Step("norm", used(nn.BatchNorm1d(3, affine=False)), ("sum",)),
-            Step("relu", nn.ReLU(), ("norm",)),
-        ]
-    )
-    folded, x = folded_in(graph, 2, 3, 6), numbers(2, 3, 6)
-    assert [step.name for step in folded.steps] == ["layer", "sum", "norm", "relu"]
-    assert isinstance(folded.norm, Affine)
-    assert_equal(folded(x), graph(x))
-
-
-def test_tracing_leaves_no_norm_and_the_network_alone() -> None:
-    norm = trained(nn.BatchNorm2d(4)).float()
-    net = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).train()
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    graph = capture(net, torch.randn(5, 1, 6, 6))
-    assert not any(isinstance(module, nn.BatchNorm2d | Affine) for module in graph.modules())
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert modules_of(graph) == [type(layer), nn.ReLU]
+    torch.testing.assert_close(graph(x), net.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+Steps = list[tuple[Any, ...]]
+LINEAR, CONV, NORM, NORM_2D = nn.Linear(4, 4), nn.Conv2d(4, 4, 1), nn.BatchNorm1d(4), nn.BatchNorm2d(4)
+# Steps with a norm among them, the shape of an example, and the steps that are left.
+ELSEWHERE: dict[str, tuple[Steps, tuple[int, ...], Steps]] = {
+    "two norms after one layer are both taken in": (
+        [("layer", LINEAR), ("a", used(NORM)), ("b", used(nn.BatchNorm1d(4), seed=2))],
+        (4,),
+        [("layer", INPUT)],
+    ),
+    "a norm of a value that others read stays": (
+        [("layer", CONV), ("norm", used(NORM_2D)), ("sum", Add(), "norm", "layer")],
+        (4, 5, 5),
+        [("layer", INPUT), ("norm", "layer"), ("sum", "norm", "layer")],
+    ),
+    "two norms of one value stay": (
+        [("layer", LINEAR), ("a", used(NORM)), ("b", used(NORM, seed=2), "layer"), ("sum", Add(), "a", "b")],
+        (4,),
+        [("layer", INPUT), ("a", "layer"), ("b", "layer"), ("sum", "a", "b")],
+    ),
+    "what reads a folded norm twice reads the layer twice": (
+        [("layer", LINEAR), ("norm", used(NORM)), ("relu", nn.ReLU()), ("sum", Add(), "relu", "norm")],
+        (4,),
+        [("layer", INPUT), ("relu", "layer"), ("sum", "relu", "layer")],
+    ),
+    "a norm after an addition stays under its name": (
+        [("layer", LINEAR), ("sum", Add(), INPUT, "layer"), ("norm", used(NORM)), ("relu", nn.ReLU())],
+        (4,),
+        [("layer", INPUT), ("sum", INPUT, "layer"), ("norm", "sum"), ("relu", "norm")],
+    ),
+    "a norm after a pool stays": (
+        [("layer", CONV), ("pool", nn.AvgPool2d(2)), ("norm", used(NORM_2D))],
+        (4, 4, 4),
+        [("layer", INPUT), ("pool", "layer"), ("norm", "pool")],
+    ),
+    "a norm after an activation stays": (
+        [("layer", CONV), ("relu", nn.ReLU()), ("norm", used(NORM_2D))],
+        (4, 4, 4),
+        [("layer", INPUT), ("relu", "layer"), ("norm", "relu")],
+    ),
+    "a norm of the input stays": ([("norm", used(NORM_2D))], (4, 4, 4), [("norm", INPUT)]),
+}
+
+
+@pytest.mark.parametrize(("steps", "shape", "left"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_norm_elsewhere(steps: Steps, shape: tuple[int, ...], left: Steps) -> None:
+    graph, x = wired(*steps).double(), numbers(2, *shape)
+    folded = folded_in(graph, *shape)
+    assert [(step.name, *step.reads) for step in folded.steps] == left
+    assert_equal(folded(x), graph(x))

@@ -103,46 +103,12 @@ def test_it_is_what_it_was_uncut_cut_and_in_a_file(name: str) -> None:
 
 
 @torch.no_grad()
-def test_words_that_begin_at_one() -> None:
-    net = Net(lambda n, w: n.e(n.table(w - 1).mean(1)), table=nn.Embedding(9, 6), e=first(6, 4)).eval()
-    words = 1 + torch.arange(9).reshape(1, 9)
-    assert near(capture(net, words)(words), net(words))
-
-
-@torch.no_grad()
-def test_words_that_are_truths() -> None:
-    net = Net(lambda n, w: n.e(n.table(w.bool().long()).mean(1)), table=nn.Embedding(2, 6), e=first(6, 4)).eval()
-    words = torch.tensor([[0, 1, 7, 9]])
-    assert near(capture(net, words)(words), net(words))
-
-
-@torch.no_grad()
-def test_columns_that_are_categories_among_numbers() -> None:
-    net = Net(
-        lambda n, x: n.e(torch.cat([n.table(x[:, 0].long()), x[:, 1:]], 1)), table=nn.Embedding(3, 4), e=first(6, 4)
-    )
-    x = torch.tensor([[2.0, 0.3, -1.0], [0.0, 1.5, 0.2]])
-    assert near(capture(net.eval(), x)(x), net(x))
-
-
-@torch.no_grad()
 def test_an_input_that_is_one_number() -> None:
     net = Net(lambda n, t: n.e(torch.relu(n.a(t[:, None]))), a=first(1, 8), e=first(8, 4)).eval()
     model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=seeded(2))
     small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
     read = parse_network(small.to_bytes(), Path("it.bhc")).network
     assert near(read.graph(seeded(5)), net(seeded(5)))
-
-
-@torch.no_grad()
-def test_an_input_that_is_written_into() -> None:
-    def run(net: Any, x: Tensor) -> Tensor:
-        x[:, 0] = x[:, 1] * 2
-        return net.e(torch.relu(net.a(x)))
-
-    net = Net(run, a=first(), e=first(8, 4)).eval()
-    x = seeded(*FLAT)
-    assert near(capture(net, x)(x.clone()), net(x.clone()))
 
 
 def after_dropout(net: Any, x: Tensor) -> Tensor:
@@ -152,6 +118,11 @@ def after_dropout(net: Any, x: Tensor) -> Tensor:
     return net.e(torch.relu(y) + h)
 
 
+def into_the_input(net: Any, x: Tensor) -> Tensor:
+    x[:, 0] = x[:, 1] * 2
+    return net.e(torch.relu(net.a(x)))
+
+
 def into_a_place(net: Any, x: Tensor) -> Tensor:
     h = net.a(x)
     y = torch.empty_like(h)
@@ -159,12 +130,32 @@ def into_a_place(net: Any, x: Tensor) -> Tensor:
     return net.e(y + h)
 
 
+WRITING: dict[str, Any] = {"a": first(), "drop": nn.Dropout(0.5), "e": first(8, 4)}
+CAPTURED: dict[str, tuple[nn.Module, Tensor]] = {
+    "words that begin at one": (
+        Net(lambda n, w: n.e(n.table(w - 1).mean(1)), table=nn.Embedding(9, 6), e=first(6, 4)),
+        torch.arange(1, 10)[None],
+    ),
+    "words that are truths": (
+        Net(lambda n, w: n.e(n.table(w.bool().long()).mean(1)), table=nn.Embedding(2, 6), e=first(6, 4)),
+        torch.tensor([[0, 1, 7, 9]]),
+    ),
+    "columns that are categories among numbers": (
+        Net(
+            lambda n, x: n.e(torch.cat([n.table(x[:, 0].long()), x[:, 1:]], 1)), table=nn.Embedding(3, 4), e=first(6, 4)
+        ),
+        torch.tensor([[2.0, 0.3, -1.0], [0.0, 1.5, 0.2]]),
+    ),
+    "an input that is written into": (Net(into_the_input, **WRITING), seeded(*FLAT)),
+    "a value under another name after dropout": (Net(after_dropout, **WRITING), seeded(*FLAT)),
+    "a value that is written into a place": (Net(into_a_place, **WRITING), seeded(*FLAT)),
+}
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("run", [after_dropout, into_a_place])
-def test_values_that_are_written_into_under_another_name(run: Callable[..., Tensor]) -> None:
-    net = Net(run, a=first(), drop=nn.Dropout(0.5), e=first(8, 4)).eval()
-    x = seeded(*FLAT)
-    assert near(capture(net, x)(x), net(x))
+@pytest.mark.parametrize(("net", "x"), CAPTURED.values(), ids=CAPTURED)
+def test_it_is_captured_and_computes_the_same(net: nn.Module, x: Tensor) -> None:
+    assert near(capture(net.eval(), x.clone())(x.clone()), net(x.clone()))
 
 
 @torch.no_grad()

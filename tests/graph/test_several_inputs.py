@@ -1,5 +1,7 @@
 """Networks that take several inputs, by place or by name, and inputs of which more than the batch is not fixed."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -26,11 +28,18 @@ class Pair(nn.Module):
         return self.end(torch.cat(both, 1))
 
 
-class Any(Pair):
+class AnyNumber(Pair):
     """The same, whatever it is given with."""
 
     def forward(self, *pictures: Tensor) -> Tensor:
         return super().forward(*pictures)
+
+
+class Half(Pair):
+    """An input that nobody reads stays one."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return super().forward(left, left)
 
 
 class AnyNames(Pair):
@@ -43,28 +52,23 @@ def pictures(count: int = 3) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("tied", [False, True])
-def test_it_is_captured_cut_and_computes_the_same(tied: bool) -> None:
-    net = Pair(tied=tied).eval()
+@pytest.mark.parametrize(
+    "build", [Pair, lambda: Pair(tied=True), AnyNumber, Half], ids=["two", "tied", "any", "unread"]
+)
+def test_it_is_captured_cut_and_computes_the_same(build: Callable[[], nn.Module]) -> None:
+    net, x = build().eval(), pictures(5)
     graph = capture(net, pictures(1))
-    x = pictures(5)
     assert near(graph(*x), net(*x))
-    assert graph.input_steps == ("left", "right")
+    if not isinstance(net, AnyNumber):
+        assert graph.input_steps == ("left", "right")
     slim, given, masked, _ = cut_in_half(net, x)
     assert near(given, masked)
     assert slim.input_steps == graph.input_steps
 
 
-@torch.no_grad()
-def test_a_forward_pass_that_takes_any_number() -> None:
-    net = Any().eval()
-    graph = capture(net, pictures(1))
-    assert near(graph(*pictures()), net(*pictures()))
-
-
 def test_a_forward_pass_without_names_is_refused() -> None:
     left, right = pictures(2)
-    with pytest.raises(BhcError, match="no parameter 'left'"):
+    with pytest.raises(BhcError, match="parameter"):
         capture(AnyNames(), {"left": left, "right": right})
 
 
@@ -87,18 +91,6 @@ def test_a_tuple_of_one_is_a_tensor_and_a_dict_of_one_keeps_its_name() -> None:
     assert near(graph(x), net(x))
 
 
-@torch.no_grad()
-def test_an_input_that_nobody_reads_stays_one() -> None:
-    class Half(Pair):
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            return super().forward(left, left)
-
-    net = Half().eval()
-    graph = capture(net, pictures(1))
-    assert graph.input_steps == ("left", "right")
-    assert near(graph(*pictures()), net(*pictures()))
-
-
 def test_channels_of_inputs_are_told_apart_and_stay() -> None:
     graph = capture(Pair(), pictures(1))
     units = find_units(graph, ())
@@ -109,14 +101,14 @@ def test_channels_of_inputs_are_told_apart_and_stay() -> None:
 @pytest.mark.parametrize(
     ("example", "problem"),
     [
-        ((), "several sizes: none"),
-        ({}, "several sizes: none"),
-        ((torch.zeros(2, 3, 6, 6), None), r"example_input\[1\] is a NoneType"),
-        ({"left": torch.zeros(2, 3, 6, 6), "right": 1.0}, r"example_input\['right'\] is a float"),
-        ((torch.zeros(2, 3, 6, 6), torch.zeros(3, 3, 6, 6)), "several sizes: 0: 2, 1: 3"),
-        ((torch.zeros(2, 3, 6, 6), torch.tensor(1.0)), r"example_input\[1\] is a tensor of shape \(\)"),
-        ({"left": torch.zeros(2, 3, 6, 6), "wrong": torch.zeros(2, 3, 6, 6)}, "unexpected keyword argument 'wrong'"),
-        ("a picture", "example_input is a str"),
+        ((), "none"),
+        ({}, "none"),
+        ((torch.zeros(2, 3, 6, 6), None), "NoneType"),
+        ({"left": torch.zeros(2, 3, 6, 6), "right": 1.0}, "float"),
+        ((torch.zeros(2, 3, 6, 6), torch.zeros(3, 3, 6, 6)), "0: 2, 1: 3"),
+        ((torch.zeros(2, 3, 6, 6), torch.tensor(1.0)), r"shape \(\)"),
+        ({"left": torch.zeros(2, 3, 6, 6), "wrong": torch.zeros(2, 3, 6, 6)}, "'wrong'"),
+        ("a picture", "str"),
     ],
 )
 def test_examples_that_are_no_batches_are_refused(example: object, problem: str) -> None:
@@ -162,26 +154,18 @@ def test_pictures_of_other_sizes_are_cut_alike() -> None:
     model = bhc.wrap(net.eval(), bhc.ClassSubsets(2), example_input=seeded(1, 3, 12, 12), dynamic_axes=(2, 3))
     small = model.compress(classes=[0, 1])
     assert small.predict(seeded(2, 3, 16, 9)).labels.shape == (2,)
-    with pytest.raises(BhcError, match="inputs of shape"):
+    with pytest.raises(BhcError, match="shape"):
         small.predict(seeded(2, 4, 12, 12))
 
 
 def test_a_size_that_the_code_fixes_is_refused() -> None:
-    class Fixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.end = nn.Linear(10, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.end(x)
-
-    with pytest.raises(BhcError, match="one size only along axis 1 of 'x'"):
-        capture(Fixed(), seeded(2, 10), dynamic_axes=(1,))
+    with pytest.raises(BhcError, match="one size"):
+        capture(nn.Linear(10, 2), seeded(2, 10), dynamic_axes=(1,))
 
 
 @pytest.mark.parametrize(
     ("axes", "problem"),
-    [((0,), "axes 0 to 1"), ((2,), "so many axes"), ((-1,), "axes 0 to 1"), ({"y": (1,)}, "of 'y'")],
+    [((0,), "axes"), ((2,), "axes"), ((-1,), "axes"), ({"y": (1,)}, "of 'y'")],
 )
 def test_axes_that_are_none_are_refused(axes: object, problem: str) -> None:
     with pytest.raises(BhcError, match=problem):
@@ -191,10 +175,10 @@ def test_axes_that_are_none_are_refused(axes: object, problem: str) -> None:
 def test_data_of_one_tensor_does_not_fit_a_network_of_two() -> None:
     model = bhc.wrap(Pair(), bhc.ClassSubsets(4), example_input=pictures(1))
     data = (torch.zeros(8, 3, 6, 6, dtype=torch.uint8), torch.arange(8) % 4)
-    with pytest.raises(BhcError, match=r"takes left \(batch, 3, 6, 6\), right"):
+    with pytest.raises(BhcError, match="right"):
         bhc.fit(model, data, data)
 
 
 def test_contexts_of_features_need_one_input() -> None:
-    with pytest.raises(BhcError, match="takes 2 inputs: left, right"):
+    with pytest.raises(BhcError, match="2 inputs"):
         bhc.wrap(Pair(), bhc.FeatureSubsets((3,)), example_input=pictures(1))

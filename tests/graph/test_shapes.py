@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import INPUT, Graph, Step, passages
+from bhc.graph import INPUT, Graph, passages
 from bhc.graph import output_shape as of_two
 from bhc.layers import (
     Add,
@@ -21,13 +21,15 @@ from bhc.layers import (
     pair,
 )
 
+from ..formats.graphs import wired
+
 ELEMENTWISE = [
     nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU(), nn.SELU(), nn.GELU(), nn.SiLU(), nn.Tanh(), Normalise(0.0, 1.0),
     nn.Sigmoid(), nn.Hardswish(), nn.Hardsigmoid(), nn.Softplus(),
 ]  # fmt: skip
 WINDOWS = [
     {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    for kernel, stride, padding, dilation in product((1, 2, 3, (3, 2)), (1, 2, (1, 3)), (0, 1, (2, 0)), (1, 2, (1, 3)))
+    for kernel, stride, padding, dilation in product((1, 3, (3, 2)), (1, 2, (1, 3)), (0, 1, (2, 0)), (1, 2, (1, 3)))
 ]
 SHAPES = [(2, 5, 7), (2, 1, 1), (2, 4, 9)]
 
@@ -53,10 +55,11 @@ def says(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_convolutions(shape: tuple[int, ...]) -> None:
+def test_windows(shape: tuple[int, ...]) -> None:
     for arguments in WINDOWS:
-        module = nn.Conv2d(2, 3, **arguments)
-        assert says(module, shape) == runs(module, shape), arguments
+        of_averages = {name: value for name, value in arguments.items() if name != "dilation"}
+        for module in (nn.Conv2d(2, 3, **arguments), nn.MaxPool2d(**arguments), nn.AvgPool2d(**of_averages)):
+            assert says(module, shape) == runs(module, shape), module
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -68,75 +71,32 @@ def test_convolutions_with_padding_by_name(shape: tuple[int, ...]) -> None:
             assert says(module, shape) == runs(module, shape), module
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_largest_of_a_window(shape: tuple[int, ...]) -> None:
-    for arguments in WINDOWS:
-        module = nn.MaxPool2d(**arguments)
-        assert says(module, shape) == runs(module, shape), arguments
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_average_of_a_window(shape: tuple[int, ...]) -> None:
-    for arguments in WINDOWS:
-        module = nn.AvgPool2d(**{name: value for name, value in arguments.items() if name != "dilation"})
-        assert says(module, shape) == runs(module, shape), arguments
-
-
 @pytest.mark.parametrize("module", ELEMENTWISE, ids=lambda module: type(module).__name__)
 def test_steps_that_change_each_value_keep_the_shape(module: nn.Module) -> None:
     for shape in ((3,), (2, 3), (2, 3, 4)):
         assert says(module, shape) == runs(module, shape) == shape
 
 
-def test_flatten_linear_and_select() -> None:
-    assert output_shape(nn.Flatten(), (2, 3, 4)) == (24,)
-    assert output_shape(nn.Flatten(), (5,)) == (5,)
-    assert output_shape(nn.Linear(5, 3), (5,)) == (3,)
-    assert output_shape(Select(torch.tensor([0, 4])), (5,)) == (2,)
+ABSURD = [
+    (name, value)
+    for name in ("kernel_size", "stride", "padding", "dilation")
+    for value in (-1, 5000, 1 << 40, (0, 1), (1, 2, 3), (1,), (1.0, 1.0), (True, 1), "big")
+    if (name, value) != ("padding", (0, 1))  # the only size that may be zero
+]
 
 
-@pytest.mark.parametrize(
-    ("module", "shape"),
-    [
-        (nn.Linear(5, 3), (4,)),
-        (nn.Linear(5, 3), (5, 2)),
-        (nn.Conv2d(2, 3, 1), (3, 4, 4)),
-        (nn.Conv2d(2, 3, 1), (32,)),
-        (nn.MaxPool2d(2), (4, 4)),
-        (nn.AvgPool2d(2), (16,)),
-        (Select(torch.tensor([0, 5])), (5,)),
-        (Select(torch.tensor([-1, 2])), (5,)),
-        (Select(torch.tensor([], dtype=torch.long)), (5,)),
-        (Select(torch.tensor([2])), (2, 2)),
-    ],
-    ids=str,
-)
-def test_steps_that_do_not_fit_are_refused(module: nn.Module, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError):
-        output_shape(module, shape)
-
-
-@pytest.mark.parametrize("name", ["kernel_size", "stride", "padding", "dilation"])
-@pytest.mark.parametrize("value", [-1, 5000, 1 << 40, (1, 2, 3), (1,), (1.0, 1.0), (True, 1), "big"])
+@pytest.mark.parametrize(("name", "value"), ABSURD)
 def test_absurd_arguments_are_refused(name: str, value: Any) -> None:
-    for module in (nn.Conv2d(2, 3, 1), nn.MaxPool2d(2)):
+    for module in (nn.Conv2d(2, 3, 1), nn.Conv2d(2, 3, 1, padding="same"), nn.MaxPool2d(2)):
         setattr(module, name, value)
         with pytest.raises(ValueError):
             output_shape(module, (2, 9000, 9000))
 
 
-@pytest.mark.parametrize("name", ["kernel_size", "stride", "dilation"])
-def test_sizes_of_zero_are_refused(name: str) -> None:
-    for module in (nn.Conv2d(2, 3, 1), nn.Conv2d(2, 3, 1, padding="same"), nn.MaxPool2d(2)):
-        setattr(module, name, (0, 1))
-        with pytest.raises(ValueError):
-            output_shape(module, (2, 4, 4))
-
-
 def test_padding_by_name_needs_a_stride_of_one() -> None:
     module = nn.Conv2d(1, 1, 3, padding="same")
     module.stride = (2, 2)
-    with pytest.raises(ValueError, match="stride of 1"):
+    with pytest.raises(ValueError, match="stride"):
         conv_padding(module)
 
 
@@ -167,19 +127,17 @@ def test_a_chain_is_followed_from_step_to_step() -> None:
     assert [passage.name for passage in steps] == ["0", "1", "2", "3", "4"]
     assert [passage.leaving[1:] for passage in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
     assert [passage.arriving for passage in steps][1:] == [(passage.leaving,) for passage in steps][:-1]
-    with pytest.raises(ValueError, match="does not take"):
+    with pytest.raises(ValueError, match="take"):
         list(passages(graph, (1, 13, 14)))
 
 
 def test_a_graph_is_followed_along_its_branches() -> None:
-    graph = Graph(
-        [
-            Step("conv", nn.Conv2d(1, 4, 3, stride=2, padding=1), (INPUT,)),
-            Step("halved", Subsample(2), (INPUT,)),
-            Step("wide", PadChannels(1, 2), ("halved",)),
-            Step("sum", Add(), ("conv", "wide")),
-            Step("beside", Concat(), ("sum", "halved")),
-        ]
+    graph = wired(
+        ("conv", nn.Conv2d(1, 4, 3, stride=2, padding=1)),
+        ("halved", Subsample(2), INPUT),
+        ("wide", PadChannels(1, 2)),
+        ("sum", Add(), "conv", "wide"),
+        ("beside", Concat(), "sum", "halved"),
     )
     shapes = {passage.name: (passage.arriving, passage.leaving) for passage in passages(graph, (1, 5, 8))}
     assert shapes["wide"] == (((2, 1, 3, 4),), (2, 4, 3, 4))
@@ -211,16 +169,29 @@ def test_steps_without_a_module_of_torch(module: nn.Module, shape: tuple[int, ..
     assert says(module, shape) == runs(module, shape)
 
 
-def test_values_that_meet() -> None:
+def test_values_that_meet_or_are_flat() -> None:
     assert output_shape(Add(), (3, 4, 4), (3, 4, 4)) == (3, 4, 4)
     assert output_shape(Multiply(), (3, 1, 1), (3, 4, 5)) == (3, 4, 5)
     assert output_shape(Concat(), (3, 4, 4), (1, 4, 4), (2, 4, 4)) == (6, 4, 4)
     assert output_shape(Affine(3), (3, 4, 4)) == (3, 4, 4)
+    assert output_shape(nn.Flatten(), (2, 3, 4)) == (24,)
+    assert output_shape(nn.Flatten(), (5,)) == (5,)
+    assert output_shape(nn.Linear(5, 3), (5,)) == (3,)
+    assert output_shape(Select(torch.tensor([0, 4])), (5,)) == (2,)
 
 
 @pytest.mark.parametrize(
     ("module", "shapes"),
     [
+        (nn.Linear(5, 3), [(4,)]),
+        (nn.Linear(5, 3), [(5, 2)]),
+        (nn.Conv2d(2, 3, 1), [(3, 4, 4)]),
+        (nn.Conv2d(2, 3, 1), [(32,)]),
+        (nn.Conv1d(2, 3, 1), [(2, 4, 4)]),
+        (nn.MaxPool2d(2), [(4, 4)]),
+        (nn.AvgPool2d(2), [(16,)]),
+        *((Select(torch.tensor(index, dtype=torch.long)), [(5,)]) for index in ([0, 5], [-1, 2], [])),
+        (Select(torch.tensor([2])), [(2, 2)]),
         (Add(), [(3, 4, 4)]),
         (Add(), [(3, 4, 4), (3, 1, 1)]),
         (Add(), [(3,), (3,), (3,)]),
@@ -235,10 +206,11 @@ def test_values_that_meet() -> None:
         (PadChannels(-1, 0), [(3, 4)]),
         (PadChannels(0, 1 << 20), [(3, 4)]),
         (nn.ReLU(), [(3,), (3,)]),
-        (nn.Conv1d(2, 3, 1), [(2, 4, 4)]),
     ],
     ids=str,
 )
-def test_values_that_do_not_fit_together_are_refused(module: nn.Module, shapes: list[tuple[int, ...]]) -> None:
+def test_values_that_do_not_fit_a_step_or_each_other_are_refused(
+    module: nn.Module, shapes: list[tuple[int, ...]]
+) -> None:
     with pytest.raises(ValueError):
         output_shape(module, *shapes)

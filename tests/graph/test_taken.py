@@ -68,7 +68,7 @@ def test_what_stays_computes_what_the_masks_say(name: str) -> None:
 
 def test_wrap_warns_where_less_than_half_of_the_weights_can_go() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3), nn.ReLU(), nn.Linear(3, 2))
-    with pytest.warns(UserWarning, match=r"68 % of the weights stay whole: 0 \(64 weights\): '1' \(layer_norm\) mixes"):
+    with pytest.warns(UserWarning, match=r"68 % .*layer_norm"):
         model = bhc.wrap(net, bhc.ClassSubsets(2), example_input=torch.zeros(1, 8))
     (whole,) = model.network.whole
     assert (whole.name, whole.weights) == ("0", 64)

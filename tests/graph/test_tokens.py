@@ -36,7 +36,7 @@ def test_attention_is_that_of_torch(heads: int, bias: bool) -> None:
     torch.testing.assert_close(SelfAttention.of(attention)(x.mT).mT, attention(x, x, x)[0])  # type: ignore[arg-type]
 
 
-def test_a_transformer_keeps_the_layout_of_its_values() -> None:
+def test_a_transformer_keeps_its_layout_and_only_units_inside_the_network_on_each_token_can_be_cut() -> None:
     net, x = Transformer().eval(), torch.randn(1, 3, 6, 6)
     graph = capture(net, x)
     torch.testing.assert_close(graph(x), net(x))
@@ -44,10 +44,6 @@ def test_a_transformer_keeps_the_layout_of_its_values() -> None:
     assert kinds.count(nn.Linear) >= 3
     assert sum(isinstance(step.module, AlongAxes) and step.module.op == "layer_norm" for step in graph.steps) == 2
     assert sum(getattr(step.module, "op", "") == "scaled_dot_product_attention" for step in graph.steps) == 1
-
-
-def test_only_the_units_inside_the_network_on_each_token_can_be_cut() -> None:
-    graph = capture(Transformer(), torch.randn(1, 3, 6, 6))
     units = find_units(graph, (3, 6, 6))
     assert units.always[units.carried["patches"]].all()
     assert not units.always[units.carried["think_0"]].any()

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import INPUT, Graph, Step, Units, capture, find_units
+from bhc.graph import INPUT, Units, capture, find_units
 from bhc.layers import Add, Affine, Concat, GlobalMean, Multiply, PadChannels, Subsample
+
+from ..formats.graphs import wired
 
 
 def conv(inputs: int, outputs: int, **options: int) -> nn.Module:
     return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
 
 
-def units_of(steps: Iterable[Step], shape: tuple[int, ...] = (3, 8, 8), *, keep: Iterable[str] = ()) -> Units:
-    return find_units(Graph(steps), shape, keep=keep)
+def units_of(*steps: tuple[object, ...], shape: tuple[int, ...] = (3, 8, 8), keep: Iterable[str] = ()) -> Units:
+    return find_units(wired(*steps), shape, keep=keep)
 
 
 def same(units: Units, *names: str) -> bool:
@@ -33,7 +35,7 @@ def apart(units: Units, *names: str) -> bool:
 
 
 def test_every_output_of_a_chain_is_a_unit_of_its_own() -> None:
-    units = units_of([Step("a", conv(3, 4), (INPUT,)), Step("r", nn.ReLU(), ("a",)), Step("b", conv(4, 5), ("r",))])
+    units = units_of(("a", conv(3, 4)), ("r", nn.ReLU(), "a"), ("b", conv(4, 5), "r"))
     assert units.count == 3 + 4 + 5
     assert same(units, "a", "r")
     assert apart(units, INPUT, "a", "b")
@@ -46,32 +48,29 @@ def test_every_output_of_a_chain_is_a_unit_of_its_own() -> None:
 
 def test_a_residual_stream_shares_its_units() -> None:
     units = units_of(
-        [
-            Step("stem", conv(3, 4), (INPUT,)),
-            Step("a1", conv(4, 6), ("stem",)),
-            Step("a2", conv(6, 4), ("a1",)),
-            Step("sum1", Add(), ("a2", "stem")),
-            Step("relu", nn.ReLU(), ("sum1",)),
-            Step("b1", conv(4, 6), ("relu",)),
-            Step("b2", conv(6, 4), ("b1",)),
-            Step("sum2", Add(), ("relu", "b2")),
-            Step("end", conv(4, 2), ("sum2",)),
-        ]
+        ("stem", conv(3, 4)),
+        ("a1", conv(4, 6)),
+        ("a2", conv(6, 4)),
+        ("sum1", Add(), "a2", "stem"),
+        ("relu", nn.ReLU()),
+        ("b1", conv(4, 6)),
+        ("b2", conv(6, 4)),
+        ("sum2", Add(), "relu", "b2"),
+        ("again", Add(), "sum2", "stem"),  # of one stream already
+        ("end", conv(4, 2)),
     )
-    assert same(units, "stem", "a2", "sum1", "relu", "b2", "sum2")
+    assert same(units, "stem", "a2", "sum1", "relu", "b2", "sum2", "again")
     assert apart(units, INPUT, "stem", "a1", "b1", "end")
     assert units.count == 3 + 4 + 6 + 6 + 2
 
 
 def test_a_projection_begins_a_stream_of_its_own() -> None:
     units = units_of(
-        [
-            Step("stem", conv(3, 4), (INPUT,)),
-            Step("branch", conv(4, 6), ("stem",)),
-            Step("shortcut", nn.Conv2d(4, 6, 1), ("stem",)),
-            Step("sum", Add(), ("branch", "shortcut")),
-            Step("end", conv(6, 2), ("sum",)),
-        ]
+        ("stem", conv(3, 4)),
+        ("branch", conv(4, 6)),
+        ("shortcut", nn.Conv2d(4, 6, 1), "stem"),
+        ("sum", Add(), "branch", "shortcut"),
+        ("end", conv(6, 2)),
     )
     assert same(units, "branch", "shortcut", "sum")
     assert apart(units, "stem", "sum", "end")
@@ -79,14 +78,12 @@ def test_a_projection_begins_a_stream_of_its_own() -> None:
 
 def test_a_shortcut_with_padding_shares_its_middle_and_leaves_the_edges_to_the_branch() -> None:
     units = units_of(
-        [
-            Step("stem", conv(3, 4), (INPUT,)),
-            Step("branch", conv(4, 7, stride=2), ("stem",)),
-            Step("halved", Subsample(2), ("stem",)),
-            Step("wide", PadChannels(1, 2), ("halved",)),
-            Step("sum", Add(), ("branch", "wide")),
-            Step("end", conv(7, 2), ("sum",)),
-        ]
+        ("stem", conv(3, 4)),
+        ("branch", conv(4, 7, stride=2)),
+        ("halved", Subsample(2), "stem"),
+        ("wide", PadChannels(1, 2)),
+        ("sum", Add(), "branch", "wide"),
+        ("end", conv(7, 2)),
     )
     assert same(units, "branch", "wide", "sum")
     assert np.array_equal(units.carried["sum"][1:5], units.carried["stem"])
@@ -96,93 +93,67 @@ def test_a_shortcut_with_padding_shares_its_middle_and_leaves_the_edges_to_the_b
 
 
 def test_values_side_by_side_keep_their_units() -> None:
-    units = units_of(
-        [
-            Step("a", conv(3, 4), (INPUT,)),
-            Step("b", conv(4, 2), ("a",)),
-            Step("beside", Concat(), ("a", "b", INPUT)),
-            Step("end", conv(9, 2), ("beside",)),
-        ]
-    )
+    units = units_of(("a", conv(3, 4)), ("b", conv(4, 2)), ("beside", Concat(), "a", "b", INPUT), ("end", conv(9, 2)))
     parts = [units.carried[name] for name in ("a", "b", INPUT)]
     assert np.array_equal(units.carried["beside"], np.concatenate(parts))
     assert apart(units, "a", "b", INPUT, "end")
 
 
 def test_a_flatten_repeats_the_unit_of_each_channel() -> None:
-    units = units_of(
-        [Step("a", conv(3, 2), (INPUT,)), Step("flat", nn.Flatten(), ("a",)), Step("end", nn.Linear(8, 2), ("flat",))],
-        (3, 2, 2),
-    )
+    units = units_of(("a", conv(3, 2)), ("flat", nn.Flatten(), "a"), ("end", nn.Linear(8, 2), "flat"), shape=(3, 2, 2))
     first, second = units.carried["a"]
     assert units.carried["flat"].tolist() == [first] * 4 + [second] * 4
 
 
 @pytest.mark.parametrize("step", [nn.MaxPool2d(2), GlobalMean(True), GlobalMean(False), Affine(4), nn.Sigmoid()])
 def test_steps_of_each_channel_carry_on_what_arrives(step: nn.Module) -> None:
-    units = units_of([Step("a", conv(3, 4), (INPUT,)), Step("step", step, ("a",))])
+    units = units_of(("a", conv(3, 4)), ("step", step, "a"))
     assert same(units, "a", "step")
 
 
 def test_the_inputs_and_outputs_of_a_group_are_one_unit() -> None:
-    units = units_of(
-        [
-            Step("a", conv(3, 4), (INPUT,)),
-            Step("grouped", conv(4, 6, groups=2), ("a",)),
-            Step("end", conv(6, 2), ("grouped",)),
-        ]
-    )
+    units = units_of(("a", conv(3, 4)), ("grouped", conv(4, 6, groups=2)), ("end", conv(6, 2)))
     (first,), (second,) = (set(part) for part in np.split(units.carried["a"], 2))
     assert first != second
     assert units.carried["grouped"].tolist() == [first] * 3 + [second] * 3
 
 
 def test_a_depthwise_layer_writes_the_units_that_it_reads() -> None:
-    units = units_of([Step("a", conv(3, 4), (INPUT,)), Step("d", conv(4, 4, groups=4), ("a",))])
+    units = units_of(("a", conv(3, 4)), ("d", conv(4, 4, groups=4), "a"))
     assert same(units, "a", "d")
-    wide = units_of([Step("a", conv(3, 4), (INPUT,)), Step("d", conv(4, 8, groups=4), ("a",))])
+    wide = units_of(("a", conv(3, 4)), ("d", conv(4, 8, groups=4), "a"))
     assert np.array_equal(wide.carried["d"], np.repeat(wide.carried["a"], 2))
 
 
 def test_groups_of_the_input_are_never_cut() -> None:
-    units = units_of([Step("a", conv(3, 6, groups=3), (INPUT,)), Step("end", conv(6, 2), ("a",))])
+    units = units_of(("a", conv(3, 6, groups=3)), ("end", conv(6, 2), "a"))
     assert units.always[units.carried["a"]].all()
 
 
 def test_a_gate_shares_the_units_of_what_it_gates() -> None:
     units = units_of(
-        [
-            Step("a", conv(3, 4), (INPUT,)),
-            Step("mean", GlobalMean(True), ("a",)),
-            Step("narrow", nn.Conv2d(4, 2, 1), ("mean",)),
-            Step("gate", nn.Conv2d(2, 4, 1), ("narrow",)),
-            Step("gated", Multiply(), ("a", "gate")),
-            Step("end", conv(4, 2), ("gated",)),
-        ]
+        ("a", conv(3, 4)),
+        ("mean", GlobalMean(True)),
+        ("narrow", nn.Conv2d(4, 2, 1)),
+        ("gate", nn.Conv2d(2, 4, 1)),
+        ("gated", Multiply(), "a", "gate"),
+        ("end", conv(4, 2)),
     )
     assert same(units, "a", "gate", "gated")
     assert apart(units, "a", "narrow", "end")
 
 
-CHAIN = [Step("a", conv(3, 4), (INPUT,)), Step("b", conv(4, 5), ("a",)), Step("c", conv(5, 2), ("b",))]
+CHAIN = [("a", conv(3, 4)), ("b", conv(4, 5), "a"), ("c", conv(5, 2), "b")]
 
 
-def test_only_the_input_is_always_kept() -> None:
-    units = units_of(CHAIN)
-    assert units.always.nonzero()[0].tolist() == units.carried[INPUT].tolist()
-
-
-def test_what_a_kept_step_reads_and_writes_is_kept() -> None:
-    units = units_of(CHAIN, keep=["b"])
-    assert units.always[units.carried["a"]].all()
-    assert units.always[units.carried["b"]].all()
-    assert not units.always[units.carried["c"]].any()
-
-
-def test_outputs_are_left_to_the_context_even_if_their_layer_is_kept() -> None:
-    units = units_of(CHAIN, keep=["c"])
-    assert units.always[units.carried["b"]].all()
-    assert not units.always[units.carried["c"]].any()
+@pytest.mark.parametrize(("keep", "kept"), [([], ""), (["b"], "ab"), (["c"], "b")], ids=["nothing", "b", "the last"])
+def test_the_input_and_what_a_kept_step_reads_and_writes_are_kept_but_outputs_are_left_to_the_context(
+    keep: list[str], kept: str
+) -> None:
+    units = units_of(*CHAIN, keep=keep)
+    always = {name for name, carried in units.carried.items() if units.always[carried].any()}
+    assert always == {INPUT, *kept}
+    assert all(units.always[units.carried[name]].all() for name in always)
 
 
 # The same question, asked of another library.

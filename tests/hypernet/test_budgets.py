@@ -39,13 +39,15 @@ CURVES = {
 
 
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
-def test_rates_never_fall_as_the_budget_rises(curve):
+def test_rates_never_fall_as_the_budget_rises_and_stay_beyond_the_ends(curve):
     assert (climbed(curve, SPREAD).diff() >= 0).all()
-
-
-@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
-def test_at_a_rung_the_rate_is_the_largest_so_far(curve):
     torch.testing.assert_close(climbed(curve, RUNG), curve(RUNG).cummax(0).values)
+    first, last = climbed(curve, [0.0, 1.0])
+    assert torch.equal(first, curve(torch.tensor(0.0)))
+    beyond = torch.tensor([-1.0, -0.126, -0.01, 1.01, 1.1, 2.0])
+    batch = replace(budgets_of(torch.zeros(6)), budget=beyond[:, None])
+    (layer,) = climb(lambda batch: (LayerDropout(curve(batch.budget), None),), batch)
+    torch.testing.assert_close(layer.in_log_dropout[:, 0], torch.stack([first] * 3 + [last] * 3))
 
 
 def test_rates_that_rise_already_stay_as_they_are():
@@ -53,28 +55,10 @@ def test_rates_that_rise_already_stay_as_they_are():
     torch.testing.assert_close(climbed(lambda w: w.exp(), RUNG), RUNG.exp())
 
 
-def test_the_lowest_budget_has_the_hypernetwork_s_own_rates():
-    for curve in CURVES.values():
-        assert torch.equal(climbed(curve, [0.0]), curve(torch.tensor([0.0])))
-
-
-def test_a_rate_that_falls_stays_where_it_began():
-    assert torch.equal(climbed(CURVES["falling"], SPREAD), torch.zeros(101))
-
-
 def test_rates_are_linear_between_rungs():
     low, high = climbed(CURVES["hill"], RUNG[2:4])
     between = climbed(CURVES["hill"], [float(RUNG[2] + part / (RUNGS - 1)) for part in (0.25, 0.5, 0.75)])
     torch.testing.assert_close(between, torch.stack([low.lerp(high, part) for part in (0.25, 0.5, 0.75)]))
-
-
-@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
-def test_beyond_both_ends_rates_are_those_of_the_ends(curve):
-    beyond = torch.tensor([-1.0, -0.4, -0.126, -0.01, 1.01, 1.1, 2.0])
-    batch = replace(budgets_of(torch.zeros(7)), budget=beyond[:, None])
-    (layer,) = climb(lambda batch: (LayerDropout(curve(batch.budget), None),), batch)
-    first, last = climbed(curve, [0.0, 1.0])
-    torch.testing.assert_close(layer.in_log_dropout[:, 0], torch.stack([first] * 4 + [last] * 3))
 
 
 def test_rates_that_all_contexts_share_are_shared_still():
@@ -142,16 +126,14 @@ def cuts(network, space, request):
 @pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
 @pytest.mark.parametrize("network", ["lenet-300-100", "tiny"])
 def test_a_larger_budget_never_keeps_more_weights(network, space, request_):
-    steps = torch.stack([weights.diff() for weights, _ in cuts(network, space, request_)])
-    assert (steps < 0).any()
-    assert (steps <= 0).all(), f"up to {steps.max()} weights more"
-
-
-@pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
-def test_a_larger_budget_never_keeps_more_weights_while_every_layer_has_some_under_the_threshold(space, request_):
-    steps = torch.cat([weights[~rescued].diff() for weights, rescued in cuts("tiny", space, request_)])
-    assert (steps < 0).any()
-    assert (steps <= 0).all()
+    """Neither of all contexts, nor of those whose every layer has some under the threshold."""
+    found = [*cuts(network, space, request_)]
+    for steps in (
+        torch.cat([weights.diff() for weights, _ in found]),
+        torch.cat([weights[~rescued].diff() for weights, rescued in found]),
+    ):
+        assert (steps < 0).any()
+        assert (steps <= 0).all(), f"up to {steps.max()} weights more"
 
 
 @pytest.mark.parametrize("family", ["gnj", "io-gnj", "ghs", "sparse-vd"])
@@ -178,16 +160,6 @@ def test_a_binary_budget_keeps_the_hypernetwork_s_own_rates():
     batch = asked(space, {}, [0, 1])
     for own, given in zip(model.hypernet.dropouts(space.encode(batch)), model.dropouts(batch), strict=True):
         assert torch.equal(own.out_log_dropout, given.out_log_dropout)
-
-
-def test_budgets_of_one_batch_are_cut_as_each_by_itself():
-    space = Joint(ClassSubsets(10), Budgets())
-    model = random_network(ScalesOnly(), "tiny", space, 2)
-    values = [0.9, 0.1, 0.5]
-    together = model.dropouts(asked(space, {"classes": [1, 5]}, values))
-    for place, value in enumerate(values):
-        for all_, one in zip(together, model.dropouts(asked(space, {"classes": [1, 5]}, [value])), strict=True):
-            torch.testing.assert_close(all_.out_log_dropout[place], one.out_log_dropout[0])
 
 
 def test_rates_without_a_bound_stay_numbers():

@@ -1,49 +1,41 @@
-import json
-
 import pytest
 import torch
 
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, FeatureSubsets, InputDomains, Joint, SingleContext
 from bhc.errors import BhcError
-from bhc.hypernet import ConditionalNetwork, Design, Initial, LowRank, ScalesOnly
+from bhc.hypernet import ConditionalNetwork, Initial, LowRank, ScalesOnly
 from bhc.posterior import FAMILIES, FreshNoise, log_dropout
 
-from .toys import GENERATORS, PAIRS, all_equal, conditional, contexts, images, pairs, perturb_, seeded, tensors_of
+from .toys import (
+    GENERATORS,
+    PAIRS,
+    all_equal,
+    assert_gradients_reach,
+    at,
+    conditional,
+    contexts,
+    images,
+    pairs,
+    perturb_,
+    restored,
+    seeded,
+    tensors_of,
+)
 
 
-def test_sizes_are_those_of_the_network():
-    model = conditional(ScalesOnly())
-    assert model.num_classes == 10
-    assert model.input_shape == (1, 4, 4)
-    assert model.num_weights == 3 * 9 + 12 * 6 + 6 * 10
-    assert model.device == torch.device("cpu")
-
-
-def test_an_unknown_family_is_answered_with_the_known_ones():
-    with pytest.raises(BhcError, match="unknown family 'horseshoe'") as caught:
-        Design(ScalesOnly(), family="horseshoe")
-    assert all(name in caught.value.hint for name in ("gnj", "io-gnj", "ghs", "sparse-vd"))
-
-
-@pytest.mark.parametrize("limits", [(0.2,), (0.2, None, None, None)])
-def test_limits_are_one_for_each_layer(limits):
-    with pytest.raises(BhcError, match=f"{len(limits)} limits on standard deviations for 3 layers"):
-        conditional(ScalesOnly(), std_limits=limits)
-
-
-def test_a_space_for_another_number_of_classes_is_refused():
-    with pytest.raises(BhcError, match="the context space has 4 classes, the network 10 outputs"):
-        conditional(ScalesOnly(), space=ClassSubsets(4))
-
-
-@pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
-def test_one_group_of_scales_works_with_every_generator(spec):
-    model, batch, x = conditional(spec, family="gnj", initial=Initial()), pairs(2), images("tiny", 4)
-    logits, beliefs = model.noisy(x, batch, noise=FreshNoise(seeded()))
-    assert logits.shape == (4, 10)
-    assert beliefs[0].mean.in_scale is None
-    assert beliefs[1].mean.out_scale is None
-    assert model.masked(x, batch, threshold=torch.zeros(2, 1)).shape == (4, 10)
+@pytest.mark.parametrize(
+    ("design", "noun"),
+    [
+        ({"std_limits": (0.2,)}, "1 limits"),
+        ({"std_limits": (0.2, None, None, None)}, "4 limits"),
+        ({"space": ClassSubsets(4)}, "4 classes"),
+        ({"family": "horseshoe"}, "horseshoe"),
+    ],
+)
+def test_a_design_that_does_not_fit_is_refused(design, noun):
+    with pytest.raises(BhcError, match=noun) as caught:
+        conditional(ScalesOnly(), **design)
+    assert "family" not in design or all(name in caught.value.hint for name in FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -53,12 +45,7 @@ def test_gradients_of_every_family_and_generator_reach_every_parameter(spec, fam
     perturb_(model.hypernet, std=0.01)  # the maps of biases start at zero and let no gradient through
     logits, beliefs = model.noisy(images("tiny", 6) / 255, batch, noise=FreshNoise(seeded()))
     (logits.square().sum() + model.hypernet.kl(beliefs).sum()).backward()
-    for name, parameter in model.hypernet.named_parameters():
-        if not parameter.numel():
-            continue
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert (parameter.grad != 0).any(), name
+    assert_gradients_reach(model.hypernet)
 
 
 @pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
@@ -88,6 +75,7 @@ def test_frozen_gates_keep_single_weights_while_the_means_move(spec):
 
 def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
     model, batch, x = conditional(ScalesOnly(), initial=Initial()), pairs(2), images("tiny", 4)
+    assert model.num_weights == 3 * 9 + 12 * 6 + 6 * 10
     perturb_(model.hypernet, std=0.5)
     encoding = PAIRS.encode(batch)
     threshold = torch.tensor([[-9.0], [-8.0]])
@@ -115,49 +103,39 @@ SPACES = {
 @pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
 def test_a_model_for_every_kind_of_context_comes_back_with_its_state(space, request_):
     model = conditional(ScalesOnly(), space=space, initial=Initial())
-    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
-    restored.load_state_dict(model.state_dict())
     encoding = space.encode(contexts(space, request_))
-    assert all_equal(tensors_of(restored.hypernet.posterior(encoding)), tensors_of(model.hypernet.posterior(encoding)))
+    first, second = (tensors_of(each.hypernet.posterior(encoding)) for each in (model, restored(model)))
+    assert all_equal(first, second)
 
 
 def test_a_model_for_features_comes_back_and_still_leaves_them_out():
     space, network = FeatureSubsets((1, 8, 8)), "lenet-300-100"
     model = conditional(ScalesOnly(), network, space=space, initial=Initial())
-    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
-    restored.load_state_dict(model.state_dict())
+    again = restored(model)
     x, batch, limit = images(network, 3), contexts(space, {"features": [0, 9, 63]}), torch.zeros(1, 1)
-    first, second = (each.masked(x, batch, threshold=limit) for each in (model, restored))
+    first, second = (each.masked(x, batch, threshold=limit) for each in (model, again))
     assert torch.equal(first, second)
     x[:, 0, 4] = 0
-    assert torch.equal(first, restored.masked(x, batch, threshold=limit))
+    assert torch.equal(first, again.masked(x, batch, threshold=limit))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_of_every_family_comes_back_with_its_state(family):
     model, batch, x = conditional(LowRank(2), initial=Initial(), family=family), pairs(2), images("tiny", 4)
     perturb_(model.hypernet)
-    restored = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
-    restored.load_state_dict(model.state_dict())
+    again = restored(model)
     for threshold in (-10.0, -6.0, 0.0):
-        limit = torch.full((2, 1), threshold)
-        assert torch.equal(model.masked(x, batch, threshold=limit), restored.masked(x, batch, threshold=limit))
-    first, second = (each.noisy(x, batch, noise=FreshNoise(seeded())) for each in (model, restored))
+        limit = at(threshold, 2)
+        assert torch.equal(model.masked(x, batch, threshold=limit), again.masked(x, batch, threshold=limit))
+    first, second = (each.noisy(x, batch, noise=FreshNoise(seeded())) for each in (model, again))
     assert torch.equal(first[0], second[0])
-    assert torch.equal(model.hypernet.kl(first[1]), restored.hypernet.kl(second[1]))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_frozen_gates_are_part_of_the_state(family):
-    model = conditional(ScalesOnly(), initial=Initial(), family=family)
-    model.hypernet.freeze_gates_()
+    assert torch.equal(model.hypernet.kl(first[1]), again.hypernet.kl(second[1]))
+    for each in (model, again):
+        each.hypernet.freeze_gates_()
     perturb_(model.hypernet)
-    restored = ConditionalNetwork.from_dict(model.to_dict())
-    restored.hypernet.freeze_gates_()
-    restored.load_state_dict(model.state_dict())
-    batch, x = pairs(2), images("tiny", 4)
-    threshold = torch.full((2, 1), -8.5)
-    assert torch.equal(model.masked(x, batch, threshold=threshold), restored.masked(x, batch, threshold=threshold))
+    again.load_state_dict(model.state_dict())  # frozen gates are part of it
+    limit = at(-8.5, 2)
+    assert torch.equal(model.masked(x, batch, threshold=limit), again.masked(x, batch, threshold=limit))
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,18 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from bhc.contexts import SingleContext
 from bhc.hypernet import Initial, LowRank, ScalesOnly
 from bhc.posterior import FAMILIES, FreshNoise
 
-from .toys import GENERATORS, all_equal, conditional, contexts, perturb_, pretrained, seeded
+from .toys import GENERATORS, assert_gradients_reach, conditional, contexts, images, perturb_, pretrained, seeded
 
 SPACE = SingleContext()
 
 
-def model_of(family, *, spec=None, initial=None, seed=1):
-    return conditional(spec or ScalesOnly(), space=SPACE, family=family, initial=initial, seed=seed)
+def model_of(family, *, spec=None, initial=None):
+    return conditional(spec or ScalesOnly(), space=SPACE, family=family, initial=initial)
 
 
 def beliefs_of(model, count=1):
@@ -55,26 +54,8 @@ def test_the_beliefs_are_those_of_one_context_however_often_it_is_asked_for(fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_equal_seeds_give_equal_bits(family):
-    first, second, other = (list(model_of(family, seed=seed).hypernet.parameters()) for seed in (3, 3, 4))
-    assert all_equal(first, second)
-    assert not all_equal(first, other)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_few_steps_without_a_hypernetwork_lower_the_loss(family):
-    model, batch = model_of(family), contexts(SPACE, {})
-    x = torch.randn(200, 1, 4, 4, generator=seeded(2))
-    y = pretrained(seed=9)(x).argmax(1)
-    optimiser = torch.optim.Adam([p for p in model.hypernet.parameters() if p.numel()], lr=1e-2)
-
-    def loss(seed):
-        logits, beliefs = model.noisy(x, batch, noise=FreshNoise(seeded(seed)))
-        return F.cross_entropy(logits, y) + model.hypernet.kl(beliefs)[0] / 10_000
-
-    before = loss(0).item()
-    for step in range(40):
-        optimiser.zero_grad()
-        loss(step).backward()
-        optimiser.step()
-    assert loss(0).item() < 0.7 * before
+def test_gradients_reach_every_parameter(family):
+    model = model_of(family, initial=Initial())
+    logits, beliefs = model.noisy(images("tiny", 6) / 255, contexts(SPACE, {}), noise=FreshNoise(seeded()))
+    (logits.square().sum() + model.hypernet.kl(beliefs).sum()).backward()
+    assert_gradients_reach(model.hypernet)

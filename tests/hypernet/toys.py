@@ -1,5 +1,6 @@
 """Conditional networks on small images, every random number from a seed."""
 
+import json
 from dataclasses import fields
 
 import torch
@@ -114,3 +115,25 @@ def numbers_of(scales):
 
 def all_equal(first, second):
     return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def assert_gradients_reach(module):
+    """Every parameter with numbers in it learns something finite."""
+    for name, parameter in module.named_parameters():
+        if parameter.numel():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert (parameter.grad != 0).any(), name
+
+
+def restored(model):
+    """The model from what a run folder keeps of it."""
+    again = ConditionalNetwork.from_dict(json.loads(json.dumps(model.to_dict())))
+    again.load_state_dict(model.state_dict())
+    assert again.to_dict() == model.to_dict()
+    return again
+
+
+def at(threshold, count):
+    """One threshold for every context."""
+    return torch.full((count, 1), float(threshold))

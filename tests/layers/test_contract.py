@@ -25,31 +25,24 @@ def values(kind: LayerKind, shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]
     return [torch.randn(shape, generator=rng) for shape in shapes]
 
 
-def network_of(kind: LayerKind, module: nn.Module, shapes: tuple[tuple[int, ...], ...]) -> Graph:
-    """A network around one step: what it reads is the input, taken apart by nothing; it ends in two classes."""
-    assert len(set(shapes)) == 1
-    steps = [Step("step", module, (INPUT,) * len(shapes))]
-    leaving = kind.output_shape(module, *shapes)
-    steps += [Step("flat", nn.Flatten(), ("step",)), Step("end", nn.Linear(int(np.prod(leaving[1:])), 2), ("flat",))]
-    return Graph(steps).eval().requires_grad_(False)
+def network_of(kind: LayerKind, module: nn.Module, shapes: tuple[tuple[int, ...], ...], *before: Step) -> Graph:
+    """A network around one step, which reads the input or a step before; it ends in two classes."""
+    source = before[-1].name if before else INPUT
+    size = int(np.prod(kind.output_shape(module, *shapes)[1:]))
+    end = [Step("flat", nn.Flatten(), ("step",)), Step("end", nn.Linear(size, 2), ("flat",))]
+    return Graph([*before, Step("step", module, (source,) * len(shapes)), *end]).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize(("kind", "module", "shapes"), CASES)
-def test_shapes_are_those_of_the_values(kind: LayerKind, module: nn.Module, shapes: tuple) -> None:
+def test_shapes_are_those_of_the_values_and_what_is_described_can_be_built(
+    kind: LayerKind, module: nn.Module, shapes: tuple
+) -> None:
+    x = values(kind, shapes)
     assert all(shape[0] == EXAMPLES for shape in shapes)
-    assert tuple(module.eval()(*values(kind, shapes)).shape) == kind.output_shape(module, *shapes)
-
-
-@pytest.mark.parametrize(("kind", "module", "shapes"), CASES)
-def test_what_is_described_can_be_built(kind: LayerKind, module: nn.Module, shapes: tuple) -> None:
+    assert tuple(module.eval()(*x).shape) == kind.output_shape(module, *shapes)
     twin = kind.build(kind.describe(module))
     twin.load_state_dict(module.state_dict())
-    x = values(kind, shapes)
-    assert torch.equal(twin.eval()(*x), module.eval()(*x))
-
-
-@pytest.mark.parametrize(("kind", "module", "shapes"), CASES)
-def test_counted_weights_are_parameters(kind: LayerKind, module: nn.Module, shapes: tuple) -> None:
+    assert torch.equal(twin.eval()(*x), module(*x))
     assert set(kind.weights) <= {name for name, _ in module.named_parameters()}
 
 
@@ -98,10 +91,7 @@ def test_what_stays_computes_what_it_did(kind: LayerKind, module: nn.Module, sha
     shape = shapes[0]
     layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
     before = layers[len(shape) - 2](shape[1], shape[1], *([] if len(shape) == 2 else [1]))
-    steps = [Step("before", before, (INPUT,)), Step("step", module, ("before",))]
-    size = int(np.prod(kind.output_shape(module, shape)[1:]))
-    steps += [Step("flat", nn.Flatten(), ("step",)), Step("end", nn.Linear(size, 2), ("flat",))]
-    units = find_units(Graph(steps), shape[1:])
+    units = find_units(network_of(kind, module, shapes, Step("before", before, (INPUT,))), shape[1:])
     alive = units.always | (np.arange(units.count) % 2 == 0)
     arriving, leaving = (
         Kept(units.axes[name], alive[units.carried[name]], units.dimensions[name]) for name in ("before", "step")

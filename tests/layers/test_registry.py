@@ -1,26 +1,17 @@
 """A user's own kinds of layers: what is taken, and what is refused by name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.layers import Elementwise, LayerKind, Whole, kind_named, kind_of, kind_tagged, kinds, register_layer, registry
+from bhc.layers import Elementwise, LayerKind, Whole, kind_named, kind_of, kind_tagged, kinds, register_layer
 from bhc.layers.kind import Example
 
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """What a test registers is gone after it."""
-    before = [dict(table) for table in (registry._BY_MODULE, registry._BY_NAME, registry._BY_TAG)]
-    yield
-    for table, old in zip((registry._BY_MODULE, registry._BY_NAME, registry._BY_TAG), before, strict=True):
-        table.clear()
-        table.update(old)
+pytestmark = pytest.mark.usefixtures("forgetful")
 
 
 class Cube(nn.Module):
@@ -35,29 +26,17 @@ class CubeKind(Elementwise):
         return [(Cube(), ((2, 3),))]
 
 
-def test_a_kind_of_ones_own_is_found_by_module_name_and_tag() -> None:
+def test_a_kind_of_ones_own_is_found_by_module_name_and_tag_and_may_not_be_taken_again() -> None:
     assert register_layer(CubeKind) is CubeKind
     assert isinstance(kind_of(Cube()), CubeKind)
     assert isinstance(kind_named("tests.cube"), CubeKind)
     assert isinstance(kind_tagged("tests.cube"), CubeKind)
     assert any(isinstance(kind, CubeKind) for kind in kinds())
     assert bhc.register_layer is register_layer
-
-
-def test_names_and_modules_that_are_taken_are_refused() -> None:
-    register_layer(CubeKind)
     with pytest.raises(BhcError, match=r"tests\.cube is taken"):
         register_layer(CubeKind)
-    other = type("Other", (CubeKind,), {"name": "tests.other"})
     with pytest.raises(BhcError, match="Cube is taken"):
-        register_layer(other)
-
-
-class Wrong(Elementwise):
-    name, module = "tests.wrong", Cube
-
-    def examples(self) -> Sequence[Example]:
-        return [(Cube(), ((2, 3),))]
+        register_layer(changed(name="tests.other"))
 
 
 class WithNumber(nn.Module):
@@ -70,19 +49,19 @@ class WithNumber(nn.Module):
 
 
 def changed(**attributes: Any) -> type[LayerKind]:
-    return type("Changed", (Wrong,), attributes)
+    return type("Changed", (CubeKind,), attributes)
 
 
 BROKEN = {
-    "a name without a dot": (changed(name="wrong"), "its name is 'wrong'"),
-    "no module": (changed(module="Cube"), "its module is 'Cube'"),
-    "a number of ours": (changed(number=2), "it has the number 2"),
-    "no examples": (changed(examples=lambda self: []), "it has no examples"),
-    "an example of something else": (changed(examples=lambda self: [(nn.ReLU(), ((2, 3),))]), "an example is a ReLU"),
-    "another shape": (changed(output_shape=lambda self, module, *arriving: (2, 4)), r"output_shape says \(2, 4\)"),
+    "a name without a dot": (changed(name="wrong"), "'wrong'"),
+    "no module": (changed(module="Cube"), "'Cube'"),
+    "a number of ours": (changed(number=2), "number 2"),
+    "no examples": (changed(examples=lambda self: []), "no examples"),
+    "an example of something else": (changed(examples=lambda self: [(nn.ReLU(), ((2, 3),))]), "ReLU"),
+    "another shape": (changed(output_shape=lambda self, module, *arriving: (2, 4)), r"\(2, 4\)"),
     "an argument that is not told": (
         changed(module=WithNumber, examples=lambda self: [(WithNumber(3.0), ((2, 3),))]),
-        "gives other numbers",
+        "numbers",
     ),
 }
 
@@ -101,19 +80,18 @@ def test_a_kind_that_leaves_questions_open_is_refused_with_their_names() -> None
     class Half(Whole):
         name, module = "tests.half", Cube
 
-    with pytest.raises(BhcError, match="Silent leaves open: examples, follow, narrowed, output_shape"):
+    with pytest.raises(BhcError, match="examples, follow, narrowed, output_shape"):
         register_layer(Silent)
-    with pytest.raises(BhcError, match="Half leaves open: examples, output_shape"):
+    with pytest.raises(BhcError, match="examples, output_shape"):
         register_layer(Half)
-    with pytest.raises(BhcError, match="is no kind of layer"):
+    with pytest.raises(BhcError, match="no kind"):
         register_layer(nn.ReLU)  # type: ignore[arg-type]
 
 
 def test_a_layer_that_is_not_registered_here_is_named() -> None:
-    with pytest.raises(BhcError, match=r"layer 'acme\.mish' is not registered here"):
+    with pytest.raises(BhcError, match=r"acme\.mish"):
         kind_named("acme.mish")
-    with pytest.raises(ValueError, match=r"'acme\.mish' is not registered here"):
+    with pytest.raises(ValueError, match=r"acme\.mish"):
         kind_tagged("acme.mish")
-    with pytest.raises(BhcError, match="no kind of layer is registered for Cube"):
+    with pytest.raises(BhcError, match="Cube"):
         kind_of(Cube())
-    assert torch.is_tensor(Cube()(torch.ones(1)))

@@ -21,7 +21,7 @@ from bhc.posterior import (
     log_dropout,
 )
 
-from .toys import CONVOLUTION, LINEAR, WEIGHTS, normals, posterior_of, random_posterior, small_chain, small_layers
+from .toys import CONVOLUTION, LINEAR, WEIGHTS, layers_of, normals, posterior_of, random_posterior, small_chain
 
 TWO_GROUPS = InputOutputNormalJeffreys()
 HORSESHOE = GroupHorseshoe()
@@ -46,66 +46,29 @@ def test_divergence_of_a_network_is_the_sum_over_weights_and_scales(weights):
     torch.testing.assert_close(given, slow_kl(layers))
 
 
-def test_divergence_leaves_out_absent_scales():
-    both = random_posterior(LINEAR)
-    layer = posterior_of(both.mean.weight, both.mean.bias, both.weight_logvar, None, both.out_scale)
-    torch.testing.assert_close(GroupNormalJeffreys().kl([layer]), slow_kl([layer]))
-    assert (GroupNormalJeffreys().kl([layer]) != TWO_GROUPS.kl([both])).all()
-
-
-# all contexts into one number. The types allow this mixture and Linear.mean_and_variance handles it.
-def test_divergence_of_a_shared_mean_with_variances_of_each_context():
+def test_divergence_of_a_shared_mean_with_variances_of_each_context_and_of_absent_scales():
     shared, own = random_posterior(LINEAR, weights="shared"), random_posterior(LINEAR)
     layer = replace(shared, weight_logvar=own.weight_logvar)
     torch.testing.assert_close(TWO_GROUPS.kl([layer]), slow_kl([layer]))
+    one = replace(own, in_scale=None)
+    torch.testing.assert_close(GroupNormalJeffreys().kl([one]), slow_kl([one]))
+    assert (GroupNormalJeffreys().kl([one]) != TWO_GROUPS.kl([own])).all()
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_gradient_of_the_divergence_is_numerically_right(weights):
-    layer = random_posterior(LINEAR, weights=weights)
-    mean = layer.mean
-    free = [
-        None if tensor is None else tensor.clone().requires_grad_()
-        for tensor in (
-            mean.weight.base,
-            mean.weight.left,
-            mean.weight.right,
-            mean.in_scale,
-            mean.out_scale,
-            layer.weight_logvar,
-            layer.in_scale.logvar,
-            layer.out_scale.logvar,
-        )
-    ]
-
-    def divergence(base, left, right, in_scale, out_scale, weight_logvar, *logvars):
-        scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
-        return TWO_GROUPS.kl([posterior_of(WeightMean(base, left, right), None, weight_logvar, *scales)])
-
-    assert gradcheck(divergence, free)
-
-
-def test_one_group_scales_inputs_of_linear_layers_and_filters_of_convolutions():
-    scales = [GroupNormalJeffreys().num_scales(layer) for layer in small_layers(small_chain())]
-    assert scales == [(0, 3), (12, 0), (5, 0)]
-
-
-def test_two_groups_scale_inputs_and_outputs():
-    scales = [InputOutputNormalJeffreys().num_scales(layer) for layer in small_layers(small_chain())]
-    assert scales == [(1, 3), (12, 5), (5, 4)]
-
-
-def test_the_horseshoe_has_the_groups_of_one_group_and_two_numbers_a_scale_and_two_a_layer():
-    layers = small_layers(small_chain())
-    assert [HORSESHOE.num_scales(layer) for layer in layers] == [(0, 3), (12, 0), (5, 0)]
+@pytest.mark.parametrize(
+    ("name", "scales"),
+    [
+        ("gnj", [(0, 3), (12, 0), (5, 0)]),  # inputs of linear layers, filters of convolutions
+        ("io-gnj", [(1, 3), (12, 5), (5, 4)]),
+        ("ghs", [(0, 3), (12, 0), (5, 0)]),
+        ("sparse-vd", [(0, 0)] * 3),
+    ],
+)
+def test_each_family_scales_its_own_groups(name, scales):
+    assert [FAMILIES[name].num_scales(layer) for layer in layers_of(small_chain())] == scales
+    assert FAMILIES[name].cuts_weights == (name == "sparse-vd")
+    # A horseshoe has two numbers a scale and two a layer.
     assert [HORSESHOE.num_numbers(count) for count in (0, 3, 12)] == [0, 8, 26]
-
-
-def test_single_weights_need_no_scales():
-    layers = small_layers(small_chain())
-    family = SparseVariationalDropout()
-    assert [family.num_scales(layer) for layer in layers] == [(0, 0)] * 3
-    assert [name for name, each in FAMILIES.items() if each.cuts_weights] == ["sparse-vd"]
 
 
 @pytest.mark.parametrize("name", ["gnj", "io-gnj", "ghs"])
@@ -170,29 +133,6 @@ def started(family, *, awake=True):
     return posterior_of(plain.mean.weight, plain.mean.bias, plain.weight_logvar, scales, None)
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_gradient_of_the_horseshoe_s_divergence_is_numerically_right(weights):
-    layer = horseshoe_layer(LINEAR, weights=weights)
-    weight, scales = layer.mean.weight, layer.in_scale
-    free = [
-        None if tensor is None else tensor.clone().requires_grad_()
-        for tensor in (
-            weight.base,
-            weight.left,
-            weight.right,
-            layer.weight_logvar,
-            scales.part_means,
-            scales.part_logvars,
-        )
-    ]
-
-    def divergence(base, left, right, weight_logvar, *parts):
-        layer = posterior_of(WeightMean(base, left, right), None, weight_logvar, LogNormalScales(*parts), None)
-        return GroupHorseshoe(global_scale=0.3).kl([layer])
-
-    assert gradcheck(divergence, free)
-
-
 def unscaled(layer):
     return posterior_of(layer.mean.weight, layer.mean.bias, layer.weight_logvar, None, None)
 
@@ -210,17 +150,35 @@ def test_divergence_of_single_weights_is_the_sum_over_all_of_them(weights):
     torch.testing.assert_close(SparseVariationalDropout().kl(layers), expected)
 
 
+def scaled_by_normals(layer, base, left, right, weight_logvar, *numbers):
+    in_scale, out_scale = NormalScales(*numbers[:2]), NormalScales(*numbers[2:])
+    return posterior_of(WeightMean(base, left, right), layer.mean.bias, weight_logvar, in_scale, out_scale)
+
+
+def scaled_by_log_normals(layer, base, left, right, weight_logvar, *numbers):
+    scales = LogNormalScales(*numbers)
+    return posterior_of(WeightMean(base, left, right), layer.mean.bias, weight_logvar, scales, None)
+
+
+def not_scaled(layer, base, left, right, weight_logvar):
+    return posterior_of(WeightMean(base, left, right), layer.mean.bias, weight_logvar, None, None)
+
+
+NUMBERS = normals(2, HORSESHOE.num_numbers(4), std=0.5, seed=30)
+GRADIENTS = {
+    "io-gnj": (TWO_GROUPS, scaled_by_normals, [normals(2, count, centre=1.0) for count in (4, 4, 3, 3)]),
+    "ghs": (GroupHorseshoe(global_scale=0.3), scaled_by_log_normals, [NUMBERS, NUMBERS - 1.0]),
+    "sparse-vd": (SparseVariationalDropout(), not_scaled, []),
+}
+
+
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_gradient_of_the_divergence_of_single_weights_is_numerically_right(weights):
+@pytest.mark.parametrize(("family", "build", "numbers"), GRADIENTS.values(), ids=GRADIENTS)
+def test_gradient_of_the_divergence_is_numerically_right(family, build, numbers, weights):
     layer = random_posterior(LINEAR, weights=weights)
     weight = layer.mean.weight
     free = [
         None if tensor is None else tensor.clone().requires_grad_()
-        for tensor in (weight.base, weight.left, weight.right, layer.weight_logvar)
+        for tensor in (weight.base, weight.left, weight.right, layer.weight_logvar, *numbers)
     ]
-
-    def divergence(base, left, right, weight_logvar):
-        layer = posterior_of(WeightMean(base, left, right), None, weight_logvar, None, None)
-        return SparseVariationalDropout().kl([layer])
-
-    assert gradcheck(divergence, free)
+    assert gradcheck(lambda *parts: family.kl([build(layer, *parts)]), free)

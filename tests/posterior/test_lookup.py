@@ -6,11 +6,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bhc.layers import Embed
-from bhc.posterior import FreshNoise, LayerMask, LogNormalScales, NormalScales
+from bhc.posterior import LayerMask, LogNormalScales, NormalScales, masked_pass, noisy_pass
 from bhc.posterior.operators import Convolution, Lookup, apply_mean
-from bhc.posterior.passes import masked_pass, noisy_pass
 
-from .toys import WEIGHTS, normals, random_posterior
+from .toys import WEIGHTS, fresh_noise, normals, random_posterior
 
 CONTEXTS, EXAMPLES, TOKENS, COUNT, ROWS, WIDTH = 2, 3, 6, 9, 7, 4
 AS_COLUMNS = Convolution((1,), (1,), (0,), (1,))
@@ -31,23 +30,14 @@ def columns(x: Tensor) -> Tensor:  # (K * B, rows, T)
     return F.one_hot(embed().index[x], ROWS + 1)[..., :ROWS].mT.double()
 
 
-def written_out(weights: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    posterior = random_posterior((WIDTH, ROWS), weights=weights)
-    mean = posterior.mean.weight
-    dense = mean.dense()[..., None]
-    product = AS_COLUMNS.apply(columns(texts()), dense)
-    spread = AS_COLUMNS.apply(columns(texts()), posterior.weight_variance[..., None])
-    operator = Lookup(embed())
-    given, variance = operator.mean_and_variance(texts(), mean, posterior.weight_variance)
-    torch.testing.assert_close(apply_mean(operator, texts(), mean), given)
-    return given, variance, product, spread
-
-
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_moments_are_those_of_the_product(weights: str) -> None:
-    given, variance, product, spread = written_out(weights)
-    torch.testing.assert_close(given, product)
-    torch.testing.assert_close(variance, spread)
+    posterior = random_posterior((WIDTH, ROWS), weights=weights)
+    mean, operator = posterior.mean.weight, Lookup(embed())
+    given, variance = operator.mean_and_variance(texts(), mean, posterior.weight_variance)
+    torch.testing.assert_close(given, AS_COLUMNS.apply(columns(texts()), mean.dense()[..., None]))
+    torch.testing.assert_close(variance, AS_COLUMNS.apply(columns(texts()), posterior.weight_variance[..., None]))
+    torch.testing.assert_close(apply_mean(operator, texts(), mean), given)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -76,7 +66,7 @@ def test_words_that_are_masked_give_nothing_but_bias() -> None:
     nothing = torch.zeros(CONTEXTS, ROWS, dtype=torch.bool)
     everything = torch.ones(CONTEXTS, WIDTH, dtype=torch.bool)
     mask = LayerMask(nothing, everything, nothing[:, 0])
-    noise = FreshNoise(torch.Generator().manual_seed(0))
+    noise = fresh_noise()
     sample = noisy_pass(Lookup(embed()), texts(), posterior, mask, noise=noise)
     assert torch.isfinite(sample).all()
     places = sample.unflatten(0, (CONTEXTS, EXAMPLES))
@@ -103,7 +93,7 @@ def test_gradients_reach_every_part() -> None:
     base, logvar = posterior.mean.weight.base.clone().requires_grad_(), posterior.weight_logvar.clone().requires_grad_()
     means, logvars = (normals(CONTEXTS, ROWS, seed=seed).requires_grad_() for seed in (1, 2))
     scales = NormalScales(means, logvars)
-    operator, noise = Lookup(embed()), FreshNoise(torch.Generator().manual_seed(0))
+    operator, noise = Lookup(embed()), fresh_noise()
     h = operator.scale_units_noisy(texts(), scales, noise=noise)
     mean, variance = operator.mean_and_variance(h, type(posterior.mean.weight)(base), logvar.exp())
     (mean.sum() + variance.sum()).backward()

@@ -6,33 +6,26 @@ from bhc.graph import Graph
 from bhc.models import lenet_5_caffe
 from bhc.posterior import LayerDropout
 
-from .rates import NOISY, QUIET, all_classes, at, dropouts, mask, random_dropouts, random_weight_rates
-from .toys import chain_of, finder_of, small_chain
+from .toys import (
+    NOISY,
+    QUIET,
+    all_classes,
+    at,
+    branching_graph,
+    chain_of,
+    dropouts,
+    finder_of,
+    grouped_chain,
+    mask,
+    random_dropouts,
+    random_weight_rates,
+    small_chain,
+)
 
 
 def positions_of(layer):
     """How often a layer reads each unit of a chain."""
     return len(layer.reads) // len(layer.reads.unique())
-
-
-def slow_masks(layers, rates, threshold, outputs):
-    """The rules one unit at a time, for one context: kept positions and units, None where none was left."""
-    keep_in, keep_out = [], []
-    for index, layer in enumerate(layers):
-        units = layer.num_inputs // positions_of(layer)
-        positions, alive = [], []
-        for unit in range(units):
-            readers = [True] * positions_of(layer)
-            if not layer.has_kernel:
-                own = rates[index].in_log_dropout[unit * positions_of(layer) : (unit + 1) * positions_of(layer)]
-                readers = [rate < threshold for rate in own.tolist()]
-            written = index == 0 or rates[index - 1].out_log_dropout[unit].item() < threshold
-            alive.append(written and any(readers))
-            positions += [alive[-1] and reader for reader in readers]
-        keep_in.append(positions if any(alive) else None)
-        if index:
-            keep_out.append(alive if any(alive) else None)
-    return keep_in, [*keep_out, outputs.tolist()]
 
 
 @pytest.fixture
@@ -41,66 +34,54 @@ def finder():
     return finder_of(small_chain())
 
 
-@pytest.mark.parametrize("threshold", [-6.0, -2.0, 0.0, 3.0])
-def test_masks_follow_the_rules_one_unit_at_a_time(finder, threshold):
-    contexts = 40
-    rates = random_dropouts(finder, contexts=contexts)
-    outputs = torch.rand(contexts, 4, generator=torch.Generator().manual_seed(3)) < 0.5
-    masks = finder(rates, at(threshold, contexts), outputs).layers
-    for context in range(contexts):
-        own = [LayerDropout(layer.in_log_dropout[context], layer.out_log_dropout[context]) for layer in rates]
-        keep_in, keep_out = slow_masks(finder.layers, own, threshold, outputs[context])
-        for given, inputs in zip(masks, keep_in, strict=True):
-            assert given.rescued[context].item() == (inputs is None)
-            assert inputs is None or given.keep_in[context].tolist() == inputs
-        for given, units in zip(masks, keep_out, strict=True):
-            assert units is None or given.keep_out[context].tolist() == units
+# Which rates are noisy, as (layer, side, places), and what goes with them, as places by layer and side.
+# The network, which rates are noisy, as places by layer and side, and what goes with them.
+NOISY_UNITS = {
+    "everything quiet stays": (small_chain, {}, {}),
+    "a unit whose writer is noisy dies": (
+        small_chain, {("4", "out"): [2]}, {("4", "out"): [2], ("6", "in"): [2]},
+    ),
+    "a unit that nobody reads dies": (small_chain, {("6", "in"): [4]}, {("4", "out"): [4], ("6", "in"): [4]}),
+    "after a flatten a noisy reader skips its position and the filter lives": (
+        small_chain, {("4", "in"): [0, 5, 6, 7]}, {("4", "in"): [0, 5, 6, 7]},
+    ),
+    "after a flatten a filter dies with its last position": (
+        small_chain, {("4", "in"): [4, 5, 6, 7]}, {("0", "out"): [1], ("4", "in"): [4, 5, 6, 7]},
+    ),
+    "a dead filter is read at none of its positions": (
+        small_chain, {("0", "out"): [0]}, {("0", "out"): [0], ("4", "in"): [0, 1, 2, 3]},
+    ),
+    "a noisy writer leaves a unit of a stream to the others": (
+        branching_graph, {("one", "out"): [2]}, {("one", "out"): [2]},
+    ),
+    "a unit of a stream dies with its last writer": (
+        branching_graph,
+        {("one", "out"): [2], ("other", "out"): [2]},
+        {("one", "out"): [2], ("other", "out"): [2], ("end", "in"): [2]},
+    ),
+    "factors and groups are written by all": (branching_graph, {("gate", "out"): [1], ("branch", "out"): [1]}, {}),
+    "a noisy reader skips a unit that another reads": (branching_graph, {("one", "in"): [1]}, {("one", "in"): [1]}),
+    "a group stays while a layer writes it": (grouped_chain, {("1", "out"): [3, 4, 5]}, {}),
+    "a group goes with its last writer": (
+        grouped_chain,
+        {("1", "out"): [3, 4, 5], ("0", "out"): [2, 3]},
+        {("0", "out"): [2, 3], ("1", "in"): [2, 3], ("1", "out"): [3, 4, 5], ("3", "in"): [*range(12, 24)]},
+    ),
+}  # fmt: skip
 
 
-def test_everything_quiet_stays(finder):
-    for given in mask(finder, dropouts(finder)):
-        assert given.keep_in.all()
-        assert given.keep_out.all()
+@pytest.mark.parametrize(("build", "noisy", "gone"), NOISY_UNITS.values(), ids=NOISY_UNITS)
+def test_what_goes_with_noisy_units(build, noisy, gone):
+    finder = finder_of(build())
+    rates = dropouts(finder)
+    for layer, own in zip(finder.layers, rates, strict=True):
+        own.in_log_dropout[0, noisy.get((layer.name, "in"), [])] = NOISY
+        own.out_log_dropout[0, noisy.get((layer.name, "out"), [])] = NOISY
+    for layer, given in zip(finder.layers, mask(finder, rates), strict=True):
+        for side, keep in (("in", given.keep_in), ("out", given.keep_out)):
+            assert (~keep[0]).nonzero().flatten().tolist() == gone.get((layer.name, side), [])
         assert not given.rescued.any()
-
-
-def test_a_unit_whose_writer_is_noisy_dies(finder):
-    rates = dropouts(finder)
-    rates[1].out_log_dropout[0, 2] = NOISY
-    _, middle, last = mask(finder, rates)
-    assert middle.keep_out.tolist() == [[True, True, False, True, True]]
-    assert last.keep_in.tolist() == [[True, True, False, True, True]]
-
-
-def test_a_unit_that_nobody_reads_dies(finder):
-    rates = dropouts(finder)
-    rates[2].in_log_dropout[0, 4] = NOISY
-    _, middle, last = mask(finder, rates)
-    assert middle.keep_out.tolist() == [[True, True, True, True, False]]
-    assert last.keep_in.tolist() == [[True, True, True, True, False]]
-
-
-def test_after_a_flatten_a_noisy_reader_skips_its_position_and_the_filter_lives(finder):
-    rates = dropouts(finder)
-    rates[1].in_log_dropout[0, [0, 5, 6, 7]] = NOISY
-    first, middle, _ = mask(finder, rates)
-    assert first.keep_out.all()
-    assert middle.keep_in[0].nonzero().flatten().tolist() == [1, 2, 3, 4, 8, 9, 10, 11]
-
-
-def test_after_a_flatten_a_filter_dies_with_its_last_position(finder):
-    rates = dropouts(finder)
-    rates[1].in_log_dropout[0, 4:8] = NOISY
-    first, middle, _ = mask(finder, rates)
-    assert first.keep_out.tolist() == [[True, False, True]]
-    assert middle.keep_in[0].nonzero().flatten().tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
-
-
-def test_a_dead_filter_is_read_at_none_of_its_positions(finder):
-    rates = dropouts(finder)
-    rates[0].out_log_dropout[0, 0] = NOISY
-    _, middle, _ = mask(finder, rates)
-    assert middle.keep_in[0].nonzero().flatten().tolist() == list(range(4, 12))
+        assert given.keep_weight is None, "families with groups keep every single weight"
 
 
 def test_the_input_scale_of_a_convolution_decides_nothing():
@@ -207,11 +188,6 @@ def test_rates_are_not_changed(finder):
         assert torch.equal(layer.out_log_dropout, outputs)
 
 
-def weight_rates(finder, *, contexts=1, value=QUIET):
-    """The rates of single weights, all equal."""
-    return [LayerDropout(None, None, torch.full((contexts, *layer.weight_shape), value)) for layer in finder.layers]
-
-
 @pytest.fixture
 def two_convolutions():
     """Units: 1 channel, 3 filters, 2 filters (4 positions each), 5 hidden, 4 classes."""
@@ -276,24 +252,3 @@ def test_weights_shared_by_all_contexts_are_cut_at_the_threshold_of_each(finder)
             assert torch.equal(together.keep_weight[context], single.keep_weight[0])
             assert torch.equal(together.keep_in[context], single.keep_in[0])
             assert torch.equal(together.keep_out[context], single.keep_out[0])
-
-
-def test_a_noisy_weight_goes_alone(finder):
-    rates = weight_rates(finder)
-    rates[1].weights[0, 2, 7] = NOISY
-    for index, given in enumerate(mask(finder, rates)):
-        assert given.keep_in.all()
-        assert given.keep_out.all()
-        assert int((~given.keep_weight).sum()) == (index == 1)
-
-
-def test_a_unit_goes_with_the_last_weight_that_leads_from_it(finder):
-    rates = weight_rates(finder)
-    rates[2].weights[0, :, 4] = NOISY
-    _, middle, last = mask(finder, rates)
-    assert middle.keep_out.tolist() == [[True, True, True, True, False]]
-    assert torch.equal(last.keep_in, middle.keep_out)
-
-
-def test_families_with_groups_keep_every_single_weight(finder):
-    assert all(given.keep_weight is None for given in mask(finder, dropouts(finder)))

@@ -28,14 +28,11 @@ def learned(mean):
     return [part.requires_grad_() for part in parts if part is not None]
 
 
-def test_it_is_what_any_context_keeps():
+def test_it_is_what_any_context_keeps_and_none_of_a_layer_that_is_kept_whole():
     part = LayerPart.of(mask_of())
     assert part is not None
     assert part.inputs.tolist() == [0, 4, 6]
     assert part.outputs.tolist() == [1, 7]
-
-
-def test_of_a_layer_that_is_kept_whole_there_is_none():
     everything = torch.ones(2, 9).bool()
     assert LayerPart.of(LayerMask(everything, everything, torch.zeros(2).bool())) is None
 

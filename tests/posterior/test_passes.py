@@ -7,7 +7,6 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from bhc.posterior import (
-    FreshNoise,
     LayerMask,
     LayerMean,
     LayerPosterior,
@@ -19,7 +18,20 @@ from bhc.posterior import (
 )
 from bhc.posterior.operators import Convolution, Linear
 
-from .toys import CONVOLUTIONS, LINEAR, WEIGHTS, Silence, normals, plain_layer, posterior_of, random_posterior
+from .toys import (
+    CONVOLUTIONS,
+    LINEAR,
+    WEIGHTS,
+    Silence,
+    assert_same_moments,
+    believed,
+    free_tensors,
+    fresh_noise,
+    normals,
+    plain_layer,
+    posterior_of,
+    random_posterior,
+)
 
 LAYERS = {"linear": (nn.Linear(4, 3), (4,)), **CONVOLUTIONS}
 CASES = [pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer in LAYERS.items() for weights in WEIGHTS]
@@ -31,10 +43,6 @@ def operator_for(module):
 
 def groups_of(module):
     return getattr(module, "groups", 1)
-
-
-def fresh_noise(seed=0):
-    return FreshNoise(torch.Generator().manual_seed(seed))
 
 
 def mask_of(keep_in, keep_out, keep_weight=None):
@@ -71,16 +79,6 @@ def sampled_layer(module, x, posterior, *, examples):
     )
 
 
-def assert_same_moments(first, second):
-    """Means and variances over the examples, dim 1, agree within five standard errors."""
-    samples = first.shape[1]
-    for power in (1, 2):
-        centred = [values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)]
-        error = sum(values.var(1) / samples for values in centred).sqrt()
-        difference = centred[0].mean(1) - centred[1].mean(1)
-        assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
-
-
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
 def test_noisy_pass_has_the_moments_of_sampled_weights(module, input_shape, weights):
     examples = 20_000
@@ -115,16 +113,19 @@ def test_noisy_pass_without_variance_is_the_scaled_layer(module, input_shape, we
     torch.testing.assert_close(silent, expected)
 
 
+@pytest.mark.parametrize("single", [0, 1, 2])  # of how many contexts single weights go, if any
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
-def test_masked_pass_is_the_plain_layer_with_the_masked_mean(module, input_shape, weights):
+def test_masked_pass_is_the_plain_layer_with_the_masked_mean(module, input_shape, weights, single):
     mean = random_posterior(module.weight.shape, weights=weights).mean
     h = normals(6, *input_shape, seed=50)
     keep_in = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).bool()[:, : input_shape[0]]
     keep_out = torch.tensor([[1, 1, 0, 1, 0, 1], [0, 1, 1, 0, 1, 1]]).bool()[:, : len(module.weight)]
-    given = masked_pass(operator_for(module), h, mean, mask_of(keep_in, keep_out))
+    kept = normals(single, *module.weight.shape, seed=60) > 0 if single else None
+    given = masked_pass(operator_for(module), h, mean, mask_of(keep_in, keep_out, kept))
     # The inputs of a group are not the columns of its weights: there they are masked before.
     columns = keep_in if groups_of(module) == 1 else torch.ones(2, module.weight.shape[1]).bool()
-    dense = masked_mean(mean.weight.dense(), mean.in_scale, mean.out_scale, columns, keep_out)
+    weight = mean.weight.dense() if kept is None else mean.weight.dense() * kept
+    dense = masked_mean(weight, mean.in_scale, mean.out_scale, columns, keep_out)
     for context, part in enumerate(h.chunk(2)):
         bias = keep_out[context] * mean.out_scale[context] * mean.bias[context]
         if groups_of(module) > 1:
@@ -148,25 +149,6 @@ def test_masked_pass_learns_the_same_whether_or_not_its_input_does(module, input
         found.append([output, *torch.autograd.grad((output * normals(*output.shape, seed=51)).sum(), learned)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("contexts", [1, 2])
-@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
-def test_masked_pass_leaves_out_the_single_weights_that_go(module, input_shape, weights, contexts):
-    mean = random_posterior(module.weight.shape, weights=weights).mean
-    h = normals(6, *input_shape, seed=50)
-    outputs, inputs, *_ = module.weight.shape
-    keep_out = torch.ones(2, outputs).bool()
-    kept = normals(contexts, *module.weight.shape, seed=60) > 0
-    assert kept.any()
-    assert not kept.all()
-    mask = mask_of(torch.ones(2, input_shape[0]).bool(), keep_out, kept)
-    given = masked_pass(operator_for(module), h, mean, mask)
-    columns = torch.ones(2, inputs).bool()
-    dense = masked_mean(mean.weight.dense() * kept, mean.in_scale, mean.out_scale, columns, keep_out)
-    for context, part in enumerate(h.chunk(2)):
-        bias = mean.out_scale[context] * mean.bias[context]
-        torch.testing.assert_close(given.chunk(2)[context], plain_layer(module)(part, dense[context], bias))
 
 
 class Recorded:
@@ -215,7 +197,7 @@ def test_contexts_together_are_each_context_alone(module, input_shape, weights):
         torch.testing.assert_close(together.chunk(2)[context], alone)
 
 
-def test_passes_without_scales_and_bias_are_the_plain_layer():
+def test_passes_without_scales_and_bias_are_the_plain_layer_and_a_bias_sits_under_the_output_scale():
     weight = normals(1, 3, 4)
     mean = LayerMean(WeightMean(weight), None, None, None)
     posterior = LayerPosterior(mean, torch.zeros_like(weight), None, None)
@@ -224,34 +206,9 @@ def test_passes_without_scales_and_bias_are_the_plain_layer():
     plain = h @ weight[0].T
     torch.testing.assert_close(masked, plain * torch.tensor([1, 0, 1]))
     torch.testing.assert_close(noisy_pass(Linear(), h, posterior, noise=Silence()), plain)
-
-
-def test_the_bias_sits_under_the_output_scale():
-    posterior = random_posterior(LINEAR)
-    off = replace(posterior, out_scale=replace(posterior.out_scale, mean=torch.zeros(2, 3).double()))
-    given = noisy_pass(Linear(), normals(6, 4, seed=50), off, noise=Silence())
-    assert torch.equal(given, torch.zeros(6, 3).double())
-
-
-def free_tensors(posterior):
-    mean = posterior.mean
-    tensors = (
-        mean.weight.base,
-        mean.weight.left,
-        mean.weight.right,
-        mean.bias,
-        mean.in_scale,
-        mean.out_scale,
-        posterior.weight_logvar,
-        posterior.in_scale.logvar,
-        posterior.out_scale.logvar,
-    )
-    return [None if tensor is None else tensor.clone().requires_grad_() for tensor in tensors]
-
-
-def believed(base, left, right, bias, in_scale, out_scale, weight_logvar, *logvars):
-    scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
-    return posterior_of(WeightMean(base, left, right), bias, weight_logvar, *scales)
+    biased = random_posterior(LINEAR)
+    off = replace(biased, out_scale=replace(biased.out_scale, mean=torch.zeros(2, 3).double()))
+    assert torch.equal(noisy_pass(Linear(), h, off, noise=Silence()), torch.zeros(6, 3).double())
 
 
 @pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)

@@ -1,11 +1,14 @@
-"""Small random beliefs and a silent noise, for the tests of the posterior."""
+"""Small random beliefs, rates and masks of whole networks, and a silent noise."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from bhc.graph import Graph, find_layers, find_units
-from bhc.posterior import LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
+from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
+from bhc.posterior import FreshNoise, LayerDropout, LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
+
+from ..formats.graphs import wired
 
 LINEAR = (3, 4)
 CONVOLUTION = (3, 2, 2, 2)
@@ -97,6 +100,29 @@ def small_chain(*, seed=0):
     return chain
 
 
+def branching_graph():
+    """A residual stream, a value beside it, a gate on both, and two layers that read what is gated."""
+    return wired(
+        ("stem", nn.Conv2d(1, 3, 3, padding=1)),
+        ("branch", nn.Conv2d(3, 3, 3, padding=1, groups=3)),
+        ("more", nn.Conv2d(3, 5, 1), "stem"),
+        ("wide", PadChannels(1, 1), "branch"),
+        ("sum", Add(), "more", "wide"),
+        ("beside", Concat(), "sum", "stem"),
+        ("mean", GlobalMean(False)),
+        ("gate", nn.Linear(8, 8)),
+        ("gated", Multiply(), "mean", "gate"),
+        ("one", nn.Linear(8, 5)),
+        ("other", nn.Linear(8, 5), "mean"),
+        ("both", Add(), "one", "other"),
+        ("end", nn.Linear(5, 4)),
+    )
+
+
+def grouped_chain():
+    return chain_of(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 4))
+
+
 def chain_of(*modules):
     return Graph.chain((str(place), module) for place, module in enumerate(modules))
 
@@ -105,10 +131,85 @@ def layers_of(graph, input_shape=(1, 6, 6)):
     return find_layers(graph, input_shape, find_units(graph, input_shape))
 
 
-def small_layers(chain):
-    return layers_of(chain)
-
-
 def finder_of(graph, input_shape=(1, 6, 6), *, keep=()):
     units = find_units(graph, input_shape, keep=keep)
     return MaskFinder(find_layers(graph, input_shape, units), units, graph.last_step)
+
+
+def silent(mean):
+    """A belief without any variance, whose sample is its mean."""
+    never = torch.full((), -torch.inf)
+    scales = [NormalScales(each, never.expand(each.shape)) for each in (mean.in_scale, mean.out_scale)]
+    return posterior_of(mean.weight, mean.bias, never.expand(mean.weight.base.shape), *scales)
+
+
+def free_tensors(posterior):
+    """Copies of all that a belief under normal scales is made of, as leaves; None where there is nothing."""
+    mean, weight = posterior.mean, posterior.mean.weight
+    tensors = (weight.base, weight.left, weight.right, mean.bias, mean.in_scale, mean.out_scale)
+    logvars = (posterior.weight_logvar, posterior.in_scale.logvar, posterior.out_scale.logvar)
+    return [None if tensor is None else tensor.clone().requires_grad_() for tensor in (*tensors, *logvars)]
+
+
+def believed(base, left, right, bias, in_scale, out_scale, weight_logvar, *logvars):
+    """The belief that ``free_tensors`` took apart."""
+    scales = [NormalScales(*pair) for pair in zip((in_scale, out_scale), logvars, strict=True)]
+    return posterior_of(WeightMean(base, left, right), bias, weight_logvar, *scales)
+
+
+def fresh_noise(seed=0):
+    return FreshNoise(torch.Generator().manual_seed(seed))
+
+
+def assert_same_moments(first, second):
+    """Means and variances over the examples, dim 1, agree within five standard errors."""
+    for power in (1, 2):
+        centred = [values if power == 1 else (values - values.mean(1, keepdim=True)) ** 2 for values in (first, second)]
+        error = sum(values.var(1) / values.shape[1] for values in centred).sqrt()
+        difference = centred[0].mean(1) - centred[1].mean(1)
+        assert (difference.abs() < 5 * error).all(), f"moment {power}: {(difference / error).abs().max():.1f} errors"
+
+
+# Log dropout rates of a whole network, and the masks they make.
+
+QUIET, NOISY = -5.0, 5.0
+
+
+def dropouts(finder, *, contexts=1, value=QUIET):
+    """The rates of two-group scales, all equal."""
+    return [
+        LayerDropout(
+            torch.full((contexts, 1 if layer.has_kernel else layer.num_inputs), value),
+            torch.full((contexts, layer.num_outputs), value),
+        )
+        for layer in finder.layers
+    ]
+
+
+def random_dropouts(finder, *, contexts, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return [
+        LayerDropout(*(3 * torch.randn(part.shape, generator=rng) for part in parts))
+        for parts in ((rates.in_log_dropout, rates.out_log_dropout) for rates in dropouts(finder, contexts=contexts))
+    ]
+
+
+def at(threshold, contexts=1):
+    return torch.full((contexts, 1), float(threshold))
+
+
+def all_classes(finder, contexts=1):
+    return torch.ones(contexts, len(finder.outputs)).bool()
+
+
+def mask(finder, rates, *, threshold=0.0):
+    """Masks of a single context."""
+    return finder(rates, at(threshold), all_classes(finder)).layers
+
+
+def random_weight_rates(finder, *, contexts, centre=0.0, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return [
+        LayerDropout(None, None, centre + 3 * torch.randn(contexts, *layer.weight_shape, generator=rng))
+        for layer in finder.layers
+    ]

@@ -21,11 +21,8 @@ STATE = (1 << 64) - 1  # the largest 64-bit number
 PRECISION = 24
 TOTAL = 1 << 16
 ONE = 1 << 31
-CARD_NAMES = (
-    "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
-    "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
-    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm",
-)  # fmt: skip
+CARD_TABLE = (DOCS / "format.md").read_text().split("| number | name | meaning |")[1].split("\n\n")[0]
+CARD_NAMES = re.findall(r"^\| \d+ \| (\w+) \|", CARD_TABLE, re.MULTILINE)
 
 
 @dataclass

@@ -7,10 +7,9 @@ import pytest
 from bhc.formats.packed.cbor import MOST_VALUES, dumps, loads
 
 VALUES = [
-    0, 1, 23, 24, 255, 256, 65535, 65536, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, -1, -24, -25, -256, -257, -(1 << 64),
-    0.0, 1.0, -0.75, 0.1, 1e300, 2.0**-24, 65504.0, 65520.0, math.inf, -math.inf, False, True, None,
-    "", "a", "größer", "x" * 300, b"", b"\0\xff", bytes(70000),
-    [], [1, [2, [3]]], list(range(30)), {}, {0: "a", "b": [None], -1: {}}, {"z": 1, "a": 2},
+    0, 1, 255, 256, 65535, 65536, (1 << 32) - 1, 1 << 32, -24, -25, -256, -257, -0.75, 0.1, 2.0**-24, 65520.0,
+    -math.inf, "", "größer", "x" * 300, b"", b"\0\xff", bytes(70000), [], [1, [2, [3]]], list(range(30)), {},
+    {"z": 1, "a": 2}, {0: "a", "b": [None], -1: {}}, [[[[[[[[0]]]]]]]],
 ]  # fmt: skip
 
 
@@ -41,6 +40,7 @@ def test_the_standard_writes_the_same(value: Any, expected: str) -> None:
 
 
 def test_a_float_takes_no_more_bytes_than_it_needs() -> None:
+    assert loads(dumps((1, (2,)))) == [1, [2]], "tuples become lists"
     for value in (0.1, 1 / 3, 2.0**-149, 2.0**-150, 1.0009765625, 1.00048828125):
         packed = dumps(value)
         shorter = {9: ">f", 5: ">e"}.get(len(packed))
@@ -48,19 +48,10 @@ def test_a_float_takes_no_more_bytes_than_it_needs() -> None:
             assert struct.unpack(shorter, struct.pack(shorter, value))[0] != value
 
 
-def test_tuples_become_lists() -> None:
-    assert loads(dumps((1, (2,)))) == [1, [2]]
-
-
-@pytest.mark.parametrize("value", [1 << 64, -(1 << 64) - 1])
-def test_numbers_beyond_eight_bytes_are_refused(value: int) -> None:
-    with pytest.raises(ValueError, match="eight bytes"):
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 64) - 1, {"a": {1}}])
+def test_other_objects_and_numbers_beyond_eight_bytes_are_refused(value: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"eight bytes|set"):
         dumps(value)
-
-
-def test_other_objects_are_refused() -> None:
-    with pytest.raises(TypeError, match="set"):
-        dumps({"a": {1}})
 
 
 @pytest.mark.parametrize(
@@ -94,10 +85,6 @@ def test_other_objects_are_refused() -> None:
 def test_anything_else_is_refused(content: str) -> None:
     with pytest.raises(ValueError):
         loads(bytes.fromhex(content))
-
-
-def test_nine_deep_is_allowed() -> None:
-    assert loads(b"\x81" * 8 + b"\0") == [[[[[[[[0]]]]]]]]
 
 
 def test_the_number_of_values_is_bounded() -> None:

@@ -11,19 +11,19 @@ from torch import nn
 
 from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, parse_network, read_network
+from bhc.formats.packed import FROM
 from bhc.formats.packed.coding import Flat
-from bhc.formats.packed.content import CARD_NAMES, FROM, MOST_STEPS, STEPS
+from bhc.formats.packed.content import CARD_NAMES, MOST_STEPS, STEPS
 from bhc.formats.packed.write import take_apart
-from bhc.graph import INPUT
+from bhc.graph import Graph
 from bhc.layers import Add, GlobalMean, PadChannels, Select, Subsample, is_weighted, kind_of, kind_tagged, kinds
 from tests.formats import chains
 from tests.formats.chains import named
-from tests.formats.graphs import GRAPHS, TEXT, wired
+from tests.formats.graphs import TEXT, wired
 
 from .toys import CARD, branching_example, example, in_a_row, quantised, zoo
 
-HERE = Path(__file__).parent
-VERSION_1 = (HERE / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
+PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
 ZOO = zoo()
 IT = Path("it.bhc")
 
@@ -49,24 +49,17 @@ def parse(content: bytes) -> QuantisedNetwork:
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_a_network_reads_back_to_the_last_bit(name: str) -> None:
-    network = ZOO[name]
-    read = parse(pack(network))
+def test_a_network_reads_back_to_the_last_bit_and_is_written_to_the_same_file(name: str) -> None:
+    network, content = ZOO[name], pack(ZOO[name])
+    read = parse(content)
     assert same(read, network)
     inputs = 50 * chains.inputs(network.input_shape, 3) if network.input_shape != TEXT else chains.inputs(TEXT, 3)
     assert torch.equal(read.graph(inputs), network.graph(inputs))
-    assert list(read.weights) == list(network.weights)
     for codes, expected in ((read.weights, network.weights), (read.biases, network.biases)):
-        assert {key: value.step for key, value in codes.items()} == {key: value.step for key, value in expected.items()}
+        assert [(key, value.step) for key, value in codes.items()] == [(key, c.step) for key, c in expected.items()]
         assert all(np.array_equal(value.codes, expected[key].codes) for key, value in codes.items())
     assert [layer.name for layer in read.layers] == [layer.name for layer in network.layers]
-
-
-@pytest.mark.parametrize("name", ZOO)
-def test_written_again_it_is_the_same_file(name: str) -> None:
-    content = pack(ZOO[name])
-    assert pack(ZOO[name]) == content
-    assert pack(parse(content)) == content
+    assert pack(network) == pack(read) == content
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -131,23 +124,35 @@ def test_the_bytes_do_not_change_unnoticed() -> None:
 
 
 def test_the_document_shows_these_bytes() -> None:
-    text = (HERE.parents[2] / "docs" / "format.md").read_text()
-    table = text.split("## A file, byte by byte")[1].split("## ")[0]
+    table = PAGE.split("## A file, byte by byte")[1].split("## ")[0]
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     assert " ".join(" ".join(re.findall(r"`([0-9a-f ]+)`", cell)) for cell in cells) == " ".join(GOLDEN.split())
 
 
 def test_the_document_lists_every_kind_and_name() -> None:
-    text = (HERE.parents[2] / "docs" / "format.md").read_text()
     for table in (NUMBERS, CARD_NAMES):
         for number, name in enumerate(table):
-            assert f"| {number} | {name} |" in text
+            assert f"| {number} | {name} |" in PAGE
 
 
-def test_names_of_layers_are_kept_and_others_made() -> None:
-    steps = named(relu1=nn.Linear(4, 4), x=nn.ReLU(), y=nn.ReLU(), z=nn.Tanh(), relu3=nn.Linear(4, 2))
-    read = parse(pack(quantised(steps, (4,), {})))
-    assert [name for name, _ in read.graph.named_children()] == ["relu1", "relu2", "relu4", "tanh1", "relu3"]
+@pytest.mark.parametrize(
+    ("graph", "names"),
+    [
+        (
+            named(relu1=nn.Linear(4, 4), x=nn.ReLU(), y=nn.ReLU(), z=nn.Tanh(), relu3=nn.Linear(4, 2)),
+            ["relu1", "relu2", "relu4", "tanh1", "relu3"],
+        ),
+        (
+            wired(
+                ("relu1", nn.Linear(4, 4)), ("x", nn.ReLU()), ("relu2", nn.Linear(4, 2), "relu1"), ("end", nn.ReLU())
+            ),
+            ["relu1", "relu3", "relu2", "relu4"],
+        ),
+    ],
+    ids=["chain", "branches"],
+)
+def test_names_of_layers_are_kept_and_others_made(graph: Graph, names: list[str]) -> None:
+    assert [step.name for step in parse(pack(quantised(graph, (4,), {}))).graph.steps] == names
 
 
 def test_a_prior_that_is_not_the_cheapest_reads_all_the_same() -> None:
@@ -177,27 +182,24 @@ def steps_of(network: QuantisedNetwork) -> list[Any]:
     return take_apart(network).header[STEPS]
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_the_wiring_reads_back(name: str) -> None:
-    network = ZOO[name]
-    read = parse(pack(network)).graph
-    assert [type(step.module) for step in read.steps] == [type(step.module) for step in network.graph.steps]
-    names = {INPUT: INPUT} | {old.name: new.name for old, new in zip(network.graph.steps, read.steps, strict=True)}
-    assert [step.reads for step in read.steps] == [
-        tuple(names[source] for source in step.reads) for step in network.graph.steps
-    ]
+WRITTEN = {  # the beginnings of steps, from the first on
+    "shortcut-of-zeros": (
+        "[13, ", "[1, ", "[2]", "[1, ", "[2]", "[1, ", "[15, 4, [24, 2]]", "[22, 1, 3]", "[16, 3, 1]", "[2]",
+        "[23, ", "[0, ",
+    ),
+    "concat": ("[1, ", "[15, 2, [1, 'b', 4, ", "[2]", "[18, 1, 4, 3]"),
+    "a-value-met-by-itself": ("[0, ", "[17, 1, 1]"),
+    "squeeze-and-excite": ("[1, ", "[30]", "[19, 'depthwise', 6, [3, 3], [1, 1], [1, 1], [1, 1], 6, "),
+    "sound": ("[19, 'first', 3, [3], [1], [1], [1], 1, ", "[25, 3, 2, 1, 1]", "[19, ", "[27, [2], [1], [1]]"),
+    "volume": ("[19, 'first', 2, [1, 2, 3], [1, 1, 1], [0, 1, 1], [1, 1, 1], 1, ",),
+    "normalise-by-channel": ("[20, [0.5, -0.25, 2.0], [0.25, 3.0, 1.5]]",),
+}  # fmt: skip
 
 
-def test_steps_say_how_far_back_they_read() -> None:
-    steps = steps_of(ZOO["shortcut-of-zeros"])
-    assert [step[0] for step in steps] == [13, 1, 2, 1, 2, 1, 15, 22, 16, 2, 23, 0]
-    assert steps[6] == [15, 4, [24, 2]]
-    assert steps[7:9] == [[22, 1, 3], [16, 3, 1]]
-    steps = steps_of(ZOO["concat"])
-    assert steps[1][:2] == [15, 2]
-    assert steps[1][2][:3] == [1, "b", 4]
-    assert steps[3] == [18, 1, 4, 3]
-    assert steps_of(ZOO["a-value-met-by-itself"])[1] == [17, 1, 1]
+@pytest.mark.parametrize("name", WRITTEN)
+def test_steps_say_how_far_back_they_read_and_with_which_arguments(name: str) -> None:
+    for step, beginning in zip(steps_of(ZOO[name]), WRITTEN[name], strict=False):
+        assert str(step).startswith(beginning)
 
 
 def test_the_document_shows_the_steps_of_a_residual_block() -> None:
@@ -213,31 +215,11 @@ def test_the_document_shows_the_steps_of_a_residual_block() -> None:
     )
     network = quantised(graph, (2, 6, 7), {})
     assert same(parse(pack(network)), network)
-    text = (HERE.parents[2] / "docs" / "format.md").read_text()
-    table = text.split("A residual block")[1].split("### ")[0]
+    table = PAGE.split("A residual block")[1].split("### ")[0]
     shown = re.findall(r"^\| (\d) \| `(.*?)(?:, \.\.\.\])?` \|", table, re.MULTILINE)
     assert len(shown) == 6
     for place, beginning in shown:
         assert str(steps_of(network)[int(place)]).replace("'", '"').startswith(beginning)
-
-
-def test_convolutions_of_other_sorts_say_their_groups() -> None:
-    (conv,) = (step for step in steps_of(ZOO["squeeze-and-excite"]) if step[0] == 19)
-    assert conv[:8] == [19, "depthwise", 6, [3, 3], [1, 1], [1, 1], [1, 1], 6]
-    assert conv[9] is False
-    (first, *_, second) = (step for step in steps_of(ZOO["sound"]) if step[0] == 19)
-    assert first[:8] == [19, "first", 3, [3], [1], [1], [1], 1]
-    assert second[:8] == [19, "second", 4, [2], [1], [0], [2], 1]
-    assert steps_of(ZOO["volume"])[0][:8] == [19, "first", 2, [1, 2, 3], [1, 1, 1], [0, 1, 1], [1, 1, 1], 1]
-
-
-def test_pools_of_one_direction_say_their_sizes_as_torch_keeps_them() -> None:
-    steps = steps_of(ZOO["sound"])
-    assert [step for step in steps if step[0] in (25, 27)] == [[25, 3, 2, 1, 1], [27, [2], [1], [1]]]
-
-
-def test_one_number_a_channel_is_written_as_lists() -> None:
-    assert steps_of(ZOO["normalise-by-channel"])[0] == [20, [0.5, -0.25, 2.0], [0.25, 3.0, 1.5]]
 
 
 def test_the_numbers_of_an_affine_step_lie_at_its_place_among_the_layers() -> None:
@@ -247,12 +229,6 @@ def test_the_numbers_of_an_affine_step_lie_at_its_place_among_the_layers() -> No
     weight, bias = network.graph.again.weight, network.graph.again.bias
     assert content.layers[2].plain == weight.numpy().astype("<f4").tobytes() + bias.numpy().astype("<f4").tobytes()
     assert steps_of(network)[0] == [21]
-
-
-def test_a_layer_that_reads_further_back_keeps_its_name() -> None:
-    graph = wired(("relu1", nn.Linear(4, 4)), ("x", nn.ReLU()), ("relu2", nn.Linear(4, 2), "relu1"), ("end", nn.ReLU()))
-    read = parse(pack(quantised(graph, (4,), {})))
-    assert [step.name for step in read.graph.steps] == ["relu1", "relu3", "relu2", "relu4"]
 
 
 def test_values_may_be_picked_after_the_last_layer() -> None:
@@ -265,43 +241,42 @@ def test_values_may_be_picked_after_the_last_layer() -> None:
 # What cannot be written
 
 
-def test_a_list_of_inputs_out_of_order_cannot_be_written() -> None:
-    for index in ([1, 0], [1, 1]):
-        chain = in_a_row(Select(torch.tensor(index)), nn.Linear(2, 2))
-        with pytest.raises(BhcError, match="out of order"):
-            pack(quantised(chain, (4,), {}))
+def to_refuse(shape: int, *modules: nn.Module, **more: Any) -> QuantisedNetwork:
+    return quantised(in_a_row(*modules), (shape,), {"0": 0.0} if shape > 4 else {}, **more)
 
 
-def test_more_than_a_reader_believes_cannot_be_written() -> None:
-    chain = in_a_row(nn.Linear(1500, 1500, bias=False), nn.Linear(1500, 2))
-    with pytest.raises(BhcError, match="no reader would believe"):
-        pack(quantised(chain, (1500,), {"0": 0.0}))
+@pytest.mark.parametrize(
+    ("network", "noun"),
+    [
+        (to_refuse(4, Select(torch.tensor([1, 0])), nn.Linear(2, 2)), "order"),
+        (to_refuse(4, Select(torch.tensor([1, 1])), nn.Linear(2, 2)), "order"),
+        (to_refuse(1500, nn.Linear(1500, 1500, bias=False), nn.Linear(1500, 2)), "believe"),
+        (to_refuse(2, nn.Linear(2, 2), card={"class_names": ["a"] * 140_000}), "too many"),
+    ],
+    ids=["inputs out of order", "an input twice", "more weights than a reader believes", "a card beyond the limits"],
+)
+def test_what_a_reader_would_refuse_cannot_be_written(network: QuantisedNetwork, noun: str) -> None:
+    with pytest.raises(BhcError, match=noun):
+        pack(network)
 
 
 def test_more_steps_than_a_reader_takes_cannot_be_written() -> None:
     steps = [nn.ReLU() for _ in range(MOST_STEPS - 1)]
     parse(pack(quantised(in_a_row(*steps, nn.Linear(2, 2)), (2,), {})))
-    with pytest.raises(BhcError, match="at most 4096"):
+    with pytest.raises(BhcError, match="4096"):
         pack(quantised(in_a_row(*steps, nn.ReLU(), nn.Linear(2, 2)), (2,), {}))
 
 
-def test_a_card_beyond_the_limits_cannot_be_written() -> None:
-    chain = in_a_row(nn.Linear(2, 2))
-    with pytest.raises(BhcError, match="too many"):
-        pack(quantised(chain, (2,), {}, card={"class_names": ["a"] * 140_000}))
-
-
-def test_more_activations_than_a_reader_takes_cannot_be_written() -> None:
-    layer = nn.Linear(1, 2).requires_grad_(False)
-    for size, count, written in ((1 << 22, 15, True), (1 << 22, 16, False), ((1 << 22) + 1, 1, False)):
-        steps = [(f"r{place}", nn.ReLU()) for place in range(count)]
-        graph = wired(*steps, ("mean", GlobalMean(False)), ("fc", layer))
-        network = QuantisedNetwork(graph, (1, size), (3, 4), card=CARD)
-        if written:
-            assert same(parse(pack(network)), network)
-        else:
-            with pytest.raises(BhcError, match="numbers"):
-                pack(network)
+@pytest.mark.parametrize(("size", "count"), [(1 << 22, 15), (1 << 22, 16), ((1 << 22) + 1, 1)])
+def test_more_activations_than_a_reader_takes_cannot_be_written(size: int, count: int) -> None:
+    steps = [(f"r{place}", nn.ReLU()) for place in range(count)]
+    graph = wired(*steps, ("mean", GlobalMean(False)), ("fc", nn.Linear(1, 2).requires_grad_(False)))
+    network = QuantisedNetwork(graph, (1, size), (3, 4), card=CARD)
+    if count == 15:
+        assert same(parse(pack(network)), network)
+        return
+    with pytest.raises(BhcError, match="numbers"):
+        pack(network)
 
 
 # Damage
@@ -327,21 +302,18 @@ def test_every_flipped_bit_is_noticed(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("more", [b"\0", b"\0\0\0\0", b"x", b"BHC"])
-def test_bytes_at_the_end_are_noticed(content: bytes, more: bytes) -> None:
+def test_bytes_at_the_end_and_a_wrong_checksum_are_noticed(content: bytes, more: bytes) -> None:
     with pytest.raises(BhcError, match="checksum"):
         parse(content + more)
     with pytest.raises(BhcError):
         parse(with_checksum(content[:-4] + more))
-
-
-def test_a_wrong_checksum_is_named(content: bytes) -> None:
-    with pytest.raises(BhcError, match=r"it\.bhc is damaged: its checksum does not match"):
+    with pytest.raises(BhcError, match="checksum"):
         parse(content[:-4] + bytes(4))
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 255])
 def test_another_version_is_refused_with_a_hint(content: bytes, version: int) -> None:
-    with pytest.raises(BhcError, match=f"version {version}, this program reads 1 and 2") as caught:
+    with pytest.raises(BhcError, match=f"version {version}") as caught:
         parse(with_checksum(b"BHC" + bytes([version]) + content[4:-4]))
     assert caught.value.hint == "update bhc"
 
@@ -353,7 +325,7 @@ def test_other_files_are_refused(text: bytes) -> None:
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BhcError, match="does not exist"):
+    with pytest.raises(BhcError, match="exist"):
         read_network(tmp_path / "none.bhc")
-    with pytest.raises(BhcError, match="is a folder"):
+    with pytest.raises(BhcError, match="folder"):
         read_network(tmp_path)

@@ -62,7 +62,7 @@ DRAWS: dict[str, BatchSource] = {
     "shifted": lambda rng, n, top: rounded(rng.laplace(0, max(top, 1) / 6, n) + top / 2, top),
     "zeros but for some": lambda rng, n, top: rounded(rng.laplace(0, max(top, 1) / 4, n) * (rng.random(n) < 0.1), top),
 }
-SIZES = (1, 2, 5, 20, 100, 500, 2000, 10000, 50000)
+SIZES = (1, 2, 20, 500, 10000, 50000)
 
 
 def entropy_bytes(codes: np.ndarray) -> float:
@@ -96,6 +96,7 @@ def test_powers_are_the_nearest_below() -> None:
 
 def test_bells_are_bells() -> None:
     curves = bell_curves(40)
+    assert np.array_equal(curves[:, :9], bell_curves(900)[:, :9])
     distance = np.arange(20)
     for k in (4, 8, 12):
         width = math.floor(4 * 2 ** (k / 4)) / 16
@@ -105,16 +106,14 @@ def test_bells_are_bells() -> None:
         assert np.allclose(gauss, first ** (distance**2), atol=1e-6)
 
 
-def test_curves_do_not_depend_on_how_many_are_asked_for() -> None:
-    assert np.array_equal(bell_curves(9)[:, :9], bell_curves(900)[:, :9])
-
-
 @pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: f"{type(prior).__name__} {prior.count}")
-def test_frequencies_add_up_and_leave_no_code_out(prior: StatedPrior) -> None:
+def test_a_prior_reads_back_and_leaves_no_code_out(prior: StatedPrior) -> None:
     frequencies = prior.frequencies
     assert frequencies.sum() == TOTAL
     assert frequencies.min() >= 1
     assert len(frequencies) == prior.count
+    assert prior_from_list(loads(dumps(prior.to_list()))) == prior
+    assert description_cost(prior) == 8 * BIT * len(dumps(prior.to_list()))
 
 
 def test_frequencies_of_any_weights() -> None:
@@ -129,12 +128,6 @@ def test_frequencies_of_any_weights() -> None:
         assert frequencies[weights.argmax()] == frequencies.max()
 
 
-@pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: f"{type(prior).__name__} {prior.count}")
-def test_a_prior_reads_back(prior: StatedPrior) -> None:
-    assert prior_from_list(loads(dumps(prior.to_list()))) == prior
-    assert description_cost(prior) == 8 * BIT * len(dumps(prior.to_list()))
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -147,7 +140,7 @@ def test_a_prior_reads_back(prior: StatedPrior) -> None:
     ids=lambda data: str(data)[:30],
 )  # fmt: skip
 def test_anything_else_is_refused(data: object) -> None:
-    with pytest.raises(ValueError, match="table of frequencies"):
+    with pytest.raises(ValueError, match="frequencies"):
         prior_from_list(data)
 
 
@@ -189,35 +182,22 @@ def test_the_cost_is_what_the_stream_takes() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", [name for name in DRAWS if name != "zeros but for some"])
-def test_up_to_six_bits_little_is_lost_over_the_entropy(name: str, size: int) -> None:
-    """The promise for emitted networks: the stream and its prior, within 3 % and 40 bytes of the codes' entropy."""
+@pytest.mark.parametrize("name", DRAWS)
+def test_little_is_lost_over_the_entropy_and_codes_never_take_more_than_their_width(name: str, size: int) -> None:
+    """Up to six bits the promise for emitted networks: within 3 % and 40 bytes of the codes' entropy, prior included.
+
+    Entropy takes the table of frequencies for known. With many codes for few weights, saying it is the cost.
+    """
     rng = np.random.default_rng(size)
-    for bits in range(1, 7):
-        for _ in range(3):
+    for bits in (1, 2, 3, 4, 5, 6, 8, 10, 12, 13, 14, 15, 16):
+        for _ in range(3 if bits <= 6 else 1):
             codes = DRAWS[name](rng, size, (1 << (bits - 1)) - 1 or 1)
-            assert packed_bytes(codes) <= 1.03 * entropy_bytes(codes) + 40, f"{bits} bits"
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", DRAWS)
-def test_up_to_twelve_bits_a_byte_a_code_tells_the_table(name: str, size: int) -> None:
-    """Entropy takes the table of frequencies for known. With many codes for few weights, saying it is the cost."""
-    rng = np.random.default_rng(size)
-    for bits in range(1, 13):
-        codes = DRAWS[name](rng, size, (1 << (bits - 1)) - 1 or 1)
-        table = int(codes.max()) - int(codes.min()) + 1
-        assert packed_bytes(codes) <= 1.04 * entropy_bytes(codes) + 40 + table, f"{bits} bits"
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", DRAWS)
-def test_codes_never_take_more_than_their_width(name: str, size: int) -> None:
-    rng = np.random.default_rng(size)
-    for bits in (1, 2, 8, 13, 14, 15, 16):
-        codes = DRAWS[name](rng, size, (1 << (bits - 1)) - 1 or 1)
-        width = int(codes.max() - codes.min()).bit_length()
-        assert packed_bytes(codes) <= size * width / 8 + 20, f"{bits} bits"
+            packed, entropy, span = packed_bytes(codes), entropy_bytes(codes), int(codes.max() - codes.min())
+            assert packed <= size * span.bit_length() / 8 + 20, f"{bits} bits"
+            if bits <= 6 and name != "zeros but for some":
+                assert packed <= 1.03 * entropy + 40, f"{bits} bits"
+            if bits <= 12:
+                assert packed <= 1.04 * entropy + 40 + span + 1, f"{bits} bits"
 
 
 def test_the_choice_is_the_same_everywhere() -> None:
