@@ -15,7 +15,7 @@ from bhc.formats.packed.content import MAGIC
 from bhc.graph import INPUT, Graph, Step, capture
 from bhc.layers import call_of
 from bhc.layers.aten import Dtype, Own, Read, SizeOf
-from bhc.layers.operator_numbers import NUMBERS, OPERATORS
+from bhc.layers.calls import NUMBERS, OPERATORS
 
 from ...graph.cases import CASES
 from ...graph.nets import seeded
