@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from bhc.formats.packed.write import abbreviate
 from tools.fuzz.envelope import joined
 from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork, pack
 from bhc.formats.packed.cbor import dumps
 from bhc.formats.packed.coding import Counted, encode
-from bhc.formats.packed.content import to_varint
+from bhc.formats.packed.content import abbreviate, to_varint
 from bhc.graph import INPUT, Graph, Step, describe
 from bhc.layers import (
     Add,
