@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from bhc.data import ShiftAndNoise, read_recordings, recordings_in
-from bhc.data.sound import LENGTH, fit_length, parse_wav
+from bhc.data.sound_and_text import LENGTH, fit_length, parse_wav
 from bhc.errors import BhcError
 
 from .tiny_signals import fill_wavs, tone, wav_of

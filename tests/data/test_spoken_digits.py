@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bhc.data.catalogue import RECIPES, load_recipe
-from bhc.data.sound import (
+from bhc.data.sound_and_text import (
     SPOKEN_DIGITS,
     RecordingsArchive,
     RecordingsArrays,

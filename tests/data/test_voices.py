@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from bhc.data import DataSet, Split, with_voices
-from bhc.data.sound import at_speed
+from bhc.data.sound_and_text import at_speed
 from bhc.errors import BhcError
 
 SAMPLES = 801
