@@ -62,11 +62,9 @@ class Split:
 
     @cached_property
     def present(self) -> tuple[int, ...]:
-        """The classes of which there are images."""
         return tuple(self.labels.unique().tolist())
 
     def places_of(self, classes: Iterable[int]) -> Tensor:
-        """Where the images of these classes are."""
         wanted = torch.zeros(int(self.labels.max()) + 1, dtype=torch.bool, device=self.labels.device)
         wanted[list(classes)] = True
         return wanted[self.labels].nonzero().flatten()
@@ -103,7 +101,6 @@ class Split:
         return Split(inputs, self.labels[places], None if self.sources is None else self.sources[places])
 
     def to(self, device: torch.device) -> "Split":
-        """The same examples on a device."""
         return Split(
             self.inputs.to(device),
             self.labels.to(device),

@@ -25,7 +25,9 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -112,9 +114,3 @@ def read_json(path: Path, *, limit: int = 16 << 20) -> Any:
         return json.loads(read_bytes(path, limit=limit))
     except (ValueError, RecursionError) as error:
         raise BhcError(f"{path} is not valid JSON: {error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

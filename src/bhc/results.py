@@ -159,7 +159,6 @@ def summarise(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Where a result was made."""
     return {
         "commit": _commit(),
         "device": f"cpu, {torch.get_num_threads()} threads ({platform.machine()})",
@@ -172,7 +171,6 @@ def environment() -> dict[str, Any]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean."""
     return sum(values) / len(values)
 
 

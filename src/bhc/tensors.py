@@ -26,7 +26,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
-    """The file's content."""
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(header, sort_keys=True)
     # One entry: the order of several is not the same twice.

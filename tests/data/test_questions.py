@@ -5,7 +5,7 @@ import torch
 
 from bhc.data import UNKNOWN, DropWords
 from bhc.data.catalogue import RECIPES, load_recipe
-from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, QuestionsLayout, parse_questions
+from bhc.data.sound_and_text import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, QuestionsLayout, parse_questions
 from bhc.data.sources import Plain
 from bhc.errors import BhcError
 

@@ -8,7 +8,7 @@ import torch
 
 from bhc.data import DataSet, ShiftAndNoise, Split, read_recordings, recordings_in, with_voices
 from bhc.data.catalogue import RECIPES, load_recipe
-from bhc.data.sound import (
+from bhc.data.sound_and_text import (
     LENGTH,
     SPOKEN_DIGITS,
     RecordingsArchive,

@@ -11,8 +11,7 @@ from torch import nn
 from bhc.formats import Codes, QuantisedNetwork, pack
 from bhc.formats.packed.cbor import dumps
 from bhc.formats.packed.coding import Counted, encode
-from bhc.formats.packed.content import to_varint
-from bhc.formats.packed.write import abbreviate
+from bhc.formats.packed.content import abbreviate, to_varint
 from bhc.graph import INPUT, Graph, Step, describe
 from bhc.layers import (
     Add,
@@ -29,7 +28,7 @@ from bhc.layers import (
     call_of,
 )
 from bhc.layers.aten import Dtype, Own, Read, SizeOf
-from bhc.layers.operator_numbers import NUMBERS
+from bhc.layers.calls import NUMBERS
 from bhc.tensors import tensors_to_bytes
 
 CARD = {

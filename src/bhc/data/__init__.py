@@ -2,7 +2,7 @@
 
 from bhc.data.catalogue import NAMES, load
 from bhc.data.dataset import DataSet
-from bhc.data.sound import read_recordings, recordings_in, with_voices
+from bhc.data.sound_and_text import read_recordings, recordings_in, with_voices
 from bhc.examples import (
     PADDING,
     UNKNOWN,

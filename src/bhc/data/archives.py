@@ -54,14 +54,11 @@ class ArchiveSource:
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
         limit, form = self.archive.limit(files), self.archive.form
-        members = self.archive.members(files)
+        members, where = self.archive.members(files), self.title
         packed = self.place.read(self.archive.name, limit=limit)
         limits = {name: form.limit(file) for name, file in members.items()}
-        stored = read_members(packed, limits, total=limit, where=self.title)
-        return {
-            file.name: form.content(stored[name], file, where=f"{name} in {self.title}")
-            for name, file in members.items()
-        }
+        stored = read_members(packed, limits, total=limit, where=where)
+        return {f.name: form.content(stored[name], f, where=f"{name} in {where}") for name, f in members.items()}
 
 
 def read_members(

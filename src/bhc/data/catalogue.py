@@ -23,8 +23,17 @@ from bhc.data.images import (
     RowsLayout,
     TableLayout,
 )
-from bhc.data.questions import TEST_QUESTIONS, TRAIN_QUESTIONS, FineQuestions, QuestionsLayout
-from bhc.data.sound import SPOKEN_DIGITS, RecordingsArchive, RecordingsArrays, RecordingsFolder, SpokenDigitsLayout
+from bhc.data.sound_and_text import (
+    SPOKEN_DIGITS,
+    TEST_QUESTIONS,
+    TRAIN_QUESTIONS,
+    FineQuestions,
+    QuestionsLayout,
+    RecordingsArchive,
+    RecordingsArrays,
+    RecordingsFolder,
+    SpokenDigitsLayout,
+)
 from bhc.data.sources import (
     FirstOf,
     FolderSource,
@@ -34,6 +43,7 @@ from bhc.data.sources import (
     Source,
     Tolerant,
     WebSource,
+    Wrapped,
     logger,
     obtain,
 )
@@ -53,14 +63,10 @@ class Recipe:
     forms: tuple[Callable[[Path], Source], ...] = (FolderSource,)  # in which a folder of the user's may have it
 
 
-def _idx_files(*, train_images: str, train_labels: str, test_images: str, test_labels: str) -> tuple[PackedFile, ...]:
+def _idx_files(*checksums: str) -> tuple[PackedFile, ...]:
     """The four files in MNIST's sizes, by the SHA-256 of each."""
-    return (
-        PackedFile(TRAIN_IMAGES, 47_040_016, train_images),
-        PackedFile(TRAIN_LABELS, 60_008, train_labels),
-        PackedFile(TEST_IMAGES, 7_840_016, test_images),
-        PackedFile(TEST_LABELS, 10_008, test_labels),
-    )
+    names = ((TRAIN_IMAGES, 47_040_016), (TRAIN_LABELS, 60_008), (TEST_IMAGES, 7_840_016), (TEST_LABELS, 10_008))
+    return tuple(PackedFile(*sized, checksum) for sized, checksum in zip(names, checksums, strict=True))
 
 
 def _forms_of(archive: Archive) -> tuple[Callable[[Path], Source], ...]:
@@ -77,10 +83,10 @@ _MNIST = Recipe(
     name="mnist",
     class_names=_FIGURES,
     files=_idx_files(
-        train_images="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        train_labels="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        test_images="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        test_labels="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
     layout=IdxLayout(validation=5_000),
     sources=(
@@ -112,10 +118,10 @@ _FASHION_MNIST = Recipe(
         "Ankle boot",
     ),
     files=_idx_files(
-        train_images="c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        train_labels="bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        test_images="5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        test_labels="0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
     layout=IdxLayout(validation=5_000),
     sources=(
@@ -150,15 +156,8 @@ _CIFAR10 = Recipe(
         )
     ),
     layout=RowsLayout(validation=5_000),
-    sources=(
-        ArchiveSource(_CIFAR10_SITE, _CIFAR10_BINARY),
-        ArchiveSource(_CIFAR10_SITE, _CIFAR10_PYTHON),
-    ),
-    forms=(
-        FolderSource,
-        *_forms_of(_CIFAR10_BINARY),
-        *_forms_of(_CIFAR10_PYTHON),
-    ),
+    sources=(ArchiveSource(_CIFAR10_SITE, _CIFAR10_BINARY), ArchiveSource(_CIFAR10_SITE, _CIFAR10_PYTHON)),
+    forms=(FolderSource, *_forms_of(_CIFAR10_BINARY), *_forms_of(_CIFAR10_PYTHON)),
 )
 
 _DIGITS = Recipe(
@@ -209,11 +208,7 @@ _TREC = Recipe(
         WebSource("https://cogcomp.seas.upenn.edu/Data/QA/QC/", _FINE),
         WebSource("https://raw.githubusercontent.com/harvardnlp/sent-conv-torch/master/data/"),
     ),
-    forms=(
-        FolderSource,
-        lambda folder: FolderSource(folder, _FINE),
-        lambda folder: FolderSource(folder, _RAW),
-    ),
+    forms=(FolderSource, lambda folder: FolderSource(folder, _FINE), lambda folder: FolderSource(folder, _RAW)),
 )
 
 RECIPES = {recipe.name: recipe for recipe in (_MNIST, _FASHION_MNIST, _CIFAR10, _DIGITS, _FSDD, _TREC)}
@@ -229,18 +224,12 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "bhc"
 
 
-@dataclass(frozen=True)
-class Cache:
+class Cache(FolderSource):
     """The cached files of one data set."""
-
-    folder: Path
 
     @property
     def title(self) -> str:
         return f"cache {self.folder}"
-
-    def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
-        return FolderSource(self.folder).fetch(files)
 
     def store(self, files: tuple[PackedFile, ...], contents: dict[str, bytes]) -> None:
         """Write each file in one step, so that a process that reads meanwhile never sees half of one."""
@@ -249,15 +238,10 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Wrapped):
     """A source whose files are kept in a cache, where they replace what is damaged there."""
 
-    source: Source
     cache: Cache
-
-    @property
-    def title(self) -> str:
-        return self.source.title
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
         contents = self.source.fetch(files)
@@ -299,23 +283,14 @@ def load(name: str, *, data_dir: Path | str | None = None) -> DataSet:
 
 
 def load_recipe(recipe: Recipe, *, data_dir: Path | str | None = None) -> DataSet:
-    """Load the data set that ``recipe`` describes."""
     cache = Cache(cache_dir() / recipe.name)
-    sources: tuple[Source, ...] = (
-        *_users_folder(recipe, data_dir),
-        Tolerant(cache),
-        *(Kept(Tolerant(source), cache) for source in recipe.sources),
-    )
+    sources: list[Source] = [Tolerant(cache), *(Kept(Tolerant(source), cache) for source in recipe.sources)]
+    if data_dir is not None:
+        sources.insert(0, _any_form(recipe, Path(data_dir)))
+    elif everywhere := os.environ.get("BHC_DATA"):
+        sources.insert(0, Tolerant(_any_form(recipe, Path(everywhere))))
     contents = obtain(recipe.name, recipe.files, sources=sources)
     return DataSet(recipe.name, recipe.class_names, **vars(recipe.layout.splits(contents)))
-
-
-def _users_folder(recipe: Recipe, data_dir: Path | str | None) -> tuple[Source, ...]:
-    if data_dir is not None:
-        return (_any_form(recipe, Path(data_dir)),)
-    if everywhere := os.environ.get("BHC_DATA"):
-        return (Tolerant(_any_form(recipe, Path(everywhere))),)
-    return ()
 
 
 def _any_form(recipe: Recipe, parent: Path) -> Source:

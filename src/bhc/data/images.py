@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bhc.data.dataset import Splits
-from bhc.data.sources import PackedFile
+from bhc.data.sources import Form, PackedFile
 from bhc.errors import BhcError
 from bhc.examples import Split
 
@@ -167,26 +167,20 @@ class TableLayout:
         known = self.train + self.validation
         if len(values) <= known:
             raise BhcError(f"{DIGITS_TABLE} has {len(values):,} images; over {known:,} are needed")
-        every = _split(values[:, :-1].reshape(-1, height, width), values[:, -1])
-        train, validation, test = (
-            every.at(slice(*ends)) for ends in ((0, self.train), (self.train, known), (known, None))
-        )
+        every = _split(values[:, :-1].reshape(-1, 1, height, width), values[:, -1])
+        ends = ((0, self.train), (self.train, known), (known, None))
+        train, validation, test = (every.at(slice(*pair)) for pair in ends)
         return Splits(train, validation, test)
 
 
 def _idx_split(contents: Mapping[str, bytes], images: str, labels: str) -> Split:
-    return _split(
-        parse_idx(contents[images], dimensions=3, where=images),
-        parse_idx(contents[labels], dimensions=1, where=labels),
-    )
+    pixels = np.expand_dims(parse_idx(contents[images], dimensions=3, where=images), 1)
+    return _split(pixels, parse_idx(contents[labels], dimensions=1, where=labels))
 
 
 def _rows_split(contents: Mapping[str, bytes], names: Sequence[str]) -> Split:
     images, labels = zip(*(parse_rows(contents[name], where=name) for name in names), strict=True)
-    return Split(
-        torch.from_numpy(np.concatenate(images)),
-        torch.from_numpy(np.concatenate(labels).astype(np.int64)),
-    )
+    return _split(np.concatenate(images), np.concatenate(labels))
 
 
 def _end_held_back(known: Split, validation: int, *, where: str) -> tuple[Split, Split]:
@@ -196,11 +190,8 @@ def _end_held_back(known: Split, validation: int, *, where: str) -> tuple[Split,
     return known.at(slice(train)), known.at(slice(train, None))
 
 
-def _split(
-    images: NDArray[np.uint8],  # (N, H, W)
-    labels: NDArray[np.uint8],  # (N,)
-) -> Split:
-    return Split(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
+def _split(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Split:  # (N, C, H, W), (N,)
+    return Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
 
 
 # The python version of CIFAR-10 is pickles. A pickle is a program, and unpickling runs it. Three things keep it from
@@ -226,7 +217,7 @@ _SLACK = 1 << 19  # bytes for labels and the names of the pictures
 
 
 @dataclass(frozen=True)
-class PickledRows:
+class PickledRows(Form):
     """A batch as a pickled dictionary: ``data_batch_1`` for what is ``data_batch_1.bin`` elsewhere."""
 
     def stored_name(self, file: PackedFile) -> str:

@@ -21,21 +21,25 @@ from bhc.files import read_bytes
 logger = logging.getLogger("bhc.data")
 
 
-class Packing(Protocol):
-    """How a file stands on the disk."""
+@dataclass(frozen=True)
+class Plain:
+    """How a file stands on the disk: as it is."""
 
     def limit(self, size: int) -> int:
         """The most bytes a file may have on the disk whose content has ``size``."""
+        return size
 
     def unpack(self, packed: bytes, *, limit: int) -> bytes:
         """The content, of which no more than ``limit`` bytes are decompressed."""
+        return packed[:limit]
 
     def pack(self, content: bytes) -> bytes:
         """The file; the same content always gives the same bytes."""
+        return content
 
 
 @dataclass(frozen=True)
-class Gzip:
+class Gzip(Plain):
     """Compressed."""
 
     def limit(self, size: int) -> int:
@@ -50,20 +54,6 @@ class Gzip:
 
 
 @dataclass(frozen=True)
-class Plain:
-    """As it is."""
-
-    def limit(self, size: int) -> int:
-        return size
-
-    def unpack(self, packed: bytes, *, limit: int) -> bytes:
-        return packed[:limit]
-
-    def pack(self, content: bytes) -> bytes:
-        return content
-
-
-@dataclass(frozen=True)
 class PackedFile:
     """A file with the size and the SHA-256 of its decompressed content.
 
@@ -74,7 +64,7 @@ class PackedFile:
     name: str
     size: int
     sha256: str
-    packing: Packing = Gzip()
+    packing: Plain = Gzip()
 
     @property
     def packed_limit(self) -> int:
@@ -158,14 +148,18 @@ class FirstOf:
 
 
 @dataclass(frozen=True)
-class Tolerant:
-    """A source whose damaged files are passed over with a warning."""
+class Wrapped:
+    """A source by way of which files come in another manner."""
 
     source: Source
 
     @property
     def title(self) -> str:
         return self.source.title
+
+
+class Tolerant(Wrapped):
+    """A source whose damaged files are passed over with a warning."""
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
         try:
@@ -195,34 +189,24 @@ def obtain(name: str, files: tuple[PackedFile, ...], *, sources: Iterable[Source
     )
 
 
-class Form(Protocol):
-    """One way to publish a file."""
+@dataclass(frozen=True)
+class Form:
+    """One way to publish a file: by itself, as the catalogue describes it."""
 
     def stored_name(self, file: PackedFile) -> str:
         """The name the file has in this form."""
-
-    def limit(self, file: PackedFile) -> int:
-        """The most bytes it may have."""
-
-    def content(self, stored: bytes, file: PackedFile, *, where: str) -> bytes:
-        """The checked content of ``file``, from the bytes stored at ``where``."""
-
-
-@dataclass(frozen=True)
-class OwnForm:
-    """The files as the catalogue describes them."""
-
-    def stored_name(self, file: PackedFile) -> str:
         return file.name
 
     def limit(self, file: PackedFile) -> int:
+        """The most bytes it may have."""
         return file.packed_limit
 
     def content(self, stored: bytes, file: PackedFile, *, where: str) -> bytes:
+        """The checked content of ``file``, from the bytes stored at ``where``."""
         return file.unpack(stored, where=where)
 
 
-OWN_FORM = OwnForm()
+OWN_FORM = Form()
 
 
 def _read_all(files: tuple[PackedFile, ...], location: FileLocation, form: Form) -> dict[str, bytes]:

@@ -3,21 +3,12 @@
 from bhc.emission.alarm import NAME, Alarm, AlarmSamples, auroc, outside_score
 from bhc.emission.candidate import Candidate, CandidateFactory
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
-from bhc.emission.cut import ContextScales, Cut, Cutter, LayerCut, cut_all, make_cut
+from bhc.emission.cut import ContextScales, Cut, Cutter, cut_all, make_cut
 from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, emit, emit_many
 from bhc.emission.guarantee import Guarantee, upper_bound
 from bhc.emission.judge import Judge, expected_calibration_error
 from bhc.emission.report import Report
-from bhc.emission.request import (
-    FINER_SCALES,
-    SCALES,
-    Float32,
-    Limits,
-    Quantisation,
-    Request,
-    VarianceBits,
-    scales_for,
-)
+from bhc.emission.request import FINER_SCALES, SCALES, Float32, Limits, Quantisation, Request, VarianceBits, scales_for
 from bhc.emission.weights import SlimLayer, Slimmer, assemble, slim_model
 
 __all__ = [
@@ -37,7 +28,6 @@ __all__ = [
     "Float32",
     "Guarantee",
     "Judge",
-    "LayerCut",
     "Limits",
     "Prediction",
     "Quantisation",

@@ -82,14 +82,6 @@ def as_fraction(rate: float) -> Fraction:
     return Fraction(str(float(rate)))
 
 
-def check_rate(rate: float) -> None:
-    """Raise unless it is a part of inputs that can be flagged."""
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
-        raise BhcError(
-            f"flag_outside is a rate of false alarms between 0 and 1, given {rate!r}", hint="0.05 means 5 % of inputs"
-        )
-
-
 def _round_up(score: float) -> float:
     """To a 16-bit float, or a 32-bit one where that is too small: up, so that no more inputs are flagged."""
     for kind in (np.float16, np.float32):
@@ -125,9 +117,17 @@ class AlarmSamples:
     @classmethod
     def of(cls, model: TrainedModel, context: Context, rate: float, *, sample: Tensor | None = None) -> "AlarmSamples":
         """``sample`` is that of a domain; other contexts have the run's validation sample."""
-        check_rate(rate)
-        judge = Judge.of(model, context)
-        inside = sample if context.domain is not None else None if judge is None else _as_they_appear(judge, context)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
+            raise BhcError(
+                f"flag_outside is a rate of false alarms between 0 and 1, given {rate!r}",
+                hint="0.05 means 5 % of inputs",
+            )
+        judge, inside = Judge.of(model, context), sample
+        if context.domain is None:
+            inside = None if judge is None else judge.inputs
+            if judge is not None and context.frequencies is not None:  # as many of each class as that says
+                examples, places = Split(judge.inputs, judge.labels), tuple(range(len(judge.classes)))
+                inside = stratified(examples, places, context.appearance)[0].inputs
         if inside is None:
             raise BhcError(
                 "flag_outside needs validation data for this context, and the run has none",
@@ -155,14 +155,6 @@ class AlarmSamples:
         areas = {part: auroc(outside_score(inside, part), outside_score(outside, part)) for part in QUARTERS}
         best = max(QUARTERS, key=lambda part: areas[part])
         return Alarm.set_by(outside_score(inside, best), best, self.rate), areas[best]
-
-
-def _as_they_appear(judge: Judge, context: Context) -> Tensor:
-    """The context's images; where its classes appear unequally often, as many of each as that says."""
-    if context.frequencies is None:
-        return judge.inputs
-    places = tuple(range(len(judge.classes)))
-    return stratified(Split(judge.inputs, judge.labels), places, context.appearance)[0].inputs
 
 
 def _left_out(model: TrainedModel, context: Context, *, limit: int) -> Tensor | None:

@@ -32,7 +32,6 @@ class CandidateFactory:
         self.remembered: dict[tuple[object, ...], Any] = {}  # numbers about candidates, which themselves are let go
 
     def at(self, threshold: float) -> "Candidate":
-        """The network cut at a threshold, its weights as floats."""
         return Candidate(self, self.cutter.cut(threshold))
 
     def latency_ms(self, candidate: "Candidate", *, anew: bool = False) -> float:
@@ -102,7 +101,6 @@ class Candidate:
 
     @cached_property
     def graph(self) -> Graph:
-        """The network as floats."""
         floats = self.floats
         return assemble(self.factory.model.network, self.cut, self.layers) if floats is self else floats.graph
 
@@ -155,13 +153,11 @@ class Candidate:
 
     @cached_property
     def content(self) -> bytes:
-        """The file."""
         return pack(self.finished)
 
     @property
     @remembered
     def file_bytes(self) -> int:
-        """The size of the file."""
         return len(self.content)
 
     def figure(self, name: str) -> float:
@@ -215,7 +211,6 @@ def _ram_bytes(candidate: Candidate) -> int:
 
 @remembered
 def _num_flops(candidate: Candidate) -> int:
-    """Counted on the network itself."""
     return candidate.network.counts.flops
 
 

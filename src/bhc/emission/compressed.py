@@ -180,17 +180,15 @@ class Compressed:
 
     def metadata(self) -> dict[str, Any]:
         """What exported files carry beside the network."""
-        names = self.report.class_names or tuple(map(str, self.classes))
-        alarm = {} if self.alarm is None else {NAME: self.alarm.to_card()}
         return {
             "context": self.report.context,
             "input_shape": list(self.input_shape),
             **({"inputs": self.network.signature.to_list()} if self.network.graph.input_steps else {}),
             "classes": list(self.classes),
-            "class_names": list(names),
+            "class_names": list(self.report.class_names or map(str, self.classes)),
             "temperature": self.temperature,
             "report": self.report.to_dict(),
-            **alarm,
+            **({} if self.alarm is None else {NAME: self.alarm.to_card()}),
         }
 
 

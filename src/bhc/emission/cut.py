@@ -110,7 +110,6 @@ class Cut:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many inputs and outputs each layer keeps."""
         return tuple(len(kept) for layer in self.layers for kept in (layer.kept_inputs, layer.kept_outputs))
 
 
@@ -131,7 +130,6 @@ class Cutter:
         return [cls(network, context, together.alone(place)) for place, context in enumerate(contexts)]
 
     def cut(self, threshold: float) -> Cut:
-        """What stays at ``threshold``."""
         return cut_all(self.scales, threshold)[0]
 
 
@@ -174,5 +172,4 @@ def _places(masks: Tensor) -> tuple[Tensor, ...]:
 
 
 def make_cut(network: ConditionalNetwork, context: Context, threshold: float) -> Cut:
-    """The cut of one context at one threshold."""
     return Cutter(network, context).cut(threshold)

@@ -1,9 +1,9 @@
 """From a request to a runnable network, its file and its report: one, or many at once.
 
-Every emitted network goes through one door. As the last act, what is about to be handed out is held against every limit
-by the real thing: the bytes of its file, the FLOPs counted on it, its wrong answers, its latency measured anew. Where
-nothing may pass, the refusal names figures of networks that were really made, and it names them only after the same
-door has let a network through that was asked for with just these figures.
+Every emitted network passes one check. As the last act, what is about to be handed out is held against every limit by
+the real thing: the bytes of its file, the FLOPs counted on it, its wrong answers, its latency measured anew. Where
+nothing passes, the refusal names figures of networks that were really made, and only after the same check has passed a
+network that was asked for with just these figures.
 """
 
 import time
@@ -132,7 +132,6 @@ def in_order(search: Search, longest: Guarantee) -> Iterator[Candidate]:
 
 
 def _calibration(search: Search) -> Calibration:
-    """What proofs rest on."""
     model, context, limits = search.factory.model, search.factory.cutter.context, search.limits
     assert limits.max_error is not None
     assert limits.confidence is not None
@@ -157,7 +156,8 @@ def _smallest(search: Search, calibration: Calibration) -> Candidate:
 
 def _refusal(search: Search) -> BhcError:
     """Name the limit that cannot be kept beside the others, and the nearest figure that can."""
-    limits, whose = search.limits, _whose(search)
+    limits, context = search.limits, search.factory.cutter.context
+    whose = f"no network for {context}" + ("" if limits.threshold is None else f" at threshold {limits.threshold:g}")
     singles = [relaxed for relaxed in _single_relaxations(search) if _holds(search, relaxed)]
     if singles:
         (name, figure), *_ = singles[0].items()
@@ -165,7 +165,7 @@ def _refusal(search: Search) -> BhcError:
         within = " within the other limits" if len(limits.promised) > 1 else ""
         margin = f", {LATENCY_MARGIN:g} times what was measured, as times vary" if name == "max_latency_ms" else ""
         return BhcError(
-            f"{whose} has at most {_amount(limits, name)}{within}; the {lowest} that can be reached is"
+            f"{whose} has at most {_list({name: limits.promised[name]})}{within}; the {lowest} that can be reached is"
             f" {_number(name, figure)}{' %' if name == 'max_error' else ''}{margin}",
             hint=f"ask for {' or more, or for '.join(map(_as_asked, singles))} or more",
         )
@@ -190,13 +190,7 @@ def _single_relaxations(search: Search) -> Iterator[Figures]:
 
 
 def _first_two_broken(search: Search, candidate: Candidate) -> list[str]:
-    broken: list[str] = []
-    for name in search.limits.promised:
-        if search.breaks(candidate, name):
-            broken.append(name)
-        if len(broken) == 2:
-            break
-    return broken
+    return list(islice((name for name in search.limits.promised if search.breaks(candidate, name)), 2))
 
 
 def _is_lower(candidate: Candidate, name: str, lowest: Figures) -> bool:
@@ -220,7 +214,7 @@ def _joint_relaxations(search: Search) -> Iterator[Figures]:
 
 
 def _holds(search: Search, relaxed: Figures) -> bool:
-    """Whether these figures in the place of their limits get a network through the door."""
+    """Whether a network passes with these figures in the place of their limits."""
     return _first_admitted(search.under(replace(search.limits, **relaxed))) is not None  # type: ignore[arg-type]
 
 
@@ -238,9 +232,7 @@ def _unproved(search: Search) -> BhcError:
         )
     if largest is None:
         smallest = _smallest(search, calibration)
-        sizes = {
-            name: smallest.figure(name) for name in UNITS if name in search.limits.promised and name != "max_error"
-        }
+        sizes = {name: smallest.figure(name) for name in UNITS if name in {*search.limits.promised} - {"max_error"}}
         return BhcError(
             f"no network for {context} keeps the other limits with weights that are rounded without harm; the"
             f" smallest has {_list(sizes)}",
@@ -266,11 +258,8 @@ def _provable(search: Search) -> Figures | None:
     for _ in range(TRIES):
         trying = search.under(limits)
         if _first_admitted(trying) is not None:
-            return {
-                name: limits.promised[name]
-                for name in limits.promised
-                if limits.promised[name] != search.limits.promised[name]
-            }
+            given = search.limits.promised
+            return {name: figure for name, figure in limits.promised.items() if figure != given[name]}
         calibration = _calibration(trying)
         largest = next(in_order(trying, calibration.longest), None)
         if largest is None:
@@ -285,29 +274,17 @@ def _provable(search: Search) -> Figures | None:
     return None
 
 
-def _whose(search: Search) -> str:
-    threshold = search.limits.threshold
-    return f"no network for {search.factory.cutter.context}" + (
-        "" if threshold is None else f" at threshold {threshold:g}"
-    )
-
-
 def _rounded(name: str, figure: float) -> float:
     """As it is named: errors and times to three decimals, upwards, for what is named has to be reached again."""
     if name not in ("max_error", "max_latency_ms"):
         return figure
-    if name == "max_latency_ms":
-        figure *= LATENCY_MARGIN
+    figure *= LATENCY_MARGIN if name == "max_latency_ms" else 1
     thousandths = ceil(figure * 1e3)
     return (thousandths if thousandths / 1e3 >= figure else thousandths + 1) / 1e3
 
 
 def _number(name: str, figure: float) -> str:
     return f"{figure:g}" if name == "max_error" else f"{figure:,}"
-
-
-def _amount(limits: Limits, name: str) -> str:
-    return f"{_number(name, limits.promised[name])} {UNITS[name]}"
 
 
 def _list(figures: Figures) -> str:

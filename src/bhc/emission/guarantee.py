@@ -11,7 +11,6 @@ from math import ceil, exp, fsum, lgamma, log, log1p
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from bhc.contexts import Context
 from bhc.emission.judge import Judge
@@ -143,7 +142,6 @@ class Calibration:
         return proved
 
     def wrong_of(self, graph: Graph) -> int:
-        """How many of the images a network gets wrong."""
         return round(self.judge.judge(graph).wrong)
 
     @property
@@ -195,12 +193,8 @@ def stratified(split: Split, classes: tuple[int, ...], appearance: tuple[float, 
             hint="nothing can be proved of a class that is not there; " + MORE_IMAGES,
         )
     there = torch.tensor([len(own) for own in places], dtype=torch.float64)
-    counts = _whole_counts(weights * (there / weights).min()).clamp(max=there)
+    # Rounded up, but for what is over a whole number by the last bits alone.
+    counts = (weights * (there / weights).min() - 1e-9).ceil().clamp(max=there)
     kept = torch.cat([own[: int(count)] for own, count in zip(places, counts, strict=True)]).sort().values
     share = float((counts / weights).min() * weights.sum() / counts.sum())
     return split.at(kept), min(share, 1.0)
-
-
-def _whole_counts(counts: Tensor) -> Tensor:
-    """Rounded up, but for what is over a whole number by the last bits alone."""
-    return (counts - 1e-9).ceil()

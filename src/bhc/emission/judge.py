@@ -105,14 +105,12 @@ class Judge:
         return len(self.labels)
 
     def judge(self, graph: Graph) -> Verdict:
-        """Run the network on all examples."""
         logits = logits_of(graph, self._images)
         weight = None if self.weights is None else self.weights.to(logits.dtype)
         loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
         return Verdict(self._wrong(logits), float(loss), logits)
 
     def wrong_of(self, graph: Graph) -> float:
-        """The verdict's count of wrong answers alone."""
         return self._wrong(logits_of(graph, self._images))
 
     @cached_property
@@ -146,7 +144,6 @@ class Judge:
 
     @property
     def wrong_before(self) -> float | None:
-        """Wrong answers of the pretrained network."""
         return None if self.base_logits is None else self._wrong(self.base_logits)
 
     @cached_property
@@ -175,7 +172,6 @@ class Judge:
         return Judge(self.model, images, self.labels[own], self.classes, self.weights, as_stored=False)
 
     def calibrate(self, logits: Tensor) -> float:
-        """The temperature with the lowest cross-entropy."""
         return best_temperature(logits, self.labels, self.weights)
 
     def calibration_error(self, logits: Tensor) -> float:
@@ -201,7 +197,8 @@ class Inputs:
         """The images after the first steps of a chain; roundings of one cut have these in common."""
         if self._begun is None or len(self._begun[0]) != len(steps) or any(map(is_not, self._begun[0], steps)):
             first, *rest = steps
-            if _picks_before(first, rest):
+            picks = Select in map(type, rest) and all(isinstance(step, Select | nn.Flatten) for step in rest)
+            if picks and isinstance(first, Normalise) and not first.mean.dim():
                 # One mean for all: what is picked before is the same, and less to normalise. Bytes are slow to pick.
                 self._begun = steps, [first(_through(rest, part.float())) for part in self.parts]
             else:
@@ -211,7 +208,6 @@ class Inputs:
 
 @torch.no_grad()
 def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
-    """What a network answers to images."""
     fast = unrolled(graph)
     inputs = images if isinstance(images, Inputs) else Inputs(images)
     modules = [step.module for step in fast.steps]
@@ -221,12 +217,6 @@ def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
     return torch.cat([_through(modules[first:], part) for part in inputs.begun(modules[:first])])
 
 
-def _picks_before(first: nn.Module, rest: list[nn.Module]) -> bool:
-    """Whether inputs may be picked before they are normalised: all are normalised alike, and nothing but picked."""
-    alike = isinstance(first, Normalise) and not first.mean.dim()
-    return alike and Select in map(type, rest) and all(isinstance(step, Select | nn.Flatten) for step in rest)
-
-
 def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
     for module in modules:
         x = module(x)
@@ -234,7 +224,6 @@ def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two steps normalise alike."""
     return one is other or (
         isinstance(one, Normalise)
         and isinstance(other, Normalise)

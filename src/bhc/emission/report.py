@@ -58,7 +58,6 @@ class Report:
 
     @property
     def parameters_before(self) -> int:
-        """All of the original, biases and norms included."""
         return self.parameter_bytes_before // 4
 
     @property
@@ -162,7 +161,11 @@ class Report:
             before = "" if self.ece_before is None else f"{self.ece_before:.2f} % -> "
             rows.append(("calibration", f"{before}{self.ece:.2f} %  (expected calibration error, validation)"))
         if self.flag_outside is not None:
-            rows.append(("flags outside", _flag_text(self.flag_outside, self.outside_auroc)))
+            area = self.outside_auroc
+            tried = "" if area is None else f"; AUROC {area:.3f} on validation images of classes left out"
+            rows.append(
+                ("flags outside", f"at most {100 * self.flag_outside:g} % false alarms where it was set{tried}")
+            )
         if self.latency_ms is not None:
             rows.append(("latency", f"{self.latency_ms:.3f} ms  (onnxruntime, one input, one thread)"))
         scale = "" if self.scale is None else f", scale {self.scale:.2g}"
@@ -297,11 +300,6 @@ def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> 
     return None if own == tuple(map(str, classes)) else own
 
 
-def _flag_text(rate: float, area: float | None) -> str:
-    tried = "" if area is None else f"; AUROC {area:.3f} on validation images of classes left out"
-    return f"at most {100 * rate:g} % false alarms where it was set{tried}"
-
-
 def _dashes(numbers: tuple[int, ...]) -> str:
     return "-".join(map(str, numbers))
 
@@ -310,8 +308,5 @@ def _context_text(context: dict[str, Any]) -> str:
     def text(value: Any) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-    parts = (
-        f"{name} {', '.join(map(text, value)) if isinstance(value, list) else text(value)}"
-        for name, value in context.items()
-    )
-    return " + ".join(parts) or "no condition"
+    values = ((name, value if isinstance(value, list) else [value]) for name, value in context.items())
+    return " + ".join(f"{name} {', '.join(map(text, value))}" for name, value in values) or "no condition"

@@ -45,7 +45,6 @@ class Thresholds:
         return [min(max(_brief(threshold), low), high) for threshold in np.linspace(high, low, count).tolist()]
 
     def below(self) -> list[float]:
-        """Those under it."""
         return [_brief(self.inside()[-1] - far) for far in BELOW]
 
     @property
@@ -146,7 +145,6 @@ class Search:
             )
 
     def under(self, limits: Limits) -> "Search":
-        """The same for other limits."""
         return Search(self.factory, limits, self.quantisation)
 
     def proposals(self) -> Iterator[Candidate]:
@@ -167,7 +165,6 @@ class Search:
             yield from self.rounding.coarsest_first(floats)
 
     def keeps(self, candidate: Candidate) -> bool:
-        """Whether all limits hold, the cheapest to check first."""
         return not any(self.breaks(candidate, name) for name in self.limits.promised)
 
     def breaks(self, candidate: Candidate, name: str) -> bool:
@@ -289,7 +286,6 @@ class Search:
         return [*compared, *filter(self._fits, finer)]
 
     def _fits(self, candidate: Candidate) -> bool:
-        """Whether its file and its memory are within their limits."""
         return not any(
             self.breaks(candidate, name) for name in ("max_bytes", "max_ram_bytes") if name in self.limits.promised
         )

@@ -68,7 +68,6 @@ class Patch:
     bias: Tensor | None  # (k, O')
 
     def scaled(self) -> tuple[Tensor, Tensor | None]:
-        """Weights and biases of a plain layer."""
         weight, bias, kernel = self.mean, self.bias, [1] * (self.mean.dim() - 3)
         if self.in_scale is not None:
             weight = weight * self.in_scale.view(len(self.in_scale), 1, -1, *kernel)
@@ -126,8 +125,7 @@ class Slimmer:
         own = torch.tensor(places, device=rows.device)
         weight, bias = self._patch(index, own, rows, columns).scaled()
         layers = []
-        for number, (cut, place) in enumerate(zip(cuts, places, strict=True)):
-            height, width = heights[number], widths[number]
+        for number, (cut, place, height, width) in enumerate(zip(cuts, places, heights, widths, strict=True)):
             own_bias = None if bias is None else bias[number if len(bias) > 1 else 0, :height]
             find_variance = partial(self._variance, cut, index, place)
             layers.append(_slim(cut, weight[number, :height, :width].contiguous(), own_bias, find_variance))
@@ -215,38 +213,26 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             )
             yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
             continue
-        kind, index = layer.cut.layer.kind, _read_positions(layer.cut, alive)
-        if index is not None:
+        own, kind = layer.cut, layer.cut.layer.kind
+        index, _ = _among_living(own.layer.reads, own.kept_inputs, alive)
+        if index is not None and kind.words(step.module) is None:  # rows of words it picks by itself
             axis = kind.in_axis % units.dimensions[step.reads[0]]
             yield Step(f"select_{step.name}", Select(index, axis), reads)
             reads = (f"select_{step.name}",)
-        smaller = kind.smaller(step.module, layer.weight, layer.bias, layer.cut.kept_inputs)
-        yield Step(step.name, smaller, reads)
-        places = _written_places(layer.cut, alive, kind.out_axis % units.dimensions[step.name])
-        if places is not None:
+        yield Step(step.name, kind.smaller(step.module, layer.weight, layer.bias, own.kept_inputs), reads)
+        index, width = _among_living(own.layer.writes, own.kept_outputs, alive)
+        if index is not None:
             instead[step.name] = f"place_{step.name}"
+            places = ScatterChannels(index, width, kind.out_axis % units.dimensions[step.name])
             yield Step(instead[step.name], places, (step.name,))
 
 
-def _read_positions(layer: LayerCut, alive: np.ndarray) -> Tensor | None:
-    """Which of the values that arrive this layer reads; None if it reads them all, or picks rows by itself."""
-    if layer.layer.kind.words(layer.layer.module) is not None:
-        return None
-    among = _among_living(layer.layer.reads, layer.kept_inputs, alive)
-    return None if among.all() else torch.from_numpy(among.nonzero()[0])
-
-
-def _written_places(layer: LayerCut, alive: np.ndarray, axis: int) -> ScatterChannels | None:
-    """Where among the units that live this layer's are; None if it writes them all."""
-    among = _among_living(layer.layer.writes, layer.kept_outputs, alive)
-    return None if among.all() else ScatterChannels(torch.from_numpy(among.nonzero()[0]), len(among), axis)
-
-
-def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> np.ndarray:
-    """Of a layer's units those that live, and which of them it keeps; arrays, since there are many small steps."""
+def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> tuple[Tensor | None, int]:
+    """Which of its units that live a layer keeps, None if all, and how many live; arrays: many small steps."""
     keeps = np.zeros(len(units), dtype=bool)
     keeps[kept.cpu().numpy()] = True
-    return keeps[alive[units.cpu().numpy()]]
+    among = keeps[alive[units.cpu().numpy()]]
+    return None if among.all() else torch.from_numpy(among.nonzero()[0]), len(among)
 
 
 def step_of(layer: SlimLayer, scale: float) -> float:

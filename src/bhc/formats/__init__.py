@@ -1,7 +1,7 @@
 """Where it goes: one value in, files out; this room knows nothing of contexts or training."""
 
 from bhc.formats.bhc_file import NetworkFile, Packed, parse_network, read_network
-from bhc.formats.c_header import CHeader, CMemory, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
+from bhc.formats.c_header import CHeader, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
 from bhc.formats.exported_program import Program, load_program, torch_bytes
 from bhc.formats.format import (
     Deployed,
@@ -16,7 +16,7 @@ from bhc.formats.format import (
     register_format,
 )
 from bhc.formats.onnx_model import Onnx, median_ms, onnx_bytes, onnx_latency_ms, open_session
-from bhc.formats.packed import Part, pack, packed_parts, packed_size
+from bhc.formats.packed.content import Part, pack, packed_parts, packed_size
 from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, round_step, with_numbers
 from bhc.formats.rewrites import PooledConvolution, fold_normalisation, unrolled
 from bhc.graph import Signature
@@ -26,7 +26,6 @@ for _kind in (Packed, Onnx, CHeader, Program):  # the page shows them in this or
 
 __all__ = [
     "LARGEST_BIAS_CODE",
-    "CMemory",
     "Codes",
     "Deployed",
     "Export",

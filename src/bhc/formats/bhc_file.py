@@ -15,10 +15,12 @@ from torch import Tensor
 from bhc.errors import BhcError
 from bhc.files import read_bytes
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in
-from bhc.formats.packed import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack, unpack
+from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
+from bhc.formats.packed.read import unpack
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Graph, Inputs, passages, rebuild
 from bhc.layers import Select, Shape, kinds
+from bhc.layers.arguments import expect
 from bhc.tensors import parse_tensors
 
 SHORTEST = 16
@@ -120,16 +122,13 @@ def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Quanti
     for passage in passages(graph, shape):  # layers that do not fit together fail here
         outputs = passage.leaving[1:]
         sizes.append(prod(outputs))
-    if max(sizes) > LARGEST_ACTIVATION:
-        raise ValueError(f"{max(sizes):,} numbers between two steps")
+    expect(max(sizes) <= LARGEST_ACTIVATION, f"{max(sizes):,} numbers between two steps")
     labels = tuple(header["report"]["classes"])
-    if outputs != (len(labels),):
-        raise ValueError(f"{len(labels)} classes for outputs of shape {outputs}")
-    if not all(type(label) is int and 0 <= label <= LARGEST_LABEL for label in labels):
-        raise ValueError("its classes are not whole numbers")
+    expect(outputs == (len(labels),), f"{len(labels)} classes for outputs of shape {outputs}")
+    whole = all(type(label) is int and 0 <= label <= LARGEST_LABEL for label in labels)
+    expect(whole, "its classes are not whole numbers")
     temperature = float(header["temperature"])
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"a temperature of {temperature}")
+    expect(0 < temperature < float("inf"), f"a temperature of {temperature}")
     return QuantisedNetwork(graph, shape, labels, temperature=temperature)
 
 
@@ -140,8 +139,7 @@ def _graph(steps: Any, tensors: Mapping[str, Tensor]) -> Graph:
     with torch.device("meta"):
         graph = rebuild(steps)
     for name, expected in graph.state_dict().items():
-        if tensors[name].dtype != expected.dtype:
-            raise ValueError(f"{name} holds {tensors[name].dtype}")
+        expect(tensors[name].dtype == expected.dtype, f"{name} holds {tensors[name].dtype}")
     graph.load_state_dict(tensors, assign=True)
     for step in graph.steps:
         if isinstance(step.module, Select) and (step.module.index.diff() <= 0).any():
@@ -151,25 +149,19 @@ def _graph(steps: Any, tensors: Mapping[str, Tensor]) -> Graph:
 
 def _report(report: Any) -> dict[str, Any]:
     """The report, if its entries have the types that a report's have."""
-    if not isinstance(report, dict) or not isinstance(report.get("context"), dict):
-        raise ValueError("its report is not one")
-    if not all(type(report[name]) is int and report[name] > 0 for name in _COUNTS):
-        raise ValueError("its report counts what cannot be counted")
-    if not all(_is_number(report[name]) for name in _NUMBERS):
-        raise ValueError("its report lacks a number")
-    if not all(report.get(name) is None or _is_number(report[name]) for name in _NUMBERS_OR_NONE):
-        raise ValueError("its report has text in the place of a number")
+    expect(isinstance(report, dict) and isinstance(report.get("context"), dict), "its report is not one")
+    counted = all(type(report[name]) is int and report[name] > 0 for name in _COUNTS)
+    expect(counted, "its report counts what cannot be counted")
+    expect(all(type(report[name]) in (int, float) for name in _NUMBERS), "its report lacks a number")
+    optional = all(type(report.get(name)) in (int, float, type(None)) for name in _NUMBERS_OR_NONE)
+    expect(optional, "its report has text in the place of a number")
     before = report["architecture_before"]
-    if not isinstance(before, list) or not all(type(width) is int for width in before):
-        raise ValueError("its report has no architecture")
+    whole = isinstance(before, list) and all(type(width) is int for width in before)
+    expect(whole, "its report has no architecture")
     return {name: value for name, value in report.items() if name in _REPORT}
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
 def _shape(shape: Any) -> Shape:
-    if not isinstance(shape, list) or not shape or not all(type(size) is int and size > 0 for size in shape):
-        raise ValueError(f"inputs of shape {str(shape)[:60]}")
+    fine = isinstance(shape, list) and shape and all(type(size) is int and size > 0 for size in shape)
+    expect(bool(fine), f"inputs of shape {str(shape)[:60]}")
     return tuple(shape)

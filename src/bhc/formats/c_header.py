@@ -14,7 +14,7 @@ from bhc.formats.format import Export, Figure, Format, WeightForm
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.rewrites import fold_normalisation, is_rising
 from bhc.graph import passages
-from bhc.layers import Select, Shape, c_convolution, kind_of, pair, side_by_side
+from bhc.layers import Select, c_convolution, kind_of, pair, side_by_side
 from bhc.layers.protocols import literal
 
 LINE = 112
@@ -118,7 +118,6 @@ class _Writer:
         self.reads: str | None = None  # the list of inputs that the next layer reads through
 
     def target(self, size: int) -> str:
-        """The buffer that the next values go to, made large enough."""
         name = "b" if self.source == "a" else "a"
         self.buffers[name] = max(self.buffers.get(name, 0), size)
         return name
@@ -166,14 +165,6 @@ class _Writer:
             return f" + {self.floats(f'{name}_bias', module.bias.detach().numpy())}[o]"
         return f" + (float){self.integers(f'{name}_bias', codes.codes)}[o] * {literal(codes.step)}"
 
-    def read_through(self, name: str, module: Select, arriving: Shape) -> None:
-        self.reads = self.integers(f"{name}_index", module.index.numpy(), unsigned=True)
-
-    def finish(self, outputs: int) -> None:
-        """The last values are the scores."""
-        copy = f"for (o = 0; o < {outputs}; o++) scores[o] = {self.source}[o];"
-        self.lines("scores", ["int o;", copy])
-
     def _packed(self, name: str, codes: Codes) -> Callable[[str], str]:
         """Codes less their lowest value, as few bits each as the range needs, the first bit lowest."""
         lowest = int(codes.codes.min())
@@ -189,7 +180,7 @@ class _Writer:
     def _array(self, kind: str, size: int, name: str, numbers: np.ndarray, text: Callable[[Any], str]) -> str:
         count = numbers.size
         self.flash += size * count
-        full = f"{self.name}_{_c_name(name)}"
+        full = f"{self.name}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
         while full in self.names:  # layers whose names differ in what C does not know
             full += "_"
         self.names.add(full)
@@ -197,7 +188,6 @@ class _Writer:
         return full
 
     def declarations(self) -> list[str]:
-        """The constants, written out."""
         return [
             line
             for opening, numbers, text in self.arrays
@@ -234,7 +224,12 @@ class _Header:
                 "{",
                 *buffers,
                 *self.writer.body,
-                *self._arg_max(),
+                "    {",
+                "        int best = 0, o;",
+                f"        for (o = 1; o < {len(self.network.labels)}; o++)",
+                "            if (scores[o] > scores[best]) best = o;",
+                f"        return (int){name}_labels[best];",
+                "    }",
                 "}",
                 "",
                 f"#endif /* {guard} */",
@@ -260,16 +255,6 @@ class _Header:
         ]
         return ["/*", *[f" * {_in_comment(line)}".rstrip() for line in lines], " */"]
 
-    def _arg_max(self) -> list[str]:
-        return [
-            "    {",
-            "        int best = 0, o;",
-            f"        for (o = 1; o < {len(self.network.labels)}; o++)",
-            "            if (scores[o] > scores[best]) best = o;",
-            f"        return (int){self.name}_labels[best];",
-            "    }",
-        ]
-
 
 def _write(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Header:
     obstacle = c_obstacle(network)
@@ -291,7 +276,7 @@ def _written(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Head
         following = [other for _, other, _, _ in steps[:2]]
         match module, following:
             case Select(), [nn.Linear(), *_]:
-                writer.read_through(step, module, arriving)  # the layer reads through the list of inputs
+                writer.reads = writer.integers(f"{step}_index", module.index.numpy(), unsigned=True)
             case nn.Conv2d(), [activation, nn.MaxPool2d() as pool] if is_rising(activation) and side_by_side(pool):
                 (activation_name, _, _, _), (_, _, _, pooled) = steps[:2]
                 c_convolution(writer, step, module, arriving, pooled, window=pair(pool.kernel_size))
@@ -299,7 +284,7 @@ def _written(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Head
                 del steps[:2]
             case _:
                 kind_of(module).to_c(module, step, arriving, leaving, writer)
-    writer.finish(len(network.labels))
+    writer.lines("scores", ["int o;", f"for (o = 0; o < {len(network.labels)}; o++) scores[o] = {writer.source}[o];"])
     writer.integers("labels", network.labels)
     return _Header(network, name, writer)
 
@@ -308,10 +293,6 @@ def _in_comment(text: str) -> str:
     """The text without what would end the comment, or look like another one's beginning, which compilers warn of."""
     printable = "".join(letter if letter.isprintable() and letter != "\\" else "?" for letter in text)
     return printable.replace("*/", "* /").replace("/*", "/ *")
-
-
-def _c_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)
 
 
 def _wrapped(numbers: Iterable[str]) -> list[str]:

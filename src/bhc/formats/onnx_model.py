@@ -3,13 +3,12 @@
 Written by the layers' own rules, or by torch's exporter where a step has none; run and timed by onnxruntime.
 """
 
-import contextlib
 import io
 import json
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,10 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.files import read_bytes
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, WeightForm, checked, not_ours, signature_in
-from bhc.formats.quantised import Codes, QuantisedNetwork
+from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.rewrites import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
 from bhc.graph import INPUT, Input, Inputs, Signature, Step, passages
+from bhc.graph.exporting import quietly
 from bhc.layers import EXAMPLES, NoForm, kind_of
 
 if TYPE_CHECKING:
@@ -122,11 +122,9 @@ class _Writer:
         self.values = {INPUT: self.inputs[0]}
 
     def begin(self, step: Step) -> None:
-        """Look at what a step reads."""
         self.value, *self.others = [self.values[name] for name in step.reads]
 
     def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
-        """A node that reads what came before it in the step."""
         taken = name in (*self.inputs, OUTPUT)  # a step may be called as the model's own values are
         name = f"{name}.value" if taken else name
         self.side_node(kind, name, self.value, *inputs, **attributes)
@@ -151,7 +149,7 @@ class _Writer:
         codes = self.network.weights.get(name) if self.integers else None
         if codes is None:
             return self.constant(f"{name}.weight", module.weight.numpy())
-        stored = self.constant(f"{name}.codes", _narrowest(codes))
+        stored = self.constant(f"{name}.codes", codes.codes.astype(np.int8 if codes.bits <= 8 else np.int16))
         self.side_node("DequantizeLinear", f"{name}.weight", stored, self.number(f"{name}.step", codes.step))
         return f"{name}.weight"
 
@@ -179,10 +177,6 @@ def _element(given: Input) -> int:
     return onnx.helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=given.dtype).numpy().dtype)
 
 
-def _narrowest(codes: Codes) -> np.ndarray:
-    return codes.codes.astype(np.int8 if codes.bits <= 8 else np.int16)
-
-
 def _pooled_convolution(writer: _Writer, name: str, module: PooledConvolution) -> None:
     biases = [] if module.bias is None else [writer.constant(f"{name}.bias", module.bias.numpy())]
     numbers = writer.constant(f"{name}.weight", module.weight.numpy())
@@ -204,7 +198,7 @@ def _by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":
             hint="pip install onnxscript",
         ) from error
     signature = network.signature
-    with _quietly():
+    with quietly(logging.WARNING), redirect_stdout(io.StringIO()):  # it tells every step on the way, to everybody
         try:
             program: Any = torch.onnx.export(
                 network.module().eval(),
@@ -249,21 +243,7 @@ def _check(model: "onnx.ModelProto", network: QuantisedNetwork) -> None:
         raise BhcError("torch's exporter writes an ONNX model that computes something else", hint="export it as torch")
 
 
-@contextlib.contextmanager
-def _quietly() -> Any:
-    """The exporter tells every step on the way, to everybody."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
-
-
 def open_session(content: bytes, *, threads: int = 1) -> Any:
-    """An onnxruntime session on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -26,23 +26,17 @@ def with_plain_names(graph: Graph) -> Graph:
     names = {INPUT: INPUT}
     taken = {step.name for step in graph.steps}
     for step in graph.steps:
-        names[step.name] = name = step.name if _fits(step.name, container) else _other_name(step.name, taken)
+        word = PLAIN.fullmatch(step.name) and not keyword.iskeyword(step.name) and step.name != "self"
+        name = step.name
+        if not word or hasattr(container, name):
+            name = "step_" + re.sub(r"\W+", "_", name, flags=re.ASCII)
+            while name in taken:
+                name += "_"
+        names[step.name] = name
         taken.add(name)
     return Graph(
         Step(names[step.name], step.module, tuple(names[source] for source in step.reads)) for step in graph.steps
     ).train(graph.training)
-
-
-def _fits(name: str, container: nn.Module) -> bool:
-    is_word = PLAIN.fullmatch(name) and not keyword.iskeyword(name) and name != "self"
-    return bool(is_word) and not hasattr(container, name)
-
-
-def _other_name(name: str, taken: set[str]) -> str:
-    other = "step_" + re.sub(r"\W+", "_", name, flags=re.ASCII)
-    while other in taken:
-        other += "_"
-    return other
 
 
 FLOAT_BITS = 32
@@ -135,7 +129,6 @@ class QuantisedNetwork:
 
     @cached_property
     def layers(self) -> tuple["StoredLayer", ...]:
-        """The weighted layers, in order."""
         return tuple(
             StoredLayer(step.name, step.module, self.weights.get(step.name), self.biases.get(step.name))
             for step in self.graph.steps
@@ -144,12 +137,10 @@ class QuantisedNetwork:
 
     @cached_property
     def counts(self) -> Counts:
-        """How much there is of it."""
         return count(self.graph, self.input_shape)
 
     @cached_property
     def signature(self) -> Signature:
-        """What it takes."""
         return Signature.of(self.graph, self.input_shape)
 
     def module(self) -> nn.Module:

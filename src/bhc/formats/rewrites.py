@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from bhc.formats.quantised import Codes, QuantisedNetwork, with_numbers
 from bhc.graph import INPUT, Graph, Step
-from bhc.layers import Normalise, Select, Shape, conv_padding, has_kind, is_product, kind_of, pair
+from bhc.layers import Normalise, Select, Shape, conv_padding, has_kind, is_product, kind_of, pair, side_by_side
 
 
 def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
@@ -38,7 +38,8 @@ def fold_normalisation(network: QuantisedNetwork) -> QuantisedNetwork:
     if mean != 0:
         shift = mean * numbers[f"{layer.name}.weight"].flatten(1).sum(1)
         numbers[f"{layer.name}.bias"] = -shift if module.bias is None else module.bias - shift
-    graph = _without_first(with_numbers(network.graph, numbers))
+    _, *rest = with_numbers(network.graph, numbers).steps
+    graph = Graph(step.rewired({first.name: INPUT}) for step in rest)
     weights = {key: Codes(c.codes, c.step / std) if key == layer.name else c for key, c in network.weights.items()}
     biases = {key: codes for key, codes in network.biases.items() if key != layer.name or mean == 0}
     return replace(network, graph=graph, weights=weights, biases=biases)
@@ -56,12 +57,6 @@ def _to_first_layer(graph: Graph) -> list[Step] | None:
     if len(way) < 2 or not isinstance(way[0].module, Normalise) or not is_product(way[-1].module):
         return None
     return way if all(isinstance(step.module, nn.Flatten | Select) for step in way[1:-1]) else None
-
-
-def _without_first(graph: Graph) -> Graph:
-    first, *rest = graph.steps
-    instead = {first.name: INPUT}
-    return Graph(Step(step.name, step.module, tuple(instead.get(name, name) for name in step.reads)) for step in rest)
 
 
 POOL = 2
@@ -114,11 +109,7 @@ def unrolled(graph: Graph) -> Graph:
             steps[step.name] = Step(step.name, pooled, step.reads)
             instead[pool] = step.name
             del steps[activation], steps[pool]
-    if not instead:
-        return graph
-    return Graph(
-        Step(step.name, step.module, tuple(instead.get(name, name) for name in step.reads)) for step in steps.values()
-    )
+    return Graph(step.rewired(instead) for step in steps.values()) if instead else graph
 
 
 def _only_readers(graph: Graph, name: str) -> list[str]:
@@ -140,10 +131,10 @@ def _can_unroll(convolution: nn.Conv2d, following: Sequence[nn.Module]) -> bool:
             return (
                 convolution.out_channels <= MOST_FILTERS
                 and convolution.groups == 1
-                and pair(convolution.stride) == pair(convolution.dilation) == pair(pool.dilation) == (1, 1)
+                and pair(convolution.stride) == pair(convolution.dilation) == (1, 1)
                 and (top, left) == (bottom, right)
                 and is_rising(activation)
-                and pair(pool.kernel_size) == pair(pool.stride) == (POOL, POOL)
-                and pair(pool.padding) == (0, 0)
+                and side_by_side(pool)
+                and pair(pool.kernel_size) == (POOL, POOL)
             )
     return False

@@ -14,14 +14,13 @@ from bhc.graph.graph import (
     passages,
     rebuild,
 )
-from bhc.graph.signature import ONE, DynamicAxes, Input, Signature
+from bhc.graph.signature import DynamicAxes, Input, Signature
 from bhc.graph.units import Units, find_units
-from bhc.graph.weighted import MOST_WHOLE, Layer, Whole, check_outputs, find_features, find_layers, find_whole
+from bhc.graph.weighted import MOST_WHOLE, Layer, check_outputs, find_features, find_layers, find_whole
 
 __all__ = [
     "INPUT",
     "MOST_WHOLE",
-    "ONE",
     "Counts",
     "DynamicAxes",
     "Graph",
@@ -32,7 +31,6 @@ __all__ = [
     "Signature",
     "Step",
     "Units",
-    "Whole",
     "capture",
     "check_outputs",
     "count",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.graph.exporting import export
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.program import Exported, in_double_precision
+from bhc.graph.program import Exported, in_double_precision, wider
 from bhc.graph.reader import Reader
 from bhc.graph.signature import DynamicAxes, Examples
 from bhc.layers import (
@@ -72,12 +72,7 @@ def _as_numbers(steps: list[Step], dtype: torch.dtype) -> list[Step]:
     first = "numbers"
     while any(step.name == first for step in steps):
         first += "_"
-    rewired = [
-        Step(step.name, step.module, tuple(first if read == INPUT else read for read in step.reads))
-        if step.name in readers
-        else step
-        for step in steps
-    ]
+    rewired = (step.rewired({INPUT: first}) if step.name in readers else step for step in steps)
     return [Step(first, cast, (INPUT,)), *rewired]
 
 
@@ -126,21 +121,17 @@ def _folded(module: Any, affine: Affine) -> nn.Module:
 def _without_casts_of_words(graph: Graph) -> Graph:
     """An embedding takes numbers of any dtype for words."""
     steps = {step.name: step for step in graph.steps}
+    holding_words = (None, *map(Dtype, ("int64", "int32", "float32", "float64")))  # every number of a word, unchanged
 
     def source(name: str) -> str:
-        module = steps[name].module if name in steps else None
-        is_cast = isinstance(module, AtenCall) and module.op in ("_to_copy", "to") and _holds_words(module)
-        return source(steps[name].reads[0]) if is_cast else name
+        module: Any = steps[name].module if name in steps else None
+        is_cast = isinstance(module, AtenCall) and module.op in ("_to_copy", "to")
+        return source(steps[name].reads[0]) if is_cast and module.argument("dtype") in holding_words else name
 
     return Graph(
         Step(step.name, step.module, (source(step.reads[0]),)) if isinstance(step.module, Embed) else step
         for step in graph.steps
     )
-
-
-def _holds_words(cast: AtenCall) -> bool:
-    """Whether every number of a word goes through a cast unchanged."""
-    return cast.argument("dtype") in (None, *map(Dtype, ("int64", "int32", "float32", "float64")))
 
 
 def _without_unread(graph: Graph) -> Graph:
@@ -168,7 +159,10 @@ def _without_turns(graph: Graph) -> Graph:
         if first is not None and second is not None and [first[axis] for axis in second] == list(range(len(first))):
             source = steps[step.reads[0]].reads[0]
             instead[step.name] = instead.get(source, source)
-    return _rewired(graph, instead)
+    if not instead:
+        return graph
+    last = graph.last_step
+    return Graph(step.rewired(instead) for step in graph.steps if step.name not in instead or step.name == last)
 
 
 def _with_subsamples(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
@@ -198,19 +192,6 @@ def _stride(module: nn.Module) -> tuple[int, int]:
     if step in (None, 1) or start not in (None, 0) or not to_the_end:
         return 0, 0
     return step, module.argument("dim")
-
-
-def _rewired(graph: Graph, instead: Mapping[str, str]) -> Graph:
-    """The graph without some steps, whose readers read others."""
-    if not instead:
-        return graph
-    last = graph.last_step
-    steps = [
-        Step(step.name, step.module, tuple(instead.get(name, name) for name in step.reads))
-        for step in graph.steps
-        if step.name not in instead or step.name == last
-    ]
-    return Graph(steps)
 
 
 TOLERANCE = 1e-3  # of the largest number, in single precision
@@ -273,7 +254,7 @@ def _check_in_double_precision(exported: Exported, precise: Graph, inputs: Seque
                 f"the captured program does not compute what {name} computes",
                 hint="look for a forward pass that depends on something else than its input",
             )
-        if not _is_the_same(exported, x.changed(_in_double), precise):
+        if not _is_the_same(exported, x.changed(wider), precise):
             raise BhcError(
                 f"the graph does not compute what {name} computes", hint="please report this network: it is our fault"
             )
@@ -334,10 +315,6 @@ def check_batches(graph: Graph, exported: Exported) -> Sequence[str]:
     graph.run(x.as_inputs(), note)
     graph.run(longer.as_inputs(), compare)
     return apart
-
-
-def _in_double(x: Tensor) -> Tensor:
-    return x.double() if x.is_floating_point() else x
 
 
 def _words(graph: Graph, place: int) -> int | None:

@@ -157,7 +157,7 @@ def _choices(answer: Any) -> str:
 
 def _export(net: nn.Module, examples: Examples) -> Any:
     try:
-        with torch.no_grad(), _quietly():
+        with torch.no_grad(), quietly(logging.CRITICAL):
             program = examples.exported(net)
             _drop_dropout_(program.graph)
             if any(_is_written_through(node) for node in program.graph.nodes):
@@ -184,10 +184,10 @@ def _export(net: nn.Module, examples: Examples) -> Any:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """torch warns of its own parts, and tells whole programs before an error that we tell in a line."""
+def quietly(most: int) -> Iterator[None]:
+    """Without warnings, and logs up to a level: torch warns of its own parts, and tells programs before an error."""
     level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    logging.disable(most)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

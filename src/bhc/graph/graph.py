@@ -26,6 +26,10 @@ class Step:
     module: nn.Module
     reads: tuple[str, ...]
 
+    def rewired(self, instead: Mapping[str, str]) -> "Step":
+        """The same step, which reads other results in the place of some."""
+        return Step(self.name, self.module, tuple(instead.get(name, name) for name in self.reads))
+
 
 class Graph(nn.Module):
     """Steps as children, named as they are in state dicts; the last one gives the result."""
@@ -147,7 +151,8 @@ def rebuild(steps: Sequence[Any]) -> Graph:
         built, before = [], INPUT
         for step in steps:
             name, reads = str(step["name"]), tuple(map(str, step.get("reads", (before,))))
-            own = {key: _argument(value) for key, value in step.items() if key not in ABOUT_STEPS}
+            own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
+            own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
             built.append(Step(name, kind_named(step["kind"]).build(own), reads))
             before = name
         return Graph(built)
@@ -155,10 +160,6 @@ def rebuild(steps: Sequence[Any]) -> Graph:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise BhcError(f"the description of the network is damaged: {error!r}") from error
-
-
-def _argument(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,6 @@ def passages(graph: Graph, input_shape: Shape) -> Iterator[ShapedStep]:
 
 
 def output_shape(module: nn.Module, *arriving: Shape) -> Shape:
-    """The shape that ``module`` makes of those that arrive."""
     kind = kind_of(module)
     if len(arriving) != 1 and not kind.joins:
         raise ValueError(f"{type(module).__name__} reads one value")
@@ -219,16 +219,10 @@ def count(graph: Graph, input_shape: Shape) -> Counts:
 
 
 def count_parameters(graph: Graph) -> tuple[int, int]:
-    """Weights, and all parameters."""
     counted: dict[int, tuple[int, bool]] = {}
     for step in graph.steps:
-        for is_weight, numbers in _numbers(step.module):
+        weights = kind_of(step.module).weights_of(step.module)
+        for name, numbers in step.module.named_parameters():
             _, before = counted.get(id(numbers), (0, False))
-            counted[id(numbers)] = numbers.numel(), before or is_weight
+            counted[id(numbers)] = numbers.numel(), before or name in weights
     return sum(size for size, is_weight in counted.values() if is_weight), sum(size for size, _ in counted.values())
-
-
-def _numbers(module: nn.Module) -> Iterator[tuple[bool, nn.Parameter]]:
-    weights = kind_of(module).weights_of(module)
-    for name, numbers in module.named_parameters():
-        yield name in weights, numbers

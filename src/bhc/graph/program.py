@@ -1,6 +1,6 @@
 """A captured program, with everything that it needs, in single precision or in double."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,8 @@ from bhc.graph.signature import Examples
 from bhc.layers import bare_copy, has_kind, is_norm, kind_of
 from bhc.layers.aten import AtenCall, Dtype
 
+ASSERTIONS = ("assert", "sym_constrain")  # in the names of operators that compute nothing
+
 
 def wider(part: Any) -> Any:
     """A tensor or a dtype in double precision, if it was in single; anything else as it is."""
@@ -24,10 +26,6 @@ def wider(part: Any) -> Any:
     if part is torch.float32:
         return torch.float64
     return Dtype("float64") if part == Dtype("float32") else part
-
-
-def as_it_is(part: Any) -> Any:
-    return part
 
 
 def in_double_precision(graph: Graph) -> Graph:
@@ -114,7 +112,6 @@ class Exported:
         return name not in aliases and name not in aliases.values()
 
     def answer(self, x: Examples) -> Tensor:
-        """What the network itself gives."""
         with torch.no_grad():
             return only(x.passed_to(self.net), self.pick)
 
@@ -122,12 +119,12 @@ class Exported:
     def run(self, x: Examples, *, precise: bool = False) -> Tensor:
         """What the program gives; ``precise`` in double precision, also where it names another."""
         values: dict[fx.Node, Any] = {}
-        widened = wider if precise else as_it_is
+        widened: Callable[[Any], Any] = wider if precise else lambda part: part
         known = self.constants | dict(zip(self.inputs, x.tensors, strict=True))
         for node in self.program.nodes:
             if node.op == "placeholder":
                 values[node] = widened(known[node.name]).clone()
-            elif node.op == "call_function" and not _is_assertion(node):
+            elif node.op == "call_function" and not any(word in str(node.target) for word in ASSERTIONS):
                 args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
                 args, kwargs = pytree.tree_map(widened, (args, kwargs))
                 values[node] = node.target(*args, **kwargs)
@@ -141,10 +138,6 @@ class Exported:
         return {source: node for node in self.program.nodes for source in node.all_input_nodes}
 
 
-def _is_assertion(node: fx.Node) -> bool:
-    return "assert" in str(node.target) or "sym_constrain" in str(node.target)
-
-
 def only(answer: Any, pick: int | None) -> Tensor:
     return answer if pick is None else pytree.tree_leaves(answer)[pick]
 
@@ -153,35 +146,23 @@ def find_modules(exported: Exported) -> None:
     """Calls that belong to a module of a registered kind, and calls that are all that a user's module does."""
     by_module: dict[str, list[fx.Node]] = {}
     stacks: dict[fx.Node, Mapping[str, tuple[str, Any]]] = {}
-    user_nodes = [node for node in exported.program.nodes if node.op == "call_function"]
-    for node in user_nodes:
+    modules = dict(exported.net.named_modules(remove_duplicate=False))
+    for node in (node for node in exported.program.nodes if node.op == "call_function"):
         stacks[node] = node.meta.get("nn_module_stack") or {}
         for key in stacks[node]:
             by_module.setdefault(key, []).append(node)
     for key, nodes in by_module.items():
         path = stacks[nodes[0]][key][0]
-        module = _module_at(exported.net, path)
+        module = modules.get(path)
         if module is None:
             continue
-        if _is_captured_whole(module):
+        hooked = module._forward_hooks or module._forward_pre_hooks  # what these change is captured call by call
+        if has_kind(module) and not kind_of(module).calls and not hooked:
             _note_whole(exported, path, module, nodes)
         elif not any(module.children()):
             computing = [node for node in nodes if isinstance(node.meta.get("val"), Tensor) and node.users]
             if len(computing) == 1 and path:
                 exported.paths[computing[0]] = path
-
-
-def _module_at(net: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return net.get_submodule(path)
-    except AttributeError:
-        return None
-
-
-def _is_captured_whole(module: nn.Module) -> bool:
-    """Whether its kind knows no calls; what hooks change is captured call by call."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return has_kind(module) and not kind_of(module).calls and not hooked
 
 
 def _note_whole(exported: Exported, path: str, module: nn.Module, nodes: list[fx.Node]) -> None:

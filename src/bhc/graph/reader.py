@@ -11,8 +11,9 @@ from torch import Tensor, fx
 from bhc.errors import BhcError
 from bhc.graph.graph import Step
 from bhc.graph.program import Exported, wider
-from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, flat, numbers_of
+from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, numbers_of
 from bhc.layers import Affine, Embed
+from bhc.layers.aten import flat
 
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
 SAME = (  # they do nothing when a network is used
@@ -76,7 +77,7 @@ class Reader:
         if op in REMARKS or not isinstance(value, Tensor | tuple | list):
             return {}
         arguments = self._arguments(node)
-        constants = self._folded(node, arguments)
+        constants = _folded(node, arguments)
         if constants is not None:
             return {node: constants}
         if not isinstance(value, Tensor):
@@ -100,21 +101,6 @@ class Reader:
         if isinstance(argument, list | tuple):
             return [self._known(part) for part in argument]
         return argument
-
-    def _folded(self, node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Constant, ...] | None:
-        """The result, where it does not depend on what the network is given."""
-        parts = list(flat(arguments.values()))
-        if any(isinstance(part, Value | Several | torch.SymInt) for part in parts):
-            return None
-        learned = any(isinstance(part, Constant) and part.learned for part in parts)
-        made = [numbers_of(argument) for argument in arguments.values()]
-        named = {name: wider(value) for name, value in zip(arguments, made, strict=True)}
-        with torch.no_grad():
-            result = node.target(**named)  # type: ignore[operator]
-        sources: frozenset[str] = frozenset().union(*(part.sources for part in parts if isinstance(part, Constant)))
-        if isinstance(result, Tensor):
-            return Constant(result.detach().clone(), None, learned, sources)
-        return tuple(Constant(part.detach().clone(), None, learned, sources) for part in result)
 
     def _picked(self, node: fx.Node) -> dict[fx.Node, Known]:
         source: Any = node.args[0]
@@ -169,7 +155,7 @@ class Reader:
             if op == "channel_shuffle":
                 return self._shuffled(node, first, arguments["groups"], value)
         if target in BATCH_NORMS:
-            affine = self._batch_norm(arguments)
+            affine = _batch_norm(arguments)
             if affine is not None:
                 return self.maker.emit(self.maker.called(node), affine, [first], node, value)  # type: ignore[list-item]
         if op == "cat" and len(arguments["tensors"]) == 1:
@@ -216,19 +202,6 @@ class Reader:
         ]
         return self.maker.call(node, "aten.cat.default", {"tensors": parts, "dim": axis}, value)
 
-    def _batch_norm(self, arguments: dict[str, Any]) -> Affine | None:
-        """Two numbers a channel, ``a x + c``, since the statistics are fixed when a network is used."""
-        parts = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-        weight, bias, mean, var = (part.numbers if isinstance(part, Constant) else None for part in parts)
-        if arguments.get("training") or mean is None or var is None or not isinstance(arguments["input"], Value):
-            return None
-        factor = torch.rsqrt(var + arguments["eps"])
-        factor = factor if weight is None else factor * weight
-        shift = -factor * mean if bias is None else bias - factor * mean
-        affine = Affine(len(factor))
-        affine.weight.data, affine.bias.data = factor.clone(), shift.clone()
-        return affine
-
     def _embedded(self, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known | None:
         """Rows that are picked: the layer has its channels first, and a step turns them to where they were."""
         weight, words = arguments["weight"], arguments["indices"]
@@ -249,6 +222,36 @@ class Reader:
         if not isinstance(known, Value):
             raise BhcError(f"{node.name!r} is read by a registered layer and does not depend on the network's input")
         return known
+
+
+def _folded(node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Constant, ...] | None:
+    """The result, where it does not depend on what the network is given."""
+    parts = list(flat(arguments.values()))
+    if any(isinstance(part, Value | Several | torch.SymInt) for part in parts):
+        return None
+    learned = any(isinstance(part, Constant) and part.learned for part in parts)
+    made = [numbers_of(argument) for argument in arguments.values()]
+    named = {name: wider(value) for name, value in zip(arguments, made, strict=True)}
+    with torch.no_grad():
+        result = node.target(**named)  # type: ignore[operator]
+    sources: frozenset[str] = frozenset().union(*(part.sources for part in parts if isinstance(part, Constant)))
+    if isinstance(result, Tensor):
+        return Constant(result.detach().clone(), None, learned, sources)
+    return tuple(Constant(part.detach().clone(), None, learned, sources) for part in result)
+
+
+def _batch_norm(arguments: dict[str, Any]) -> Affine | None:
+    """Two numbers a channel, ``a x + c``, since the statistics are fixed when a network is used."""
+    parts = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    weight, bias, mean, var = (part.numbers if isinstance(part, Constant) else None for part in parts)
+    if arguments.get("training") or mean is None or var is None or not isinstance(arguments["input"], Value):
+        return None
+    factor = torch.rsqrt(var + arguments["eps"])
+    factor = factor if weight is None else factor * weight
+    shift = -factor * mean if bias is None else bias - factor * mean
+    affine = Affine(len(factor))
+    affine.weight.data, affine.bias.data = factor.clone(), shift.clone()
+    return affine
 
 
 def _writes(node: fx.Node) -> bool:

@@ -25,6 +25,10 @@ class Input:
     dtype: torch.dtype = torch.float32
     dynamic: tuple[int, ...] = ()  # axes along which other sizes are welcome; the batch, 0, is not among them
 
+    @classmethod
+    def of(cls, module: NetworkInput) -> "Input":
+        return cls(module.called, module.shape, getattr(torch, module.dtype), module.dynamic)
+
     def fits(self, x: Any) -> bool:
         """Whether a batch has the shape that it must have."""
         if not isinstance(x, Tensor) or x.dim() != 1 + len(self.shape):
@@ -50,11 +54,8 @@ class Signature:
     @classmethod
     def of(cls, graph: Graph, input_shape: Shape) -> "Signature":
         """``input_shape`` counts where the graph has no steps that say more."""
-        own = tuple(
-            Input(module.called, module.shape, getattr(torch, module.dtype), module.dynamic)
-            for module in map(graph.get_submodule, graph.input_steps)
-            if isinstance(module, NetworkInput)
-        )
+        modules = map(graph.get_submodule, graph.input_steps)
+        own = tuple(Input.of(module) for module in modules if isinstance(module, NetworkInput))
         return cls(own) if own else cls.one(input_shape)
 
     @classmethod
@@ -94,7 +95,6 @@ class Signature:
         return tuple(given.to(each.dtype) for each, given in zip(self.inputs, several, strict=True))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """As plain data."""
         return [
             {
                 "name": each.name,
@@ -114,7 +114,7 @@ class Signature:
             for place, each in enumerate(inputs)
         ]
         modules: list[Any] = list(map(kind_named("given").build, described))
-        return cls(tuple(Input(m.called, m.shape, getattr(torch, m.dtype), m.dynamic) for m in modules))
+        return cls(tuple(map(Input.of, modules)))
 
     def taken(self, x: Any) -> Inputs:
         """A batch as the graph takes it: a tensor, or several as a tuple or a dict; BhcError where it does not fit."""
@@ -181,14 +181,12 @@ class Examples:
 
     @property
     def shapes(self) -> Any:
-        """Of what was given."""
         shapes = [(self.batch, *tensor.shape[1:]) for tensor in self.tensors]
         if self.by_name:
             return dict(zip(self.names, shapes, strict=True))
         return shapes[0] if len(shapes) == 1 else tuple(shapes)
 
     def arguments(self) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """By place and by name."""
         copies = tuple(tensor.clone() for tensor in self.tensors)
         return ((), dict(zip(self.names, copies, strict=True))) if self.by_name else (copies, {})
 
@@ -208,7 +206,6 @@ class Examples:
             )
 
     def as_inputs(self) -> Inputs:
-        """As a graph takes them."""
         return self.tensors[0] if len(self.tensors) == 1 else self.tensors
 
     def exported(self, net: nn.Module) -> Any:

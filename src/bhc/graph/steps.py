@@ -2,7 +2,7 @@
 change."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.program import Exported
 from bhc.layers import NetworkInput, Shape, Weighted, call_of, kinds_called
-from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, operator
+from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, flat, schema_of
 
 
 @dataclass(frozen=True)
@@ -67,33 +67,12 @@ class Call:
         return isinstance(self.arguments.get(name), Value)
 
 
-def flat(parts: Any) -> Iterator[Any]:
-    for part in parts:
-        if isinstance(part, list | tuple):
-            yield from flat(part)
-        else:
-            yield part
-
-
 def numbers_of(argument: Any) -> Any:
     if isinstance(argument, Constant):
         return argument.numbers
     if isinstance(argument, list | tuple):
         return [numbers_of(part) for part in argument]
     return argument
-
-
-def schema_of(target: str) -> Any:
-    """The arguments of one of torch's operators, by name and in order."""
-    return operator(target)._schema  # type: ignore[attr-defined]
-
-
-def argument_names(target: str) -> list[str]:
-    return [argument.name for argument in schema_of(target).arguments]
-
-
-def defaults_of(target: str) -> dict[str, Any]:
-    return {a.name: a.default_value for a in schema_of(target).arguments if a.has_default_value()}
 
 
 def concrete(size: Any) -> int:
@@ -108,47 +87,31 @@ def concrete(size: Any) -> int:
     return int(size.node.hint)
 
 
-class Sizes:
-    """Finds what a symbolic size is in terms of the values that a step reads."""
-
-    def __init__(self, symbols: Mapping[Any, tuple[int, int]]) -> None:
-        self.symbols = symbols  # with the place of the input and the axis that each stands for
-
-    def of(
-        self, size: torch.SymInt, reads: list[Any], symbolic: Mapping[str, Sequence[Any]], inputs: Sequence[Any]
-    ) -> int | SizeOf:
-        """Of a value that is among ``reads``; where there is none, of one of ``inputs``, which then is."""
-        expression = sympy.sympify(size.node.expr)
-        if expression.is_number:
-            return int(expression)
-        for place, read in enumerate(reads):
-            for axis, other in enumerate(symbolic[read.name]):
-                if isinstance(other, torch.SymInt):
-                    ratio = sympy.nsimplify(expression / other.node.expr)
-                    if ratio.is_Rational:
-                        return SizeOf(((place, axis),), int(ratio.p), int(ratio.q))
-        return self._of_inputs(expression, reads, inputs)
-
-    def _of_inputs(self, expression: Any, reads: list[Any], inputs: Sequence[Any]) -> SizeOf:
-        """A product of sizes of inputs, which the step then reads too."""
-        factor, rest = expression.as_coeff_Mul()
-        powers = rest.as_powers_dict()
-        sizes = [
-            self.symbols[symbol]
-            for symbol, power in powers.items()
-            for _ in range(int(power))
-            if symbol in self.symbols
-        ]
-        known = all(symbol in self.symbols and power.is_Integer and power > 0 for symbol, power in powers.items())
-        if not known or not factor.is_Rational:
-            raise BhcError(
-                f"a size of {expression} cannot be written down",
-                hint="sizes must be products of the batch's size and of whole numbers",
-            )
-        for place, _ in sizes:
-            if inputs[place] not in reads:
-                reads.append(inputs[place])
-        return SizeOf(tuple((reads.index(inputs[place]), axis) for place, axis in sizes), int(factor.p), int(factor.q))
+def size_of(size: torch.SymInt, reads: list[Value], maker: "StepMaker") -> int | SizeOf:
+    """A symbolic size as that of a value among ``reads``; where there is none, of inputs, which then are."""
+    expression = sympy.sympify(size.node.expr)
+    if expression.is_number:
+        return int(expression)
+    for place, read in enumerate(reads):
+        for axis, other in enumerate(maker.symbolic[read.name]):
+            if isinstance(other, torch.SymInt):
+                ratio = sympy.nsimplify(expression / other.node.expr)
+                if ratio.is_Rational:
+                    return SizeOf(((place, axis),), int(ratio.p), int(ratio.q))
+    factor, rest = expression.as_coeff_Mul()
+    powers, symbols = rest.as_powers_dict(), maker.exported.symbols
+    sizes = [symbols[symbol] for symbol, power in powers.items() for _ in range(int(power)) if symbol in symbols]
+    known = all(symbol in symbols and power.is_Integer and power > 0 for symbol, power in powers.items())
+    if not known or not factor.is_Rational:
+        raise BhcError(
+            f"a size of {expression} cannot be written down",
+            hint="sizes must be products of the batch's size and of whole numbers",
+        )
+    for place, _ in sizes:
+        if maker.inputs[place] not in reads:
+            reads.append(maker.inputs[place])
+    axes = tuple((reads.index(maker.inputs[place]), axis) for place, axis in sizes)
+    return SizeOf(axes, int(factor.p), int(factor.q))
 
 
 HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
@@ -164,7 +127,6 @@ class StepMaker:
         self.shapes: dict[str, Shape] = {}  # of what every step gives
         self.dtypes: dict[str, torch.dtype] = {}
         self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
-        self.sizes = Sizes(exported.symbols)
         self.shared: dict[str, nn.Parameter] = {}  # by the network's names
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
         self.uses = Counter(
@@ -205,7 +167,7 @@ class StepMaker:
     ) -> Value:
         if target == "aten.reshape.default":
             arguments = [_with_one_free(arguments[0])]
-        named = dict(zip(argument_names(target), [source, *arguments], strict=False))
+        named = dict(zip((each.name for each in schema_of(target).arguments), [source, *arguments], strict=False))
         return self.call(node, target, named, value, shape=shape)
 
     def call(
@@ -225,7 +187,8 @@ class StepMaker:
         name, why = self.called(node, arguments.get("weight")), ""
         if pick is None:
             arriving = tuple(self.shapes[read.name] for read in reads)
-            call = Call(target, arguments, arriving, leaving, defaults_of(target))
+            defaults = {a.name: a.default_value for a in schema_of(target).arguments if a.has_default_value()}
+            call = Call(target, arguments, arriving, leaving, defaults)
             for kind in kinds_called(target):
                 if isinstance(kind, Weighted) and (why := self.why_whole(name, arguments["weight"])):
                     continue
@@ -253,7 +216,9 @@ class StepMaker:
         made = {name: self._plain(argument, reads, own, arguments) for name, argument in arguments.items()}
         schema = {argument.name: argument for argument in schema_of(target).arguments}
         named = {name: value for name, value in made.items() if schema[name].kwarg_only}
-        listed = self._positional(schema, made)
+        positional = [name for name in schema if not schema[name].kwarg_only]
+        count = max((place for place, name in enumerate(positional, 1) if name in made), default=0)
+        listed = [made[name] if name in made else schema[name].default_value for name in positional[:count]]
         dtypes = {
             place: str(self.dtypes[read.name]).removeprefix("torch.")
             for place, read in enumerate(reads)
@@ -261,15 +226,6 @@ class StepMaker:
         }
         kept = {name: value for name, value in named.items() if name not in ("memory_format", "layout", "pin_memory")}
         return call_of(target, listed, kept, own, pick, dtypes), reads
-
-    def _positional(self, schema: dict[str, Any], made: dict[str, Any]) -> list[Any]:
-        listed: list[Any] = []
-        last = max(
-            (place for place, name in enumerate(schema) if name in made and not schema[name].kwarg_only), default=-1
-        )
-        for name in list(schema)[: last + 1]:
-            listed.append(made[name] if name in made else schema[name].default_value)
-        return listed
 
     def _plain(self, argument: Any, reads: list[Value], own: dict[str, Tensor], arguments: dict[str, Any]) -> Any:
         match argument:
@@ -285,7 +241,7 @@ class StepMaker:
                 for value in (part for part in flat(arguments.values()) if isinstance(part, Value)):
                     if value not in reads:
                         reads.append(value)
-                return self.sizes.of(argument, reads, self.symbolic, self.inputs)
+                return size_of(argument, reads, self)
             case torch.SymFloat() | torch.SymBool():
                 raise BhcError(
                     f"a number that depends on sizes of the input: {argument}",
@@ -344,14 +300,10 @@ class StepMaker:
 
 def _with_one_free(sizes: Sequence[Any]) -> list[Any]:
     """Sizes of a reshape: one that depends on the batch follows from the others."""
-    depends = [isinstance(size, torch.SymInt) for size in sizes]
-    return (
-        [-1 if symbolic else size for size, symbolic in zip(sizes, depends, strict=True)]
-        if sum(depends) == 1
-        else list(sizes)
-    )
+    if sum(isinstance(size, torch.SymInt) for size in sizes) != 1:
+        return list(sizes)
+    return [-1 if isinstance(size, torch.SymInt) else size for size in sizes]
 
 
 def _as_step(name: str) -> str:
-    """The name of a module as that of a step."""
     return name.replace(".", "_")

@@ -46,7 +46,7 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     for passage in passages(graph, input_shape):
         search.follow(passage)
     wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
-    return search.finish({INPUT, *graph.input_steps} | wanted - {graph.last_step}, graph.last_step)
+    return _numbered(search, {INPUT, *graph.input_steps} | wanted - {graph.last_step}, graph.last_step)
 
 
 class _Sets:
@@ -153,7 +153,7 @@ class _Search:
         return units.reshape(shape)
 
     def varies(self, units: Tensor, axis: int) -> bool:
-        return axis in self._varying(units)
+        return axis in self.varying(units)
 
     def whole(self, shape: Shape) -> Tensor:
         if self.nothing is None:
@@ -172,59 +172,7 @@ class _Search:
         labels = roots[units.numpy()]
         return np.where(self._never[2][labels], -1, labels)
 
-    def finish(self, whole: set[str], last: str) -> Units:
-        """Number the units in the order they are written."""
-        self.step = INPUT
-        for name in whole:
-            self.keep(self.carried[name])
-        self._keep_own()
-        axes = self._axes()
-        roots = self.sets.roots()
-        number = {root: place for place, root in enumerate(np.unique(roots).tolist())}
-        of = np.array([number[root] for root in roots.tolist()], dtype=np.int64)
-        always, tied = np.zeros((2, len(number)), dtype=bool)
-        for flags, marked in ((always, self.kept), (tied, self.tied)):
-            for units in marked:
-                flags[of[units.numpy().ravel()]] = True
-        carried = {name: of[_line(units, axes[name])] for name, units in self.carried.items()}
-        reads, writes = ({name: of[u.numpy()] for name, u in ends.items()} for ends in (self.reads, self.writes))
-        dimensions = {name: units.dim() for name, units in self.carried.items()}
-        kept_by: dict[int, str] = {}
-        for units, keeper in zip(self.kept, self.keepers, strict=True):
-            for unit in np.unique(of[units.numpy().ravel()]).tolist():
-                kept_by.setdefault(unit, keeper)
-        outputs = carried[last]
-        free = axes[last] == CHANNELS and len(set(outputs)) == len(outputs) and not always[outputs].any()
-        if not free:
-            always[outputs] = True
-        return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free)
-
-    def _keep_own(self) -> None:
-        """Numbers of steps' own that meet nothing a layer writes."""
-        roots = self.sets.roots()
-        written = np.zeros(len(roots), dtype=bool)
-        for units in self.writes.values():
-            written[roots[units.numpy()]] = True
-        for units in self.own:
-            alone = units[torch.from_numpy(~written[roots[units.numpy()]])]
-            self.keep(alone)
-
-    def _axes(self) -> dict[str, int]:
-        """Along which axis the units of each value lie; where there are several, they are joined until there is one."""
-        while True:
-            axes, joined = {}, False
-            for name, units in self.carried.items():
-                varying = self._varying(units)
-                axes[name] = max(
-                    varying, key=lambda axis: (units.shape[axis], -axis), default=min(CHANNELS, units.dim() - 1)
-                )
-                if len(varying) > 1:
-                    self.along(units, axes[name])
-                    joined = True
-            if not joined:
-                return axes
-
-    def _varying(self, units: Tensor) -> list[int]:
+    def varying(self, units: Tensor) -> list[int]:
         """The axes along which what can be cut is not the same everywhere."""
         thin = _thin(units)
         wide = [axis for axis, size in enumerate(thin.shape) if size > 1]
@@ -232,6 +180,58 @@ class _Search:
             return []
         labels = self._labels(thin)
         return [axis for axis in wide if (labels != labels.take([0], axis)).any()]
+
+
+def _numbered(search: _Search, whole: set[str], last: str) -> Units:
+    """The units in the order they are written; none of ``whole`` is ever cut."""
+    search.step = INPUT
+    for name in whole:
+        search.keep(search.carried[name])
+    _keep_own(search)
+    axes = _axes(search)
+    roots = search.sets.roots()
+    number = {root: place for place, root in enumerate(np.unique(roots).tolist())}
+    of = np.array([number[root] for root in roots.tolist()], dtype=np.int64)
+    always, tied = np.zeros((2, len(number)), dtype=bool)
+    for flags, marked in ((always, search.kept), (tied, search.tied)):
+        for units in marked:
+            flags[of[units.numpy().ravel()]] = True
+    carried = {name: of[_line(units, axes[name])] for name, units in search.carried.items()}
+    reads, writes = ({name: of[u.numpy()] for name, u in ends.items()} for ends in (search.reads, search.writes))
+    dimensions = {name: units.dim() for name, units in search.carried.items()}
+    kept_by: dict[int, str] = {}
+    for units, keeper in zip(search.kept, search.keepers, strict=True):
+        for unit in np.unique(of[units.numpy().ravel()]).tolist():
+            kept_by.setdefault(unit, keeper)
+    outputs = carried[last]
+    free = axes[last] == CHANNELS and len(set(outputs)) == len(outputs) and not always[outputs].any()
+    if not free:
+        always[outputs] = True
+    return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free)
+
+
+def _keep_own(search: _Search) -> None:
+    """Numbers of steps' own that meet nothing a layer writes."""
+    roots = search.sets.roots()
+    written = np.zeros(len(roots), dtype=bool)
+    for units in search.writes.values():
+        written[roots[units.numpy()]] = True
+    for units in search.own:
+        search.keep(units[torch.from_numpy(~written[roots[units.numpy()]])])
+
+
+def _axes(search: _Search) -> dict[str, int]:
+    """Along which axis the units of each value lie; where there are several, they are joined until there is one."""
+    while True:
+        axes, joined = {}, False
+        for name, units in search.carried.items():
+            varying, usual = search.varying(units), min(CHANNELS, units.dim() - 1)
+            axes[name] = max(varying, key=lambda axis: (units.shape[axis], -axis), default=usual)
+            if len(varying) > 1:
+                search.along(units, axes[name])
+                joined = True
+        if not joined:
+            return axes
 
 
 def _thin(units: Tensor, *, but: int | None = None) -> Tensor:

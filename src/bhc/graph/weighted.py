@@ -83,7 +83,6 @@ class Layer:
 
 
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
-    """Every weighted layer, in the order they run."""
     layers = []
     for passage in passages(graph, input_shape):
         if is_weighted(passage.module):
@@ -181,9 +180,9 @@ class Whole:
 
 def find_whole(graph: Graph, layers: tuple[Layer, ...], units: Units) -> tuple[Whole, ...]:
     """Steps with weights of which nothing can go, the largest first."""
-    found = [
-        Whole(layer.name, layer.num_weights, _why(graph, layer, units)) for layer in layers if _stays(layer, units)
-    ]
+    always = units.always
+    stay = (layer for layer in layers if always[layer.reads].all() and always[layer.writes].all())
+    found = [Whole(layer.name, layer.num_weights, _why(graph, layer, units)) for layer in stay]
     seen: set[int] = set()  # numbers that two steps share are told once
     for step in graph.steps:
         if is_weighted(step.module):
@@ -194,13 +193,9 @@ def find_whole(graph: Graph, layers: tuple[Layer, ...], units: Units) -> tuple[W
         ]
         seen.update(map(id, own))
         weights = sum(numbers.numel() for numbers in own)
-        if weights and units.always[units.carried[step.name]].all():
+        if weights and always[units.carried[step.name]].all():
             found.append(Whole(step.name, weights, _of_its_own(step.module)))
     return tuple(sorted(found, key=lambda whole: -whole.weights))
-
-
-def _stays(layer: Layer, units: Units) -> bool:
-    return bool(units.always[layer.reads].all() and units.always[layer.writes].all())
 
 
 def _why(graph: Graph, layer: Layer, units: Units) -> str:

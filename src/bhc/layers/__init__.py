@@ -17,9 +17,9 @@ from bhc.layers.arguments import (
 from bhc.layers.aten import Opaque, call_of, is_norm
 from bhc.layers.call_families import AlongAxes, Movement, Pointwise
 from bhc.layers.convolution import c_convolution, conv_padding
-from bhc.layers.embedding import Embed, check_words
 from bhc.layers.joins import Add, Concat, Multiply, Shift
 from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole, bare_copy, own_copy
+from bhc.layers.linear import Embed, check_words
 from bhc.layers.network_inputs import LogMel, NetworkInput, Normalise
 from bhc.layers.norms_and_attention import Affine, ChannelNorm, SelfAttention
 from bhc.layers.pools import GlobalMean, Subsample, side_by_side

@@ -85,9 +85,10 @@ def resized(shape: Sequence[int], axis: int, size: int) -> Shape:
     return tuple(size if place == axis else length for place, length in enumerate(shape))
 
 
-def does_not_take(module: Any, *arriving: Shape) -> str:
-    """The words of a refusal: shapes without the batch."""
-    return f"{type(module).__name__} does not take {' and '.join(str(shape[1:]) for shape in arriving)}"
+def must_fit(condition: bool, module: Any, *arriving: Shape) -> None:
+    """ValueError, with the shapes of one example, where a module does not take what arrives."""
+    shapes = " and ".join(str(shape[1:]) for shape in arriving)
+    expect(condition, f"{type(module).__name__} does not take {shapes}")
 
 
 LARGEST_NUMBER = 1e15  # no product with it leaves the range of a 32-bit float
@@ -111,8 +112,8 @@ class Real(Argument):
     """A finite number."""
 
     def checked(self, value: Any) -> float:
-        if type(value) is not float or not abs(value) <= LARGEST_NUMBER:
-            raise ValueError(f"{brief(value)} in the place of a finite number")
+        fine = type(value) is float and abs(value) <= LARGEST_NUMBER
+        expect(fine, f"{brief(value)} in the place of a finite number")
         return value
 
     def plain(self, value: Any) -> float:
@@ -123,8 +124,7 @@ class Positive(Real):
     """A number that can be divided by."""
 
     def checked(self, value: Any) -> float:
-        if super().checked(value) < SMALLEST_NUMBER:
-            raise ValueError(f"{brief(value)} in the place of a positive number")
+        expect(super().checked(value) >= SMALLEST_NUMBER, f"{brief(value)} in the place of a positive number")
         return value
 
 
@@ -133,8 +133,8 @@ class Size(Argument):
 
     def checked(self, value: Any) -> int | tuple[int, ...]:
         sizes = value if isinstance(value, list) else [value]
-        if not all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in sizes):
-            raise ValueError(f"{brief(value)} as an argument")
+        fine = all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in sizes)
+        expect(fine, f"{brief(value)} as an argument")
         return tuple(value) if isinstance(value, list) else value
 
 
@@ -142,8 +142,7 @@ class Flag(Argument):
     """True or false."""
 
     def checked(self, value: Any) -> bool:
-        if type(value) is not bool:
-            raise ValueError(f"{brief(value)} as an argument")
+        expect(type(value) is bool, f"{brief(value)} as an argument")
         return value
 
 
@@ -154,8 +153,7 @@ class Choice(Argument):
     words: Sequence[str]
 
     def checked(self, value: Any) -> str:
-        if value not in self.words:
-            raise ValueError(f"{brief(value)} as an argument")
+        expect(value in self.words, f"{brief(value)} as an argument")
         return str(value)
 
 

@@ -163,8 +163,7 @@ class AtenCall(nn.Module):
         """An argument by the name that the operator has for it."""
         if name in self.named:
             return self.named[name]
-        schema: Any = operator(self.target)._schema  # type: ignore[attr-defined]
-        for place, argument in enumerate(schema.arguments):
+        for place, argument in enumerate(schema_of(self.target).arguments):
             if argument.name == name:
                 if place < len(self.arguments) and not argument.kwarg_only:
                     return self.arguments[place]
@@ -173,8 +172,7 @@ class AtenCall(nn.Module):
 
     def with_arguments(self, **changed: Any) -> "AtenCall":
         """The same call with other arguments, by their names; tensors are shared."""
-        schema: Any = operator(self.target)._schema  # type: ignore[attr-defined]
-        arguments = list(self.arguments)
+        schema, arguments = schema_of(self.target), list(self.arguments)
         for place, argument in enumerate(schema.arguments[: len(arguments)]):
             if argument.name in changed:
                 arguments[place] = changed.pop(argument.name)
@@ -185,15 +183,9 @@ class AtenCall(nn.Module):
 
     def owned(self) -> Iterator[tuple[str, str]]:
         """Its own tensors with the operator's names for them."""
-        schema: Any = operator(self.target)._schema  # type: ignore[attr-defined]
-        for place, argument in enumerate(self.arguments):
-            for part in _parts(argument):
-                if isinstance(part, Own):
-                    yield part.name, schema.arguments[place].name
-        for name, argument in self.named.items():
-            for part in _parts(argument):
-                if isinstance(part, Own):
-                    yield part.name, name
+        names = [argument.name for argument in schema_of(self.target).arguments]
+        for name, argument in (*zip(names, self.arguments, strict=False), *self.named.items()):
+            yield from ((part.name, name) for part in flat([argument]) if isinstance(part, Own))
 
     def extra_repr(self) -> str:
         return f"{self.target}, {self.arguments}"
@@ -211,12 +203,18 @@ def call_of(target: str, *arguments: Any, **more: Any) -> AtenCall:
     return family(target, *arguments, **more)
 
 
-def _parts(argument: Any) -> Iterator[Any]:
-    if isinstance(argument, list):
-        for part in argument:
-            yield from _parts(part)
-    else:
-        yield argument
+def schema_of(target: str) -> Any:
+    """The arguments of one of torch's operators, by name and in order."""
+    return operator(target)._schema  # type: ignore[attr-defined]
+
+
+def flat(arguments: Any) -> Iterator[Any]:
+    """What lists hold, at any depth."""
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from flat(argument)
+        else:
+            yield argument
 
 
 def to_plain(argument: Any, *, depth: int = 0) -> Any:

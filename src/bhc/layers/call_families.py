@@ -13,17 +13,22 @@ from torch import Tensor, nn
 from bhc.layers.arguments import Kept, Shape
 from bhc.layers.aten import AtenCall, Own, Read, SizeOf, operator
 from bhc.layers.calls import AtenKind, with_own_narrowed
-from bhc.layers.kind import Example, meeting, own_copy
+from bhc.layers.kind import Example, Uncut, meeting, own_copy
 from bhc.layers.protocols import UnitSearch
 
 Axes = Callable[[AtenCall, int], Sequence[int]]
 
 
 def _named_axes(module: AtenCall, dimensions: int) -> Sequence[int]:
-    axes = module.argument("dim")
+    return _axes_of(module, "dim", dimensions)
+
+
+def _axes_of(module: AtenCall, argument: str, dimensions: int) -> Sequence[int]:
+    """The axes that an argument names; without any it means the numbers as they lie in memory."""
+    axes = module.argument(argument)
     if axes is None or axes == []:
         return range(dimensions)
-    return axes if isinstance(axes, list) else [axes]
+    return [axis % dimensions for axis in (axes if isinstance(axes, list) else [axes])]
 
 
 def _last(count: int) -> Axes:
@@ -70,7 +75,7 @@ class AlongAxes(AtenCall):
         return target.split(".")[1] in ALONG_AXES
 
 
-class AlongAxesKind(AtenKind):
+class AlongAxesKind(AtenKind, Uncut):
     """Reductions, softmaxes, norms, pools, upsampling: what varies along the axes in question is kept whole."""
 
     name, module = AlongAxes.family, AlongAxes
@@ -90,9 +95,6 @@ class AlongAxesKind(AtenKind):
         if len(leaving) < units.dim():
             units = units.squeeze(tuple(axes))
         return units.expand(leaving)
-
-    def narrowed(self, module: AlongAxes, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
     def examples(self) -> Sequence[Example]:
         softmax = AlongAxes("aten.softmax.int", [Read(0), -1])
@@ -230,10 +232,7 @@ class Mix(Move):
         self.name = argument
 
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
-        axes = module.argument(self.name)
-        if axes is None or axes == []:  # of the numbers as they lie in memory
-            return range(dimensions)
-        return [axis % dimensions for axis in (axes if isinstance(axes, list) else [axes])]
+        return _axes_of(module, self.name, dimensions)
 
 
 class Pad(Move):

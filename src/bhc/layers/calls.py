@@ -11,9 +11,66 @@ from bhc.errors import BhcError
 from bhc.layers.arguments import LARGEST_LAYER, Kept, Shape, bounded, brief, expect, unknown
 from bhc.layers.aten import DTYPES, AtenCall, Opaque, Read, call_of, from_plain, is_norm, to_plain, traced
 from bhc.layers.kind import Example, LayerKind, Whole, own_copy
-from bhc.layers.operator_numbers import NUMBERS, OPERATORS
 from bhc.layers.protocols import FileReader, FileWriter
 
+# Operators that a packed file may hold a call of: a published list, whose order never changes; new ones are added at
+# the end. All are deterministic, none writes into what it reads, and the size of what each gives follows from sizes
+# alone. The overload is named where it is not the default one.
+_PUBLISHED = """
+    reshape permute expand slice.Tensor select.int cat pad constant_pad_nd flip roll repeat pixel_shuffle
+    pixel_unshuffle im2col col2im index_select
+    add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode add.Scalar sub.Scalar mul.Scalar div.Scalar
+    rsub.Scalar rsub.Tensor
+    pow.Tensor_Scalar pow.Scalar pow.Tensor_Tensor neg abs
+    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square
+    sin cos tan atan atan2 sinh cosh erf
+    floor ceil round trunc frac sign
+    clamp clamp.Tensor clamp_min clamp_max
+    maximum minimum fmod.Scalar remainder.Scalar floor_divide lerp.Scalar lerp.Tensor addcmul addcdiv
+    where.self where.ScalarSelf where.ScalarOther where.Scalar masked_fill.Scalar masked_fill.Tensor
+    _to_copy to.dtype type_as
+    eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
+    ge.Tensor
+    logical_and logical_or logical_not logical_xor bitwise_and.Tensor bitwise_or.Tensor bitwise_not __and__.Tensor
+    __or__.Tensor
+    isnan isinf nan_to_num
+    relu relu6 leaky_relu prelu elu celu selu gelu silu mish
+    tanh sigmoid log_sigmoid hardtanh hardswish hardsigmoid hardshrink softshrink
+    softplus threshold glu
+    softmax.int log_softmax.int _softmax _log_softmax
+    mean.dim mean sum.dim_IntList sum prod.dim_int
+    amax amin max.dim min.dim max min
+    var.dim var.correction std.dim std.correction var_mean.correction logsumexp linalg_vector_norm
+    norm.ScalarOpt_dim
+    cumsum cumprod argmax argmin any.dim any all.dim all
+    topk sort diff
+    layer_norm rms_norm group_norm instance_norm batch_norm _native_batch_norm_legit_no_training
+    _native_batch_norm_legit.no_stats native_layer_norm native_group_norm
+    linear matmul bmm mm mv addmm baddbmm bilinear einsum dot outer
+    scaled_dot_product_attention embedding embedding_bag.padding_idx
+    conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding
+    conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution
+    max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices max_unpool2d
+    avg_pool1d avg_pool2d avg_pool3d
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    adaptive_max_pool3d
+    upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec
+    upsample_bilinear2d.vec upsample_bicubic2d.vec upsample_trilinear3d.vec upsample_nearest2d upsample_bilinear2d
+    grid_sampler affine_grid_generator channel_shuffle
+    lstm.input gru.input rnn_tanh.input rnn_relu.input lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+    index.Tensor gather scatter.src scatter.value scatter_add index_add index_put take_along_dim
+    slice_scatter select_scatter copy fill.Scalar fill.Tensor
+    tril triu diagonal diag_embed unfold rot90
+    meshgrid.indexing stack repeat_interleave.self_int tile
+    zeros ones full arange arange.start arange.start_step linspace eye
+    zeros_like ones_like full_like new_zeros new_ones new_full
+    one_hot cdist cosine_similarity
+    fft_rfft2 fft_irfft2 view_as_real view_as_complex real imag
+    _weight_norm expand_as fft_fftn lift_fresh_copy min.other multiply.Tensor reshape_as swapaxes to.device
+    to.dtype_layout unique_consecutive vdot zero
+"""
+OPERATORS = tuple(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in _PUBLISHED.split())
+NUMBERS = {name: number for number, name in enumerate(OPERATORS)}
 LONGEST_REASON = 200  # letters
 
 
@@ -38,7 +95,7 @@ class AtenKind(LayerKind):
         """Learned tensors that are used directly; not biases, nor the gains and shifts of norms."""
         if is_norm(module.target):
             return ()
-        return tuple(name for name, argument in module.owned() if argument != "bias" and _is_learned(module, name))
+        return tuple(name for name, argument in module.owned() if argument != "bias" and name in module._parameters)
 
     def describe(self, module: AtenCall) -> dict[str, Any]:
         own: dict[str, tuple[Tensor, bool]] = {name: (numbers, True) for name, numbers in module.named_parameters()}
@@ -80,10 +137,7 @@ class AtenKind(LayerKind):
                 hint="save it as .pt2 (to_torch), or as ONNX",
             )
         described = self.describe(module)
-        dtypes_named = [dtype for _, dtype, _ in described["own"].values()] + [
-            dtype for _, dtype in described["dtypes"]
-        ]
-        for dtype in dtypes_named:
+        for _, dtype, *_ in (*described["own"].values(), *described["dtypes"]):
             if dtype not in DTYPES:
                 raise BhcError(
                     f"step {name!r} has values of dtype {dtype}, which a .bhc file cannot hold",
@@ -92,10 +146,11 @@ class AtenKind(LayerKind):
         own = [[shape, DTYPES.index(dtype), learned] for shape, dtype, learned in described["own"].values()]
         dtypes = [[place, DTYPES.index(dtype)] for place, dtype in described["dtypes"]]
         named = {key: _shorter(value) for key, value in described["named"].items()}
-        rest = {"named": named, "own": own, "pick": module.pick, "dtypes": dtypes}
         if own:
             file.floats(name, module)
-        stored = {key: value for key, value in enumerate(rest.values()) if value not in ({}, [], None)}
+        stored = {
+            part: value for part, value in enumerate((named, own, module.pick, dtypes)) if value not in ({}, [], None)
+        }
         return [self.tag, NUMBERS[module.target], _shorter(described["arguments"]), stored]
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
@@ -131,39 +186,26 @@ class AtenKind(LayerKind):
 
 PARTS = frozenset(range(4))  # of a step in a file: named arguments, its own tensors, which result, dtypes
 
-# In a file, what is no plain argument has a number in place of a word.
-WORDS = ("read", "own", "size", "dtype", "device")
+WORDS = ("read", "own", "size", "dtype", "device")  # of what is no plain argument; a file has their numbers
 
 
 def _shorter(plain: Any) -> Any:
     if isinstance(plain, dict):
-        ((key, value),) = plain.items() if len(plain) == 1 and next(iter(plain)) in WORDS else ((None, None),)
-        if key is not None:
-            return {WORDS.index(key): _short_value(key, value)}
-        return {name: _shorter(value) for name, value in plain.items()}
+        ((word, value),) = plain.items()
+        short = int(value.removeprefix("own")) if word == "own" else DTYPES.index(value) if word == "dtype" else value
+        return {WORDS.index(word): short}
     return [_shorter(part) for part in plain] if isinstance(plain, list) else plain
 
 
 def _longer(stored: Any) -> Any:
     if isinstance(stored, dict):
-        if len(stored) == 1 and type(next(iter(stored))) is int:
-            ((key, value),) = stored.items()
-            expect(0 <= key < len(WORDS), f"{brief(stored)} as an argument")
-            return {WORDS[key]: _long_value(WORDS[key], value)}
-        return {name: _longer(value) for name, value in stored.items()}
+        expect(len(stored) == 1, f"{brief(stored)} as an argument")
+        ((number, value),) = stored.items()
+        word = WORDS[_place(number, WORDS)]
+        if word == "own":
+            return {word: f"own{_place(value, range(1 << 10))}"}
+        return {word: DTYPES[_place(value, DTYPES)] if word == "dtype" else value}
     return [_longer(part) for part in stored] if isinstance(stored, list) else stored
-
-
-def _short_value(key: str, value: Any) -> Any:
-    if key == "own":
-        return int(value.removeprefix("own"))
-    return DTYPES.index(value) if key == "dtype" else value
-
-
-def _long_value(key: str, value: Any) -> Any:
-    if key == "own":
-        return f"own{_place(value, range(1 << 10))}"
-    return DTYPES[_place(value, DTYPES)] if key == "dtype" else value
 
 
 def _place(number: Any, among: Sequence[Any]) -> int:
@@ -176,10 +218,6 @@ def _sizes(shape: Any) -> list[int]:
         isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape), f"{brief(shape)} as a shape"
     )
     return shape
-
-
-def _is_learned(module: AtenCall, name: str) -> bool:
-    return name in module._parameters
 
 
 class OpaqueKind(AtenKind, Whole):

@@ -6,20 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bhc.layers.arguments import (
-    Argument,
-    Shape,
-    Size,
-    bounded,
-    brief,
-    does_not_take,
-    expect,
-    pair,
-    sizes,
-    spans,
-    unknown,
-    windows,
-)
+from bhc.layers.arguments import Argument, Shape, Size, bounded, expect, must_fit, pair, sizes, spans, unknown, windows
 from bhc.layers.kind import Example, Weighted, bare_copy, spread
 from bhc.layers.linear import with_numbers
 from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
@@ -60,8 +47,7 @@ class Convolution(Weighted):
 
     def output_shape(self, module: Any, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        refusal = does_not_take(module, shape)
-        expect(len(shape) == self.directions + 2 and shape[1] == module.in_channels, refusal)
+        must_fit(len(shape) == self.directions + 2 and shape[1] == module.in_channels, module, shape)
         span = spans(module.kernel_size, module.dilation, self.directions)
         return (shape[0], module.out_channels, *windows(shape, span, module.stride, conv_padding(module)))
 
@@ -128,8 +114,6 @@ class Convolution(Weighted):
 
 
 class Convolution1d(Convolution):
-    """``nn.Conv1d``."""
-
     name, module, directions = "conv-1d", nn.Conv1d, 1
     calls = ("aten.conv1d.default", "aten.conv1d.padding")
     number = None  # stands in files as a general one
@@ -188,7 +172,7 @@ def read_convolution(
     _, channels, *places = file.shape
     kernel = geometry[0]
     if not isinstance(kernel, list) or len(kernel) != len(places):
-        raise ValueError(f"a kernel of {brief(kernel)} for values of shape {file.shape[1:]}")
+        raise ValueError(f"a kernel of {str(kernel)[:60]} for values of shape {file.shape[1:]}")
     named = zip(("kernel_size", "stride", "padding", "dilation"), geometry, strict=True)
     arguments: dict[str, Any] = {"in_channels": channels, "out_channels": outputs, "groups": groups}
     arguments |= {key: tuple(value) if isinstance(value, list) else value for key, value in named}
@@ -220,21 +204,19 @@ def c_convolution(
     bias, target = writer.bias(name, module), writer.target(prod(leaving))
     pooled = window != (1, 1)
     places = [f"(y * {window[0]} + p)", f"(x * {window[1]} + q)"] if pooled else ["y", "x"]
-    row, column = (
-        f"{places[axis]} * {stride[axis]} + {offset} * {dilation[axis]}"
-        + (f" - {padding[axis]}" if padding[axis] else "")
-        for axis, offset in enumerate("uv")
-    )
     index = f"((o * {channels} + c) * {kernel[0]} + u) * {kernel[1]} + v"
     of_one_place = [
         "    float sum = 0.0f;",
         f"    for (c = 0; c < {channels}; c++)",
-        f"    for (u = 0; u < {kernel[0]}; u++)",
-        f"    for (v = 0; v < {kernel[1]}; v++) {{",
-        f"        const int row = {row}, column = {column};",
-        *skip_outside(any(padding), height, width),
-        f"        sum += {weight(index)} * {writer.source}[(c * {height} + row) * {width} + column];",
-        "    }",
+        *c_window(
+            f"sum += {weight(index)} * {writer.source}[(c * {height} + row) * {width} + column];",
+            (height, width),
+            places=places,
+            kernel=kernel,
+            stride=stride,
+            dilation=dilation,
+            padding=padding,
+        ),
     ]
     of_a_window = [
         f"    float best = {LOWEST};",
@@ -260,7 +242,28 @@ def c_convolution(
     writer.source = target
 
 
-def skip_outside(padded: bool, height: int, width: int) -> list[str]:
-    """In C: places that padding has put there add nothing."""
-    test = f"        if (row < 0 || row >= {height} || column < 0 || column >= {width}) continue;"
-    return [test] if padded else []
+def c_window(
+    statement: str,
+    size: tuple[int, int],
+    *,
+    places: Sequence[str],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: Sequence[int],
+) -> list[str]:
+    """In C: a statement for each ``row`` and ``column`` of a window; what padding has put there adds nothing."""
+    row, column = (
+        f"{places[axis]} * {stride[axis]} + {offset} * {dilation[axis]}"
+        + (f" - {padding[axis]}" if padding[axis] else "")
+        for axis, offset in enumerate("uv")
+    )
+    outside = f"        if (row < 0 || row >= {size[0]} || column < 0 || column >= {size[1]}) continue;"
+    return [
+        f"    for (u = 0; u < {kernel[0]}; u++)",
+        f"    for (v = 0; v < {kernel[1]}; v++) {{",
+        f"        const int row = {row}, column = {column};",
+        *([outside] if any(padding) else []),
+        f"        {statement}",
+        "    }",
+    ]

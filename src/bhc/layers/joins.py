@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bhc.layers.arguments import Argument, Kept, Shape, Size, bounded, does_not_take, expect
-from bhc.layers.kind import Example, LayerKind, meeting, own_copy, picked, spread
+from bhc.layers.arguments import Argument, Kept, Shape, Size, bounded, must_fit
+from bhc.layers.kind import Elementwise, Example, Uncut, meeting, picked, spread
 from bhc.layers.protocols import Captured, FileReader, OnnxWriter, UnitSearch
 
 
@@ -52,7 +52,7 @@ class Shift(nn.Module):
         return f"shape={self.shape}"
 
 
-class Joint(LayerKind):
+class Joint(Uncut):
     """A step without numbers of its own that reads several values."""
 
     joins = True
@@ -62,9 +62,6 @@ class Joint(LayerKind):
 
     def takes(self, count: int) -> bool:
         return count == self.count or (self.count is None and count > 1)
-
-    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
     def read(self, entry: Sequence[Any], file: FileReader) -> None:
         file.add(self.name, self.module())
@@ -85,7 +82,7 @@ class AddKind(Joint):
         return Add() if both and call.arriving[0] == call.arriving[1] else None
 
     def output_shape(self, module: Add, *arriving: Shape) -> Shape:
-        expect(len(arriving) == 2 and len(set(arriving)) == 1, does_not_take(module, *arriving))
+        must_fit(len(arriving) == 2 and len(set(arriving)) == 1, module, *arriving)
         return arriving[0]
 
     def follow(self, module: Add, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -113,13 +110,12 @@ class MultiplyKind(Joint):
         return Multiply()
 
     def output_shape(self, module: Multiply, *arriving: Shape) -> Shape:
-        refusal = does_not_take(module, *arriving)
-        expect(len(arriving) == 2 and len({len(each) for each in arriving}) == 1, refusal)
+        must_fit(len(arriving) == 2 and len({len(each) for each in arriving}) == 1, module, *arriving)
         left, right = arriving
-        expect(left[:2] == right[:2], refusal)
-        for one, other in zip(left[2:], right[2:], strict=True):
-            expect(one == other or min(one, other) == 1, refusal)
-        return (*left[:2], *[max(one, other) for one, other in zip(left[2:], right[2:], strict=True)])
+        places = list(zip(left[2:], right[2:], strict=True))
+        broadcast = all(one == other or min(one, other) == 1 for one, other in places)
+        must_fit(left[:2] == right[:2] and broadcast, module, *arriving)
+        return (*left[:2], *[max(pair) for pair in places])
 
     def follow(self, module: Multiply, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         first, *others = meeting(arriving, leaving, search) or [search.whole(leaving)]
@@ -145,7 +141,7 @@ class ConcatKind(Joint):
 
     def output_shape(self, module: Concat, *arriving: Shape) -> Shape:
         rest = {(shape[0], *shape[2:]) for shape in arriving}
-        expect(len(rest) == 1, does_not_take(module, *arriving))
+        must_fit(len(rest) == 1, module, *arriving)
         first = arriving[0]
         return (first[0], sum(shape[1] for shape in arriving), *first[2:])
 
@@ -156,7 +152,7 @@ class ConcatKind(Joint):
         return [(Concat(), ((2, 3, 4), (2, 1, 4), (2, 3, 4)))]
 
 
-class ShiftKind(LayerKind):
+class ShiftKind(Elementwise):
     """``Shift``: its numbers go with their channels."""
 
     name, module, number = "shift", Shift, 36
@@ -165,11 +161,8 @@ class ShiftKind(LayerKind):
 
     def output_shape(self, module: Shift, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(shape[1:] == module.shape, does_not_take(module, shape))
+        must_fit(shape[1:] == module.shape, module, shape)
         return shape
-
-    def follow(self, module: Shift, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        return arriving[0]
 
     def narrowed(self, module: Shift, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         bias = picked(module.bias, torch.from_numpy(leaving.index), leaving.axis - 1)

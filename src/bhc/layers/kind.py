@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.layers.arguments import Argument, Kept, Shape, bounded, does_not_take, expect, unknown
+from bhc.layers.arguments import Argument, Kept, Shape, bounded, must_fit, unknown
 from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -75,16 +75,12 @@ class LayerKind(ABC):
     arguments: ClassVar[Mapping[str, Argument]] = {}
     number: ClassVar[int | None] = None  # in packed files, for ever; kinds of others have none
     weights: ClassVar[tuple[str, ...]] = ()  # of its parameters, those that are no biases, gains or shifts
-    calls: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of torch's operators, those that may be it; none: its module is captured whole
+    calls: ClassVar[tuple[str, ...]] = ()  # torch's operators that may be it; none: its module is captured whole
     joins: ClassVar[bool] = False  # whether it reads more values than one
     any_dtype: ClassVar[bool] = False  # whether it takes whole numbers and truths too, and gives such
     keeps_name: ClassVar[bool] = False  # whether a packed file holds the step's name: layers with weights
     rises: ClassVar[bool] = False  # whether it never swaps the order of two numbers
-    keeps_inputs_apart: ClassVar[bool] = (
-        False  # whether each number that it gives is one that it reads, shifted at most
-    )
+    keeps_inputs_apart: ClassVar[bool] = False  # whether each number it gives is one that it reads, shifted at most
 
     # Capture's.
 
@@ -200,8 +196,15 @@ class LayerKind(ABC):
         """Modules with the shapes of what they read, on which every answer can be checked."""
 
 
-class Elementwise(LayerKind):
-    """Changes each number by itself: shapes and units stay what they are, and nothing of it can be cut."""
+class Uncut(LayerKind):
+    """Nothing of it can be cut: for what stays it is the same step."""
+
+    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+
+class Elementwise(Uncut):
+    """Changes each number by itself: shapes and units stay what they are."""
 
     def output_shape(self, module: Any, *arriving: Shape) -> Shape:
         (shape,) = arriving
@@ -210,11 +213,8 @@ class Elementwise(LayerKind):
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         return arriving[0]
 
-    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
-
-class Whole(LayerKind):
+class Whole(Uncut):
     """Mixes channels in a way that has no rule here: all that it reads and gives is kept."""
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -222,27 +222,31 @@ class Whole(LayerKind):
             search.keep(units)
         return search.whole(leaving)
 
-    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
+class OfChannels(LayerKind):
+    """Has numbers for each channel: files do not say how many there are, since the shape that arrives does."""
 
-class OfTokens(Whole):
-    """Mixes the channels of tokens, (N, C, T), and gives as many: none of them is cut; files do not say how many."""
-
-    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
-        (shape,) = arriving
-        expect(len(shape) == 3 and shape[1] == module.channels, does_not_take(module, shape))
-        return shape
-
-    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        search.keep(arriving[0])
-        return arriving[0]
+    def check(self, described: Mapping[str, Any]) -> None:
+        bounded(described["channels"])
 
     def untold(self) -> tuple[str, ...]:
         return tuple(name for name in self.arguments if name != "channels")
 
     def told(self, shape: Shape) -> dict[str, Any]:
         return {"channels": shape[1]}
+
+
+class OfTokens(OfChannels, Uncut):
+    """Mixes the channels of tokens, (N, C, T), and gives as many: none of them is cut."""
+
+    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        must_fit(len(shape) == 3 and shape[1] == module.channels, module, shape)
+        return shape
+
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        search.keep(arriving[0])
+        return arriving[0]
 
 
 class Weighted(LayerKind):
@@ -275,7 +279,8 @@ class Weighted(LayerKind):
 
     def num_flops(self, module: Any, arriving: Sequence[Shape], leaving: Shape) -> int:
         """Two operations a weight and place it is applied at."""
-        return 2 * module.weight.numel() * places_of(leaving, self.out_axis)
+        places = int(np.prod([size for axis, size in enumerate(leaving) if axis != self.out_axis % len(leaving)]))
+        return 2 * module.weight.numel() * places
 
     def width(self, module: Any) -> int:
         """The layer's number in an architecture: its inputs."""
@@ -316,13 +321,3 @@ def meeting(arriving: Sequence[Tensor], leaving: Shape, search: UnitSearch) -> l
         else:
             met.append(units)
     return met
-
-
-def places_of(shape: Shape, axis: int) -> int:
-    """How many numbers there are for each place of an axis."""
-    return int(np.prod([size for place, size in enumerate(shape) if place != axis % len(shape)]))
-
-
-def positive_sizes(described: Mapping[str, Any], *names: str) -> int:
-    """The product of some of the sizes, if it is that of a layer that can be."""
-    return bounded(*(described[name] for name in names))

@@ -1,13 +1,19 @@
-"""Linear layers: a product with the last axis."""
+"""Linear layers, a product with the last axis, and embeddings: rows of weights picked by whole numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from bhc.layers.arguments import Argument, Shape, Size, does_not_take, expect, unknown
-from bhc.layers.kind import Example, Weighted, bare_copy, fixed, positive_sizes
-from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators
+from bhc.errors import BhcError
+from bhc.layers.arguments import LARGEST_SIZE, Argument, Shape, Size, bounded, must_fit, unknown
+from bhc.layers.kind import Example, LayerKind, Weighted, bare_copy, fixed, spread
+from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
+
+INT64 = 7  # onnx.TensorProto.INT64
 
 
 class Linear(Weighted):
@@ -27,7 +33,7 @@ class Linear(Weighted):
 
     def output_shape(self, module: nn.Linear, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(len(shape) > 1 and shape[-1] == module.in_features, does_not_take(module, shape))
+        must_fit(len(shape) > 1 and shape[-1] == module.in_features, module, shape)
         return (*shape[:-1], module.out_features)
 
     def operator(self, module: nn.Linear, operators: Operators) -> Any:
@@ -39,7 +45,7 @@ class Linear(Weighted):
         return with_numbers(linear, weight, bias)
 
     def check(self, described: Mapping[str, Any]) -> None:
-        positive_sizes(described, "in_features", "out_features")
+        bounded(described["in_features"], described["out_features"])
 
     def write(self, module: nn.Linear, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
         return [self.tag, name, module.out_features, *file.weighted(name, module)]
@@ -94,3 +100,150 @@ def with_numbers(module: Any, weight: Tensor, bias: Tensor | None) -> nn.Module:
     if bias is not None:
         module._parameters["bias"] = fixed(bias.contiguous())
     return module
+
+
+class Embed(nn.Module):
+    """``nn.Embedding`` with channels first: (N, T) whole numbers under ``count`` -> (N, C, T).
+
+    A layer with weights (C, rows): words are its inputs, of which each token has one, and columns are its units. Words
+    without a row give zeros: padding, and those that a context has not.
+    """
+
+    index: Tensor  # (count,) the row of each word; ``rows`` for those that have none
+    bias: None
+
+    def __init__(self, count: int, rows: int, channels: int) -> None:
+        super().__init__()
+        if not 0 < rows <= count:
+            raise ValueError(f"{rows} rows for {count} words")
+        self.count, self.rows, self.channels = count, rows, channels
+        self.weight = nn.Parameter(torch.zeros(channels, rows), requires_grad=False)
+        self.register_parameter("bias", None)
+        self.register_buffer("index", torch.arange(count).clamp(max=rows))
+
+    @classmethod
+    def of(cls, weight: Tensor, padding: int | None = None) -> "Embed":  # (words, C)
+        """Of a table; a padding word whose row is zero needs none."""
+        words = torch.arange(len(weight))
+        if padding is not None and not weight[padding].any():
+            words = words[words != padding]
+        embed = cls(len(weight), len(words), weight.shape[1])
+        embed.weight.data = weight[words].mT.contiguous()
+        embed.has_rows_(words)
+        return embed
+
+    @property
+    def words(self) -> Tensor:  # (rows,)
+        """The word of each row."""
+        return (self.index < self.rows).nonzero().flatten()
+
+    def has_rows_(self, words: Tensor) -> None:
+        """These words, ascending, have the rows; all others have none."""
+        self.rows = len(words)
+        self.index = torch.full_like(self.index, self.rows)
+        self.index[words] = torch.arange(self.rows, device=self.index.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(self.rows_of(x), F.pad(self.weight, (0, 1)).mT).mT
+
+    def rows_of(self, x: Tensor) -> Tensor:
+        """The row of each word, ``rows`` for those that have none. In brackets a number under zero would do too."""
+        return F.embedding(x.long(), self.index[:, None])[..., 0]
+
+    def extra_repr(self) -> str:
+        return f"{self.rows} of {self.count} words, {self.channels}"
+
+
+def check_words(x: Tensor, count: int) -> None:
+    """Raise where a number stands for none of so many words."""
+    wrong = x[(x < 0) | (x >= count)]
+    if len(wrong):
+        raise BhcError(
+            f"the number {wrong[0]:g} stands for no word; there are {count:,}",
+            hint="make inputs with the vocabulary of the run: model.vocabulary.encode(texts)",
+        )
+
+
+class Embedding(Weighted):
+    """A layer that reads words."""
+
+    name, module, number, sums = "embedding", Embed, 38, False
+    arguments: ClassVar[Mapping[str, Argument]] = {"count": Size(), "rows": Size(), "channels": Size()}
+    in_axis = out_axis = 1
+
+    def output_shape(self, module: Embed, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        must_fit(len(shape) == 2, module, shape)
+        return (shape[0], module.channels, shape[1])
+
+    def follow(self, module: Embed, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        """Whole numbers carry no units; the words that they stand for do, as inputs that are always there."""
+        search.keep(search.words(module.rows))
+        return spread(search.new(module.channels), leaving, self.out_axis)
+
+    def operator(self, module: Embed, operators: Operators) -> Any:
+        return operators.lookup(module)
+
+    def smaller(self, module: Embed, weight: Tensor, bias: Tensor | None, kept_inputs: Tensor) -> nn.Module:
+        embed = bare_copy(module)
+        embed.channels = len(weight)
+        embed.has_rows_(embed.words[kept_inputs.to(embed.index.device)])
+        embed.index = embed.index.cpu()
+        return with_numbers(embed, weight, None)
+
+    def words(self, module: Embed) -> tuple[int, Tensor]:
+        return module.count, module.words
+
+    def num_flops(self, module: Embed, arriving: Sequence[Shape], leaving: Shape) -> int:
+        return 0  # rows are picked
+
+    def describe(self, module: Embed) -> dict[str, Any]:
+        return LayerKind.describe(self, module)  # without a bias, which it cannot have
+
+    def build(self, described: Mapping[str, Any]) -> nn.Module:
+        return LayerKind.build(self, {name: value for name, value in described.items() if name != "bias"})
+
+    def check(self, described: Mapping[str, Any]) -> None:
+        bounded(described["count"])
+        bounded(described["rows"], described["channels"])
+
+    def write(self, module: Embed, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
+        file.selection(module.words, module.count)
+        weight, _ = file.weighted(name, module)
+        return [self.tag, name, module.count, module.rows, module.channels, weight]
+
+    def read(self, entry: Sequence[Any], file: FileReader) -> None:
+        """Which words have rows is read, as a list of values is, when all sizes were found sound."""
+        match entry:
+            case [_, str(name), int(count), int(rows), int(channels), weight] if 0 < rows <= count <= LARGEST_SIZE:
+                file.rows(name, count, rows)
+                arguments = {"count": count, "rows": rows, "channels": channels}
+                file.weighted(self.name, name, arguments, weight, False)
+            case _:
+                raise unknown(entry)
+
+    def to_onnx(self, module: Embed, name: str, writer: OnnxWriter) -> None:
+        """A column of zeros beside the weights, for words without a row.
+
+        Numbers of no word are out of range and make a runtime stop; those under zero would count from the end.
+        """
+        weight, words = writer.weight(name, module), writer.value
+        writer.side_node("Pad", f"{name}.table", weight, writer.constant(f"{name}.pads", np.array([0, 0, 0, 1])))
+        writer.side_node("Cast", f"{name}.numbers", words, to=INT64)
+        zero, beyond = (
+            writer.constant(f"{name}.{key}", np.array(number))
+            for key, number in (("zero", 0), ("beyond", module.count))
+        )
+        writer.side_node("Less", f"{name}.negative", f"{name}.numbers", zero)
+        writer.side_node("Where", f"{name}.words", f"{name}.negative", beyond, f"{name}.numbers")
+        rows = writer.constant(f"{name}.index", module.index.numpy())
+        writer.side_node("Gather", f"{name}.rows", rows, f"{name}.words")
+        writer.side_node("Gather", f"{name}.columns", f"{name}.table", f"{name}.rows", axis=1)
+        writer.value = f"{name}.columns"
+        writer.node("Transpose", name, perm=[1, 0, 2])
+
+    def c_obstacle(self, module: Embed, arriving: Shape) -> str | None:
+        return "reads words, and there is nothing in C that makes numbers of them"
+
+    def examples(self) -> Sequence[Example]:
+        return [(Embed.of(torch.arange(12.0).reshape(4, 3), padding=0), ((2, 5),))]

@@ -22,12 +22,12 @@ from bhc.layers.arguments import (
     Size,
     bounded,
     brief,
-    does_not_take,
     expect,
+    must_fit,
     unknown,
 )
 from bhc.layers.aten import DTYPES
-from bhc.layers.kind import Elementwise, Example, LayerKind, Whole, own_copy, spread
+from bhc.layers.kind import Elementwise, Example, Uncut, Whole, own_copy, spread
 from bhc.layers.protocols import CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch, each_number, literal, number
 
 LOWEST = 60.0  # Hz, the lower edge of the first band
@@ -132,14 +132,12 @@ def _to_mel(hertz: float) -> float:
 
 
 class NormaliseKind(Elementwise):
-    """``Normalise``."""
-
     name, module, number, keeps_inputs_apart = "normalise", Normalise, 13, True
 
     def output_shape(self, module: Normalise, *arriving: Shape) -> Shape:
         (shape,) = arriving
         fits = not module.mean.dim() or (len(shape) == 4 and shape[1] == len(module.mean))
-        expect(fits, does_not_take(module, shape))
+        must_fit(fits, module, shape)
         return shape
 
     def narrowed(self, module: Normalise, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
@@ -195,7 +193,7 @@ class LogMelKind(Whole):
     def output_shape(self, module: LogMel, *arriving: Shape) -> Shape:
         (shape,) = arriving
         fits = len(shape) == 3 and shape[1] == 1 and module.frames(shape[2]) > 0
-        expect(fits, does_not_take(module, shape))
+        must_fit(fits, module, shape)
         return (shape[0], 1, module.bands, module.frames(shape[2]))
 
     def follow(self, module: LogMel, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -285,17 +283,20 @@ class NetworkInput(nn.Module):
         return f"{self.called}, {self.place}, {self.shape}, {self.dtype}{free}"
 
 
-class NetworkInputKind(LayerKind):
+class NetworkInputKind(Uncut):
     """``NetworkInput``: reads the network's input, the only step that may where there are several."""
 
     name, module, number, keeps_inputs_apart = "given", NetworkInput, 41, True
-    arguments: ClassVar[Mapping[str, Argument]] = dict.fromkeys(
-        ("called", "place", "shape", "dtype", "dynamic"), Argument()
-    )
+    arguments: ClassVar[Mapping[str, Argument]] = {
+        **dict.fromkeys(("called", "place"), Argument()),
+        "shape": Size(),
+        "dtype": Argument(),
+        "dynamic": Size(),
+    }
 
     def output_shape(self, module: NetworkInput, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(shape[1:] in ((), module.shape), does_not_take(module, shape))
+        must_fit(shape[1:] in ((), module.shape), module, shape)
         return (EXAMPLES, *module.shape)
 
     def follow(self, module: NetworkInput, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -303,9 +304,6 @@ class NetworkInputKind(LayerKind):
         if len(leaving) <= CHANNELS:
             return search.whole(leaving)
         return spread(search.new(leaving[CHANNELS]), leaving, CHANNELS)
-
-    def narrowed(self, module: NetworkInput, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
     def check(self, described: Mapping[str, Any]) -> None:
         called, place, shape, dtype, dynamic = (described[name] for name in self.arguments)
@@ -319,17 +317,6 @@ class NetworkInputKind(LayerKind):
         axes = list(range(1, 1 + len(shape)))
         rises = isinstance(dynamic, tuple) and list(dynamic) == sorted(set(dynamic))
         expect(rises and all(type(axis) is int and axis in axes for axis in dynamic), f"dynamic axes {dynamic!r}")
-
-    def write(self, module: NetworkInput, name: str, arriving: Shape, file: FileWriter) -> list[Any]:
-        return [self.tag, module.called, module.place, list(module.shape), module.dtype, list(module.dynamic)]
-
-    def read(self, entry: Sequence[Any], file: FileReader) -> None:
-        match entry:
-            case [_, called, place, list(shape), dtype, list(dynamic)]:
-                values = (called, place, tuple(shape), dtype, tuple(dynamic))
-                file.add(self.name, self.build(dict(zip(self.arguments, values, strict=True))))
-            case _:
-                raise unknown(entry)
 
     def to_onnx(self, module: NetworkInput, name: str, writer: OnnxWriter) -> None:
         writer.value = module.called  # an input of the model

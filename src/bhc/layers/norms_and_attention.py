@@ -10,19 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.layers.arguments import (
-    LARGEST_SIZE,
-    Argument,
-    Kept,
-    Positive,
-    Shape,
-    Size,
-    bounded,
-    does_not_take,
-    expect,
-    unknown,
-)
-from bhc.layers.kind import Example, LayerKind, OfTokens, picked, positive_sizes
+from bhc.layers.arguments import LARGEST_SIZE, Argument, Kept, Positive, Shape, Size, bounded, must_fit, unknown
+from bhc.layers.kind import Example, OfChannels, OfTokens, picked
 from bhc.layers.protocols import FileReader, OnnxWriter, UnitSearch
 
 
@@ -65,7 +54,7 @@ class ChannelNorm(nn.Module):
         return f"{self.channels}, eps={self.eps}"
 
 
-class AffineKind(LayerKind):
+class AffineKind(OfChannels):
     """``Affine``: its numbers go with their channels."""
 
     name, module, number, keeps_inputs_apart = "affine", Affine, 21, True
@@ -73,7 +62,7 @@ class AffineKind(LayerKind):
 
     def output_shape(self, module: Affine, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(len(shape) > 1 and shape[1] == module.channels, does_not_take(module, shape))
+        must_fit(len(shape) > 1 and shape[1] == module.channels, module, shape)
         return shape
 
     def follow(self, module: Affine, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -85,15 +74,6 @@ class AffineKind(LayerKind):
         smaller = Affine(len(index))
         smaller.weight, smaller.bias = picked(module.weight, index), picked(module.bias, index)
         return smaller
-
-    def check(self, described: Mapping[str, Any]) -> None:
-        positive_sizes(described, "channels")
-
-    def untold(self) -> tuple[str, ...]:
-        return ()
-
-    def told(self, shape: Shape) -> dict[str, Any]:
-        return {"channels": shape[1]}
 
     def to_onnx(self, module: Affine, name: str, writer: OnnxWriter) -> None:
         shape = (-1, *[1] * (len(writer.arriving[name]) - 1))
@@ -110,9 +90,6 @@ class ChannelNormKind(OfTokens):
 
     name, module, number = "channel-norm", ChannelNorm, 33
     arguments: ClassVar[Mapping[str, Argument]] = {"channels": Size(), "eps": Positive()}
-
-    def check(self, described: Mapping[str, Any]) -> None:
-        positive_sizes(described, "channels")
 
     def to_onnx(self, module: ChannelNorm, name: str, writer: OnnxWriter) -> None:
         numbers = [writer.constant(f"{name}.{key}", getattr(module, key).numpy()) for key in ("weight", "bias")]
@@ -157,8 +134,6 @@ class SelfAttention(nn.Module):
 
 
 class SelfAttentionKind(OfTokens):
-    """``SelfAttention``."""
-
     name, module, number = "self-attention", SelfAttention, 34
     arguments: ClassVar[Mapping[str, Argument]] = {"channels": Size(), "heads": Size()}
     weights = ("in_weight", "out_weight")
@@ -170,7 +145,7 @@ class SelfAttentionKind(OfTokens):
         return 2 * examples * tokens * (weights + 2 * tokens * channels)
 
     def check(self, described: Mapping[str, Any]) -> None:
-        positive_sizes(described, "channels", "channels")
+        bounded(described["channels"], described["channels"])
         if described["channels"] % bounded(described["heads"]):
             raise ValueError(f"{described['channels']} channels for {described['heads']} heads")
 

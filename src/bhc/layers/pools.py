@@ -7,22 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from bhc.layers.arguments import (
-    LARGEST_ARGUMENT,
-    Argument,
-    Flag,
-    Kept,
-    Shape,
-    Size,
-    does_not_take,
-    expect,
-    pair,
-    sizes,
-    spans,
-    windows,
-)
-from bhc.layers.convolution import LOWEST, skip_outside
-from bhc.layers.kind import Example, LayerKind, own_copy, spread
+from bhc.layers.arguments import LARGEST_ARGUMENT, Argument, Flag, Shape, Size, must_fit, pair, sizes, spans, windows
+from bhc.layers.convolution import LOWEST, c_window
+from bhc.layers.kind import Example, Uncut, spread
 from bhc.layers.protocols import Captured, CWriter, OnnxWriter, UnitSearch, literal
 
 CHANNELS = 1  # their axis
@@ -56,14 +43,11 @@ class Subsample(nn.Module):
         return f"stride={self.stride}"
 
 
-class ByChannel(LayerKind):
+class ByChannel(Uncut):
     """Makes something of each channel's places, the same for all channels."""
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         return spread(search.along(arriving[0], CHANNELS), leaving, CHANNELS)
-
-    def narrowed(self, module: Any, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
 
 
 class Pool(ByChannel):
@@ -86,11 +70,11 @@ class Pool(ByChannel):
 
     def output_shape(self, module: Any, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(len(shape) == self.directions + 2, does_not_take(module, shape))
+        must_fit(len(shape) == self.directions + 2, module, shape)
         padding, kernel = sizes(module.padding, self.directions), sizes(module.kernel_size, self.directions)
         # Of the kernel and not of its span: dilation does not count.
-        half = all(2 * pad <= size for pad, size in zip(padding, kernel, strict=True))
-        expect(half, f"{type(module).__name__} pads over half its window")
+        if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
+            raise ValueError(f"{type(module).__name__} pads over half its window")
         span = spans(module.kernel_size, getattr(module, "dilation", 1), self.directions)
         return (*shape[:2], *windows(shape, span, module.stride, (*padding, *padding)))
 
@@ -102,6 +86,36 @@ class Pool(ByChannel):
 
     def examples(self) -> Sequence[Example]:
         return [(self.module(3, 2, 1), ((2, 3, 7, 6, 5)[: self.directions + 2],))]
+
+
+def _c_pool(kind: Any, module: Any, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
+    (channels, height, width), (_, rows, columns) = arriving, leaving
+    kernel, target, largest = pair(module.kernel_size), writer.target(prod(leaving)), isinstance(kind, MaxPool)
+    value = f"{writer.source}[(c * {height} + row) * {width} + column]"
+    window = c_window(
+        f"if ({value} > result) result = {value};" if largest else f"result += {value};",
+        (height, width),
+        places="yx",
+        kernel=kernel,
+        stride=pair(module.stride),
+        dilation=pair(getattr(module, "dilation", 1)),
+        padding=pair(module.padding),
+    )
+    mean = "" if largest else f" / {literal(kernel[0] * kernel[1])}"
+    writer.lines(
+        f"{name}: {'largest' if largest else 'average'} of {kernel[0]} x {kernel[1]}",
+        [
+            "int c, y, x, u, v;",
+            f"for (c = 0; c < {channels}; c++)",
+            f"for (y = 0; y < {rows}; y++)",
+            f"for (x = 0; x < {columns}; x++) {{",
+            f"    float result = {LOWEST if largest else '0.0f'};",
+            *window,
+            f"    {target}[(c * {rows} + y) * {columns} + x] = result{mean};",
+            "}",
+        ],
+    )
+    writer.source = target
 
 
 class MaxPool(Pool):
@@ -124,9 +138,7 @@ class MaxPool1d(MaxPool):
 class MaxPool2d(MaxPool):
     name, module, number, directions = "max-pool-2d", nn.MaxPool2d, 10, 2
     calls = ("aten.max_pool2d.default",)
-
-    def to_c(self, module: nn.MaxPool2d, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
-        _c_pool(writer, name, module, arriving, leaving, largest=True)
+    to_c = _c_pool
 
 
 class MaxPool3d(MaxPool):
@@ -151,9 +163,7 @@ class AveragePool1d(AveragePool):
 class AveragePool2d(AveragePool):
     name, module, number, directions = "avg-pool-2d", nn.AvgPool2d, 11, 2
     calls = ("aten.avg_pool2d.default",)
-
-    def to_c(self, module: nn.AvgPool2d, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
-        _c_pool(writer, name, module, arriving, leaving, largest=False)
+    to_c = _c_pool
 
 
 class AveragePool3d(AveragePool):
@@ -162,8 +172,6 @@ class AveragePool3d(AveragePool):
 
 
 class GlobalMeanKind(ByChannel):
-    """``GlobalMean``."""
-
     name, module, number = "global-mean", GlobalMean, 23
     arguments: ClassVar[Mapping[str, Argument]] = {"keep_places": Flag()}
     calls = ("aten.mean.dim", *[f"aten.adaptive_avg_pool{count}d.default" for count in (1, 2, 3)])
@@ -181,7 +189,7 @@ class GlobalMeanKind(ByChannel):
 
     def output_shape(self, module: GlobalMean, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(len(shape) > 2, does_not_take(module, shape))
+        must_fit(len(shape) > 2, module, shape)
         return (*shape[:2], *[1] * (len(shape) - 2)) if module.keep_places else shape[:2]
 
     def to_onnx(self, module: GlobalMean, name: str, writer: OnnxWriter) -> None:
@@ -193,15 +201,13 @@ class GlobalMeanKind(ByChannel):
 
 
 class SubsampleKind(ByChannel):
-    """``Subsample``."""
-
     name, module, number = "subsample", Subsample, 24
     any_dtype = True
     arguments: ClassVar[Mapping[str, Argument]] = {"stride": Size()}
 
     def output_shape(self, module: Subsample, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        expect(len(shape) > 2 and 1 <= module.stride <= LARGEST_ARGUMENT, does_not_take(module, shape))
+        must_fit(len(shape) > 2 and 1 <= module.stride <= LARGEST_ARGUMENT, module, shape)
         return (*shape[:2], *[-(-size // module.stride) for size in shape[2:]])
 
     def to_onnx(self, module: Subsample, name: str, writer: OnnxWriter) -> None:
@@ -227,38 +233,6 @@ def side_by_side(pool: nn.MaxPool2d) -> bool:
     return (
         pair(pool.kernel_size) == pair(pool.stride) and pair(pool.padding) == (0, 0) and pair(pool.dilation) == (1, 1)
     )
-
-
-def _c_pool(writer: CWriter, name: str, module: Any, arriving: Shape, leaving: Shape, *, largest: bool) -> None:
-    (channels, height, width), (_, rows, columns) = arriving, leaving
-    kernel, stride, padding = pair(module.kernel_size), pair(module.stride), pair(module.padding)
-    dilation, target = pair(getattr(module, "dilation", 1)), writer.target(prod(leaving))
-    row, column = (
-        f"{place} * {stride[axis]} + {offset} * {dilation[axis]}" + (f" - {padding[axis]}" if padding[axis] else "")
-        for axis, (place, offset) in enumerate((("y", "u"), ("x", "v")))
-    )
-    value = f"{writer.source}[(c * {height} + row) * {width} + column]"
-    take = f"if ({value} > result) result = {value};" if largest else f"result += {value};"
-    mean = "" if largest else f" / {literal(kernel[0] * kernel[1])}"
-    writer.lines(
-        f"{name}: {'largest' if largest else 'average'} of {kernel[0]} x {kernel[1]}",
-        [
-            "int c, y, x, u, v;",
-            f"for (c = 0; c < {channels}; c++)",
-            f"for (y = 0; y < {rows}; y++)",
-            f"for (x = 0; x < {columns}; x++) {{",
-            f"    float result = {LOWEST if largest else '0.0f'};",
-            f"    for (u = 0; u < {kernel[0]}; u++)",
-            f"    for (v = 0; v < {kernel[1]}; v++) {{",
-            f"        const int row = {row}, column = {column};",
-            *skip_outside(any(padding), height, width),
-            f"        {take}",
-            "    }",
-            f"    {target}[(c * {rows} + y) * {columns} + x] = result{mean};",
-            "}",
-        ],
-    )
-    writer.source = target
 
 
 KINDS = (

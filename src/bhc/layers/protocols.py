@@ -184,6 +184,3 @@ def each_number(writer: CWriter, name: str, shape: Shape, expression: str, *, ma
     writer.lines(name, loop)
     writer.source = target
     writer.uses_math = writer.uses_math or math
-
-
-Expression = Callable[[Any], str]

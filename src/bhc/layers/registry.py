@@ -13,7 +13,6 @@ from bhc.layers import (
     call_families,
     calls,
     convolution,
-    embedding,
     joins,
     linear,
     network_inputs,
@@ -86,7 +85,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution1d,
     convolution.Convolution2d,
     convolution.Convolution3d,
-    embedding.Embedding,
+    linear.Embedding,
     *activations.KINDS,
     *pools.KINDS,
     *norms_and_attention.KINDS,
@@ -133,10 +132,7 @@ _BY_TAG[network_inputs.PER_CHANNEL] = _BY_NAME["normalise"]
 
 
 def kinds_called(target: str) -> Iterator[LayerKind]:
-    """The kinds that a call of one of torch's operators may be."""
-    for kind in _BY_NAME.values():
-        if target in kind.calls:
-            yield kind
+    return (kind for kind in _BY_NAME.values() if target in kind.calls)
 
 
 def kinds() -> Iterator[LayerKind]:
@@ -150,7 +146,6 @@ def has_kind(module: nn.Module) -> bool:
 
 
 def kind_of(module: nn.Module) -> LayerKind:
-    """The kind of a module."""
     try:
         return _BY_MODULE[type(module)]
     except KeyError:
@@ -186,8 +181,7 @@ def is_weighted(module: nn.Module) -> bool:
 
 def is_product(module: nn.Module) -> bool:
     """Whether it is a sum of products of weights, with a bias or one that could have one."""
-    kind = _BY_MODULE.get(type(module))
-    return isinstance(kind, Weighted) and kind.sums
+    return is_weighted(module) and weighted_kind(module).sums
 
 
 def weighted_kind(module: nn.Module) -> Weighted:

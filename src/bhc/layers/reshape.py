@@ -9,19 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.layers.arguments import (
-    LARGEST_ARGUMENT,
-    LARGEST_SIZE,
-    Argument,
-    Kept,
-    Shape,
-    Size,
-    bounded,
-    does_not_take,
-    expect,
-    resized,
-)
-from bhc.layers.kind import Example, LayerKind, own_copy, spread
+from bhc.layers.arguments import LARGEST_ARGUMENT, LARGEST_SIZE, Argument, Kept, Shape, Size, bounded, must_fit, resized
+from bhc.layers.kind import Example, LayerKind, Uncut, own_copy, spread
 from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
 
 
@@ -81,26 +70,30 @@ class ScatterChannels(nn.Module):
         return f"width={self.width}, kept={len(self.index)}" + ("" if self.axis == 1 else f", axis={self.axis}")
 
 
-class Flatten(LayerKind):
-    """``nn.Flatten``: a channel's places side by side, each with the channel's unit."""
+class Flattening(Uncut):
+    """Puts what lies along the last axes side by side; each number keeps its unit."""
 
-    name, module, number, keeps_inputs_apart = "flatten", nn.Flatten, 12, True
     any_dtype = True
     calls = ("aten.reshape.default",)
+    first: ClassVar[int]  # of these axes
 
     def captured(self, call: Captured) -> nn.Module | None:
         (shape,) = call.arriving
-        return nn.Flatten() if len(shape) > 2 and call.leaving == (shape[0], prod(shape[1:])) else None
+        flat = (*shape[: self.first], prod(shape[self.first :]))
+        return self.module() if len(shape) > self.first + 1 and call.leaving == flat else None
 
-    def output_shape(self, module: nn.Flatten, *arriving: Shape) -> Shape:
+    def output_shape(self, module: Any, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        return (shape[0], prod(shape[1:]))
+        return (*shape[: self.first], prod(shape[self.first :]))
 
-    def follow(self, module: nn.Flatten, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+    def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         return arriving[0].reshape(leaving)
 
-    def narrowed(self, module: nn.Flatten, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
+
+class Flatten(Flattening):
+    """``nn.Flatten``: a channel's places side by side, each with the channel's unit."""
+
+    name, module, number, keeps_inputs_apart, first = "flatten", nn.Flatten, 12, True, 1
 
     def to_onnx(self, module: nn.Flatten, name: str, writer: OnnxWriter) -> None:
         writer.node("Flatten", name)
@@ -112,27 +105,12 @@ class Flatten(LayerKind):
         return [(nn.Flatten(), ((2, 3, 4, 5),)), (nn.Flatten(), ((2, 3),))]
 
 
-class FlattenPlacesKind(LayerKind):
-    """``FlattenPlaces``."""
-
-    name, module, number = "flatten-places", FlattenPlaces, 35
-    any_dtype = True
-    calls = ("aten.reshape.default",)
-
-    def captured(self, call: Captured) -> nn.Module | None:
-        (shape,) = call.arriving
-        return FlattenPlaces() if len(shape) > 3 and call.leaving == (*shape[:2], prod(shape[2:])) else None
+class FlattenPlacesKind(Flattening):
+    name, module, number, first = "flatten-places", FlattenPlaces, 35, 2
 
     def output_shape(self, module: FlattenPlaces, *arriving: Shape) -> Shape:
-        (shape,) = arriving
-        expect(len(shape) > 2, does_not_take(module, shape))
-        return (*shape[:2], prod(shape[2:]))
-
-    def follow(self, module: FlattenPlaces, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        return arriving[0].reshape(leaving)
-
-    def narrowed(self, module: FlattenPlaces, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        return own_copy(module)
+        must_fit(len(arriving[0]) > 2, module, *arriving)
+        return super().output_shape(module, *arriving)
 
     def to_onnx(self, module: FlattenPlaces, name: str, writer: OnnxWriter) -> None:
         shape = np.array([0, writer.arriving[name][0], -1])
@@ -159,8 +137,7 @@ class PadChannelsKind(LayerKind):
 
     def output_shape(self, module: PadChannels, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        fits = all(0 <= count <= LARGEST_ARGUMENT for count in (module.before, module.after))
-        expect(fits, does_not_take(module, shape))
+        must_fit(all(0 <= count <= LARGEST_ARGUMENT for count in (module.before, module.after)), module, shape)
         return (shape[0], module.before + shape[1] + module.after, *shape[2:])
 
     def follow(self, module: PadChannels, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -188,8 +165,7 @@ class SelectKind(LayerKind):
 
     def output_shape(self, module: Select, *arriving: Shape) -> Shape:
         (shape,) = arriving
-        fits = module.axis < len(shape) and _within(module.index, shape[module.axis])
-        expect(fits, does_not_take(module, shape))
+        must_fit(module.axis < len(shape) and _within(module.index, shape[module.axis]), module, shape)
         return resized(shape, module.axis, len(module.index))
 
     def follow(self, module: Select, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
@@ -249,7 +225,7 @@ class PlaceKind(LayerKind):
         (shape,) = arriving
         axis = module.axis
         fits = axis < len(shape) and shape[axis] == len(module.index) and _within(module.index, module.width)
-        expect(fits, does_not_take(module, shape))
+        must_fit(fits, module, shape)
         return resized(shape, axis, module.width)
 
     def follow(self, module: ScatterChannels, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:

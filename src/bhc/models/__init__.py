@@ -8,9 +8,7 @@ from torch import Generator, nn
 from bhc.deprecated import renamed
 from bhc.errors import BhcError
 from bhc.layers import LogMel, Normalise
-from bhc.models.parts import SubsampleAndPad, initialise_
-from bhc.models.sequences import speech_cnn, text_cnn
-from bhc.models.vision import (
+from bhc.models.networks import (
     VGG_STD_LIMITS,
     lenet_5_caffe,
     lenet_300_100,
@@ -20,8 +18,11 @@ from bhc.models.vision import (
     resnet_32,
     resnet_44,
     resnet_56,
+    speech_cnn,
+    text_cnn,
     vgg,
 )
+from bhc.models.parts import SubsampleAndPad, initialise_
 
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "lenet-300-100": lenet_300_100,

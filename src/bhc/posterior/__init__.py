@@ -1,11 +1,14 @@
 """What is believed: scales and weights under their prior, and the passes that use them."""
 
 from bhc.posterior.beliefs import (
+    FreshNoise,
     LayerDropout,
     LayerMean,
     LayerPosterior,
     LogNormalScales,
+    Noise,
     NormalScales,
+    PooledNoise,
     Scales,
     WeightMean,
 )
@@ -29,7 +32,6 @@ from bhc.posterior.moments import (
     masked_mean,
     relaxed_mask,
 )
-from bhc.posterior.noise import FreshNoise, Noise, PooledNoise
 from bhc.posterior.operators import operator_of
 from bhc.posterior.passes import BayesianGraph, masked_pass, noisy_pass
 from bhc.posterior.pruning import LayerMask, MaskFinder, NetworkMask

@@ -4,9 +4,10 @@ A batch is K contexts x B examples, contexts outermost, flattened to (K * B, ...
 contexts share the weights this is one product; otherwise one product a context, batched.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,7 @@ from torch.nn import functional as F
 
 from bhc.graph import Layer
 from bhc.layers import Embed
-from bhc.posterior.beliefs import Scales, WeightMean
-from bhc.posterior.noise import Noise
+from bhc.posterior.beliefs import Noise, Scales, WeightMean
 from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
 
 
@@ -59,37 +59,43 @@ def _by_unit(h: Tensor, values: Tensor) -> Tensor:
     return h.reshape(contexts, h.shape[0] // contexts, units, -1)
 
 
-class Operator(Protocol):
+class Operator(ABC):
     """How a layer type applies weights to inputs.
 
     Before that inputs are multiplied by numbers of their units. What comes of that is for the operator alone to read.
     """
 
     @property
+    @abstractmethod
     def has_parts(self) -> bool:
         """Whether some of the inputs and outputs can be computed with as if the others were not there."""
 
     def mask_units(self, h: Any, keep: Tensor) -> Any:
         """Inputs of units that their context keeps, (K, n); zero, whatever they were, for others."""
+        return mask_units(h, keep)
 
     def scale_units(self, h: Any, values: Tensor) -> Any:
         """Inputs times their unit's number in their context, (K or 1, n)."""
+        return scale_units(h, values)
 
     def scale_units_noisy(self, h: Any, scales: Scales, *, noise: Noise) -> Any:
         """Inputs times scales of their units that are drawn anew for each example."""
+        return scale_units_noisy(h, scales, noise=noise)
 
+    @abstractmethod
     def apply(self, h: Any, weight: Tensor) -> Tensor:
         """``h`` (K * B, ...) times ``weight`` (K or 1, O, I, ...)."""
 
     def mean_and_variance(self, h: Any, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Moments of the output over the weights: ``h`` times the mean, ``h^2`` times the variance."""
+        return apply_mean(self, h, weight), self.apply(h * h, variance)
 
+    @abstractmethod
     def add_low_rank(self, product: Tensor, h: Any, left: Tensor, right: Tensor) -> Tensor:
         """``product`` plus ``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
 
 
 def operator_of(layer: Layer) -> Operator:
-    """The operator of a layer."""
     return layer.kind.operator(layer.module, _Operators())
 
 
@@ -122,24 +128,7 @@ def _in_working_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors)
 
 
-class _Dense:
-    """What all do whose inputs are numbers."""
-
-    def mask_units(self, h: Tensor, keep: Tensor) -> Tensor:
-        return mask_units(h, keep)
-
-    def scale_units(self, h: Tensor, values: Tensor) -> Tensor:
-        return scale_units(h, values)
-
-    def scale_units_noisy(self, h: Tensor, scales: Scales, *, noise: Noise) -> Tensor:
-        return scale_units_noisy(h, scales, noise=noise)
-
-    def mean_and_variance(self: Operator, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """The plain way: one product after the other."""
-        return apply_mean(self, h, weight), self.apply(h * h, variance)
-
-
-class Linear(_Dense):
+class Linear(Operator):
     """``h W^T``; at many places, (K * B, I, places), each place by itself."""
 
     has_parts = True
@@ -190,7 +179,7 @@ CONVOLVE: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
 
 
 @dataclass(frozen=True)
-class Convolution(_Dense):
+class Convolution(Operator):
     """``h * W`` in one, two or three directions; per-context kernels run as groups of one convolution."""
 
     kernel_size: tuple[int, ...]
@@ -288,7 +277,7 @@ class Picked:
         return self.places.reshape(contexts, -1)
 
 
-class Lookup:
+class Lookup(Operator):
     """The operator of an embedding: ``W[:, word] z[word]`` at each token."""
 
     has_parts = False
@@ -311,10 +300,7 @@ class Lookup:
 
     def mean_and_variance(self, h: "Tensor | Picked", weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
         picked = self._picked(h)
-        mean = self.apply(picked, weight.base)
-        if weight.left is not None and weight.right is not None:
-            mean = self.add_low_rank(mean, picked, weight.left, weight.right)
-        return mean, self._rows(picked, variance) * picked.factor.square()[:, None]
+        return apply_mean(self, picked, weight), self._rows(picked, variance) * picked.factor.square()[:, None]
 
     def add_low_rank(self, product: Tensor, h: "Tensor | Picked", left: Tensor, right: Tensor) -> Tensor:
         picked = self._picked(h)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from bhc.graph import Graph, Inputs, Layer, Step
-from bhc.posterior.beliefs import LayerMean, LayerPosterior, WeightMean
-from bhc.posterior.noise import Noise
+from bhc.posterior.beliefs import LayerMean, LayerPosterior, Noise, WeightMean
 from bhc.posterior.operators import (
     Operator,
     apply_mean,
@@ -46,7 +45,6 @@ class LayerPart:
         return part if 0 < len(part.outputs) * len(part.inputs) < LARGEST_PART * whole else None
 
     def read(self, h: Tensor) -> Tensor:  # (K * B, I', ...)
-        """The inputs that are used."""
         return h.index_select(1, self.inputs)
 
     def written(self, output: Tensor, width: int) -> Tensor:  # (K * B, O, ...)

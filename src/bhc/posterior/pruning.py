@@ -232,5 +232,4 @@ def _either(*flags: Tensor | None) -> Tensor:
 
 
 def _under(rates: Tensor | None, threshold: Tensor) -> Tensor | None:
-    """Single weights under the threshold, (K, O, I, *kernel)."""
     return None if rates is None else rates < threshold.reshape(-1, *[1] * (rates.dim() - 1))

@@ -12,7 +12,7 @@ from bhc.formats import QuantisedNetwork, load_program, onnx_bytes, open_session
 from bhc.graph import INPUT, Graph, Step, capture
 from bhc.layers import call_of
 from bhc.layers.aten import Dtype, Own, Read, SizeOf, operator
-from bhc.layers.operator_numbers import NUMBERS, OPERATORS
+from bhc.layers.calls import NUMBERS, OPERATORS
 
 from ...graph.cases import CASES
 from ...graph.nets import seeded

@@ -106,16 +106,21 @@ class Bell(StatedPrior):
 
 
 @dataclass(frozen=True)
-class Nibbles(StatedPrior):
-    """A level of 0 to 15 a code, two in a byte: 0 for a weight of nothing, else ``2^(level / 2)``."""
+class Levels(StatedPrior):
+    """A level a code, on a scale of powers of two; 0 for a weight of nothing."""
 
     lowest: int
     levels: tuple[int, ...]
-    kind = 2
 
     @property
     def count(self) -> int:  # type: ignore[override]
         return len(self.levels)
+
+
+class Nibbles(Levels):
+    """Levels of 0 to 15, two in a byte: ``2^(level / 2)``."""
+
+    kind = 2
 
     @property
     def weights(self) -> np.ndarray:
@@ -128,17 +133,10 @@ class Nibbles(StatedPrior):
         return [self.kind, self.lowest, len(self.levels), pairs]
 
 
-@dataclass(frozen=True)
-class Bytes(StatedPrior):
-    """A level of 0 to 255 a code, one in a byte: 0 for a weight of nothing, else ``2^(level / 16)``."""
+class Bytes(Levels):
+    """Levels of 0 to 255, one in a byte: ``2^(level / 16)``."""
 
-    lowest: int
-    levels: tuple[int, ...]
     kind = 3
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return len(self.levels)
 
     @property
     def weights(self) -> np.ndarray:
@@ -201,7 +199,8 @@ def to_frequencies(weights: np.ndarray) -> np.ndarray:
 def _candidates(lowest: int, counts: np.ndarray) -> Iterator[tuple[StatedPrior, int]]:
     """Priors to choose from, each with what the codes cost under it."""
     count = len(counts)
-    yield _offer(Flat(lowest, count), counts)
+    flat = Flat(lowest, count)
+    yield flat, coding_cost(flat, counts)
     if count == 1:
         return
     if count <= LARGEST_BELL:
@@ -212,11 +211,8 @@ def _candidates(lowest: int, counts: np.ndarray) -> Iterator[tuple[StatedPrior, 
     rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
     for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
         levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)
-        yield _offer(kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist())), counts)
-
-
-def _offer(prior: StatedPrior, counts: np.ndarray) -> tuple[StatedPrior, int]:
-    return prior, coding_cost(prior, counts)
+        prior = kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist()))
+        yield prior, coding_cost(prior, counts)
 
 
 def _best_bell(lowest: int, counts: np.ndarray, centre: int) -> tuple[Bell, int]:

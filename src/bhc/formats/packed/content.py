@@ -1,21 +1,23 @@
-"""The order of things in a file: magic, version, header, kept inputs, plain arrays, coded weights, checksum.
-
-Also what the values in its header may be; everything else is a ValueError that says what was found.
-"""
+"""From a quantised network to a file's content: magic, version, header, kept inputs, plain arrays, coded weights,
+checksum."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
-from bhc.formats.packed.cbor import brief, dumps
-from bhc.formats.packed.coding import BIT, Counted, StatedPrior, coding_cost, description_cost, encode
-from bhc.formats.quantised import Codes
-from bhc.layers import kind_tagged
+from bhc.errors import BhcError
+from bhc.formats.packed.cbor import brief, dumps, loads
+from bhc.formats.packed.coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
+from bhc.formats.quantised import Codes, QuantisedNetwork
+from bhc.graph import INPUT, passages
+from bhc.layers import EXAMPLES, kind_of, kind_tagged
+from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect
 
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
 INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
@@ -36,8 +38,6 @@ LARGEST_ACTIVATIONS = 1 << 26  # all of them together
 # A constant layer takes no bytes, so a small file may hold some numbers for nothing; but not any number of them.
 FREE_NUMBERS, NUMBERS_A_BYTE = 1 << 20, 64
 LARGEST_LABEL = (1 << 31) - 1
-# Within these no product of a code, a step and a normalisation leaves the range of a 32-bit float.
-SMALLEST_STEP, SMALLEST_NUMBER, LARGEST_NUMBER = 1e-37, 1e-15, 1e15
 
 
 def most_numbers(size: int) -> int:
@@ -98,7 +98,6 @@ class Content:
     layers: list[PackedLayer] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
-        """The file."""
         header, selection = self.header_bytes, self._selection_stream
         body = b"".join(
             [
@@ -180,6 +179,127 @@ def to_varint(number: int) -> bytes:
     return bytes(result)
 
 
+def pack(network: QuantisedNetwork) -> bytes:
+    """The bytes of the network's file; the same on every machine."""
+    content = take_apart(network)
+    packed = content.to_bytes()
+    _check_limits(content, len(packed))
+    _check_activations(network)
+    return packed
+
+
+def packed_size(network: QuantisedNetwork) -> int:
+    """How many bytes that would be; whether a reader would take them is not asked."""
+    return len(take_apart(network).to_bytes())
+
+
+def _check_limits(content: Content, size: int) -> None:
+    """What a reader would take for damage must not be written."""
+    try:
+        loads(content.header_bytes)
+    except ValueError as error:
+        raise BhcError(f"what is known about the network does not fit into a .bhc file: {error}") from error
+    if len(content.header[STEPS]) > MOST_STEPS:
+        raise BhcError(f"a network of {len(content.header[STEPS])} steps, a .bhc file holds at most {MOST_STEPS}")
+    if content.numbers > most_numbers(size):
+        raise BhcError(
+            f"{content.numbers:,} weights, codes and inputs in {size:,} bytes, which no reader would believe",
+            hint="layers this large with next to nothing in them should be pruned first",
+        )
+
+
+def _check_activations(network: QuantisedNetwork) -> None:
+    sizes = [prod(each.leaving) // EXAMPLES for each in passages(network.graph, network.input_shape)]
+    if max(sizes, default=0) > LARGEST_ACTIVATION or sum(sizes) > LARGEST_ACTIVATIONS:
+        raise BhcError(
+            f"steps that give up to {max(sizes):,} numbers, {sum(sizes):,} in all;"
+            f" a .bhc file holds at most {LARGEST_ACTIVATION:,} and {LARGEST_ACTIVATIONS:,}",
+            hint="smaller inputs make them fewer",
+        )
+
+
+def packed_parts(network: QuantisedNetwork) -> tuple[Part, ...]:
+    """What these bytes are for."""
+    return tuple(take_apart(network).parts())
+
+
+def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | None = None) -> Content:
+    """The network as a file sees it; ``priors`` of layers where they are known already."""
+    priors = priors or {}
+    steps: list[list[Any]] = []
+    content = Content(
+        {
+            INPUT_SHAPE: list(network.input_shape),
+            STEPS: steps,
+            LABELS: [int(label) for label in network.labels],
+            TEMPERATURE: float(network.temperature),
+            CARD: abbreviate(dict(network.card)),
+        }
+    )
+    writer = _Writer(network, content, priors)
+    places = {INPUT: -1}
+    for place, passage in enumerate(passages(network.graph, network.input_shape)):
+        kind = kind_of(passage.module)
+        step = kind.write(passage.module, passage.name, passage.arriving[0], writer)
+        back = [place - places[name] for name in passage.step.reads]
+        if kind.joins:
+            step += back
+        steps.append(step if back == [1] or kind.joins else [FROM, *back, step])
+        places[passage.name] = place
+    return content
+
+
+class _Writer:
+    """Where the kinds of layers put their numbers (``layers.protocols.FileWriter``)."""
+
+    def __init__(self, network: QuantisedNetwork, content: Content, priors: Mapping[str, StatedPrior]) -> None:
+        self.network, self.content, self.priors = network, content, priors
+
+    def weighted(self, name: str, module: Any) -> list[Any]:
+        """``[step, prior]`` or null for float weights; for biases a step, null for floats, or false for none."""
+        weights, biases = self.network.weights.get(name), self.network.biases.get(name)
+        prior = None if weights is None else self.priors.get(name) or choose_prior(weights.codes)
+        plain = b"" if weights is not None else _raw(module.weight)
+        if module.bias is not None:
+            plain += _raw(module.bias) if biases is None else biases.codes.astype(np.int8).tobytes()
+        self.content.layers.append(PackedLayer(name, weights, prior, plain))
+        weight_form = None if weights is None or prior is None else [float(weights.step), prior.to_list()]
+        return [weight_form, False if module.bias is None else None if biases is None else float(biases.step)]
+
+    def floats(self, name: str, module: nn.Module) -> None:
+        numbers = b"".join(map(_raw, (*module.parameters(), *module.buffers())))
+        self.content.layers.append(PackedLayer(name, None, None, numbers))
+
+    def selection(self, index: Tensor, count: int, *, of_last: bool = False) -> None:
+        layer = len(self.content.layers) - of_last
+        self.content.selections.append(Selection(layer, _mask(index, count)))
+
+
+def _mask(places: Tensor, arriving: int) -> np.ndarray:
+    """Which values are read. A file does not know their order, so it must be the natural one."""
+    index = places.numpy()
+    if (np.diff(index) <= 0).any():
+        raise BhcError("a step reads its inputs twice or out of order, which a .bhc file cannot say")
+    mask = np.zeros(arriving, dtype=np.int32)
+    mask[index] = 1
+    return mask
+
+
+def abbreviate(value: Any) -> Any:
+    """The same plain data with the known names as numbers."""
+    if isinstance(value, dict):
+        return {CARD_NUMBERS.get(name, name): abbreviate(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [abbreviate(item) for item in value]
+    return value
+
+
+def _raw(values: Tensor) -> bytes:
+    """Floats in 32 bits, whole numbers and truths as they are, the lowest byte first."""
+    array = values.detach().cpu().numpy()
+    return array.astype("<f4" if values.is_floating_point() else array.dtype.newbyteorder("<")).tobytes()
+
+
 def check_header(header: Any) -> dict[int, Any]:
     """The header, if its parts have the types and sizes they must have."""
     if not isinstance(header, dict) or list(header) != [INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD]:
@@ -195,13 +315,11 @@ def check_header(header: Any) -> dict[int, Any]:
     return header
 
 
-def inner(step: Any) -> Any:
-    """The step without where it reads from."""
-    return step[2] if isinstance(step, list) and len(step) == 3 and step[0] == FROM else step
-
-
 def name_of(step: Any) -> str | None:
     """The name that a step has in the file; None for those that get one when they are read."""
+    match step:
+        case [tag, _, own] if tag == FROM:
+            step = own
     if not (isinstance(step, list) and len(step) > 1 and isinstance(step[1], str)):
         return None
     try:
@@ -214,14 +332,9 @@ def _whole(numbers: Any, lowest: int, highest: int) -> bool:
     return isinstance(numbers, list) and all(type(n) is int and lowest <= n <= highest for n in numbers)
 
 
-def moderate(number: Any) -> float:
-    if type(number) is not float or not abs(number) <= LARGEST_NUMBER:
-        raise ValueError(f"{brief(number)} in the place of a finite number")
-    return number
-
-
 def positive(number: Any, smallest: float = SMALLEST_NUMBER) -> float:
     """A number that a single-precision float can hold and divide by."""
-    if moderate(number) < smallest:
-        raise ValueError(f"{brief(number)} in the place of a positive number")
-    return number
+    fine = type(number) is float and abs(number) <= LARGEST_NUMBER
+    expect(fine, f"{brief(number)} in the place of a finite number")
+    expect(number >= smallest, f"{brief(number)} in the place of a positive number")
+    return float(number)

@@ -29,17 +29,15 @@ from bhc.formats.packed.content import (
     LARGEST_ACTIVATION,
     LARGEST_ACTIVATIONS,
     MAGIC,
-    SMALLEST_STEP,
     STEPS,
     TEMPERATURE,
     Part,
     check_header,
-    inner,
     most_numbers,
     name_of,
     positive,
+    take_apart,
 )
-from bhc.formats.packed.write import take_apart
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Step, output_shape
 from bhc.layers import (
@@ -57,6 +55,8 @@ from bhc.layers import (
 )
 from bhc.layers.arguments import expect
 from bhc.layers.aten import PRODUCTS, AtenCall, traced
+
+SMALLEST_STEP = 1e-37  # no product of a code, a step and a normalisation leaves the range of a 32-bit float
 
 
 def unpack(content: bytes) -> tuple[QuantisedNetwork, tuple[Part, ...]]:
@@ -128,11 +128,10 @@ class _Assembly:
         self.layers: list[_Pending] = []
         self.selections: list[tuple[str, int, int]] = []  # the step, how many values there are, how many are meant
         self.unfinished: dict[str, Callable[[torch.Tensor], nn.Module]] = {}  # steps that are told which are meant
-        self.taken = {name for name in map(name_of, map(inner, header[STEPS])) if name is not None}
+        self.taken = {name for name in map(name_of, header[STEPS]) if name is not None}
         self.numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))  # of steps without weights
 
     def add_step(self, step: Any) -> None:
-        """One entry of the file's list."""
         self.reads = (len(self.names) - 1,)
         match step:
             case [int(tag), int(back), [int() | str(), *_] as own] if tag == FROM:
@@ -153,7 +152,6 @@ class _Assembly:
 
     @property
     def shape(self) -> Shape:
-        """Of the value that arrives."""
         return self.shapes[self.reads[0]]
 
     def _place(self, back: Any) -> int:

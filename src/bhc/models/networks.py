@@ -1,7 +1,9 @@
-"""The LeNets, the residual networks and the VGG of the compression literature, and weights that others have published.
+"""The LeNets, the residual networks and the VGG of the compression literature, weights that others have published, and
+networks for short recordings and short texts.
 
-Pixels go in as they are stored, 0 to ``full_scale``. The layers of the residual networks have the names they have in
-public checkpoints, and pixels are normalised as those networks learned them, by ImageNet's statistics.
+Pixels, samples and numbers of words go in as they are stored; pixels are 0 to ``full_scale``. The layers of the
+residual networks have the names they have in public checkpoints, and pixels are normalised as those networks learned
+them, by ImageNet's statistics.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.layers import Normalise
+from bhc.layers import LogMel, Normalise
 from bhc.models.parts import CIFAR10, IMAGENET, SubsampleAndPad, named
 
 # The standard deviation of MNIST's pixels as a part of full scale.
@@ -44,20 +46,27 @@ def lenet_5_caffe(
             f"lenet-5-caffe needs images of at least 16 x 16 pixels, these have {height} x {width}",
             hint="use lenet-300-100 for smaller images",
         )
-    rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
-    return named(
-        normalise=Normalise(0.0, PIXEL_STD * full_scale),
-        conv1=nn.Conv2d(channels, 20, 5),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(20, 50, 5),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(50 * rows * columns, 500),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(500, num_classes),
-    )
+    layers = _convolutions_then_linear((channels, 20, 50), 500, (height, width), num_classes)
+    return named(normalise=Normalise(0.0, PIXEL_STD * full_scale), **layers)
+
+
+def _convolutions_then_linear(
+    maps: tuple[int, int, int], hidden: int, sides: tuple[int, int], num_classes: int
+) -> dict[str, nn.Module]:
+    """Two 5 x 5 convolutions with pools, and two linear layers."""
+    rows, columns = (((side - 4) // 2 - 4) // 2 for side in sides)
+    return {
+        "conv1": nn.Conv2d(maps[0], maps[1], 5),
+        "relu1": nn.ReLU(),
+        "pool1": nn.MaxPool2d(2),
+        "conv2": nn.Conv2d(maps[1], maps[2], 5),
+        "relu2": nn.ReLU(),
+        "pool2": nn.MaxPool2d(2),
+        "flatten": nn.Flatten(),
+        "fc1": nn.Linear(maps[2] * rows * columns, hidden),
+        "relu3": nn.ReLU(),
+        "fc2": nn.Linear(hidden, num_classes),
+    }
 
 
 WIDTHS = (16, 32, 64)  # maps of the three stages
@@ -213,9 +222,10 @@ def load_public_resnet_(
     in front. They stand in the checkpoint itself or in its entry ``state_dict``.
     """
     state = checkpoint.get("state_dict", checkpoint)
-    given = {_own_name(name): tensor for name, tensor in state.items()}
+    plain = {name.removeprefix(_WRAPPER): tensor for name, tensor in state.items()}
+    given = {_RENAMED.get(name, name): tensor for name, tensor in plain.items()}
     expected = net.state_dict()
-    missing = [name for name in expected if name not in given and not _may_be_missing(name)]
+    missing = [name for name in expected if name not in (*given, *_OWN) and not name.endswith(_COUNTER)]
     unexpected = [name for name in given if name not in expected]
     misshapen = [
         f"{name} is {_shape(tensor)} instead of {_shape(expected[name])}"
@@ -235,15 +245,6 @@ def load_public_resnet_(
     net.load_state_dict({**expected, **given})
 
 
-def _own_name(name: str) -> str:
-    bare = name.removeprefix(_WRAPPER)
-    return _RENAMED.get(bare, bare)
-
-
-def _may_be_missing(name: str) -> bool:
-    return name in _OWN or name.endswith(_COUNTER)
-
-
 def _shape(value: object) -> tuple[int, ...] | str:
     return tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
@@ -251,3 +252,65 @@ def _shape(value: object) -> tuple[int, ...] | str:
 def _listed(names: list[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+RATE = 8_000
+BANDS, WINDOW, HOP = 32, 256, 160  # 32 ms, every 20 ms
+# Of the log energies of spoken digits.
+MEAN, STD = -8.5, 5.4
+SHORTEST = WINDOW + 15 * HOP  # of which 16 frames come
+
+
+def speech_cnn(
+    *, image_shape: tuple[int, ...] = (1, 6_400), num_classes: int = 10, full_scale: float = 32_768.0
+) -> nn.Sequential:
+    """Log-mel energies, two 5 x 5 convolutions and two linear layers, 16-32-960-128: 137,360 weights."""
+    if len(image_shape) != 2 or image_shape[0] != 1 or image_shape[1] < SHORTEST:
+        raise BhcError(
+            f"speech-cnn takes one channel of at least {SHORTEST:,} samples, these are {image_shape}",
+            hint="use it for sounds, such as --data fsdd",
+        )
+    log_mel = LogMel(RATE, BANDS, WINDOW, HOP)
+    layers = _convolutions_then_linear((1, 16, 32), 128, (BANDS, log_mel.frames(image_shape[1])), num_classes)
+    return named(normalise=Normalise(0.0, full_scale), log_mel=log_mel, scale=Normalise(MEAN, STD), **layers)
+
+
+WIDTH, FILTERS, WORDS = 64, 128, 3
+
+
+class WholeNumbers(nn.Module):
+    """Numbers of words, of any type, as an embedding takes them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.long()
+
+
+class ChannelsFirst(nn.Module):
+    """(N, T, C) -> (N, C, T), as convolutions take it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+def text_cnn(
+    *, image_shape: tuple[int, ...] = (40,), num_classes: int = 6, full_scale: float = 3_297.0
+) -> nn.Sequential:
+    """An embedding of 64 numbers a word, 128 filters over three words, the largest of each, and a linear layer.
+
+    ``full_scale`` is the number of the last word. Number 0 is no word: it has no row, and gives zeros.
+    """
+    if len(image_shape) != 1 or image_shape[0] < WORDS:
+        raise BhcError(
+            f"text-cnn takes texts of at least {WORDS} words, these inputs are {image_shape}",
+            hint="use it for texts, such as --data trec",
+        )
+    return named(
+        words=WholeNumbers(),
+        embedding=nn.Embedding(int(full_scale) + 1, WIDTH, padding_idx=0),
+        turn=ChannelsFirst(),
+        conv=nn.Conv1d(WIDTH, FILTERS, WORDS, padding=1),
+        relu=nn.ReLU(),
+        pool=nn.MaxPool1d(image_shape[0]),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(FILTERS, num_classes),
+    )
