@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bhc.data import catalogue
-from bhc.data.sound_and_text import TEST_QUESTIONS, TRAIN_QUESTIONS, QuestionsLayout
-from bhc.data.sound_and_text import SPOKEN_DIGITS, format_recordings
+from bhc.data.sound_and_text import SPOKEN_DIGITS, TEST_QUESTIONS, TRAIN_QUESTIONS, QuestionsLayout, format_recordings
 from bhc.data.sources import Plain
 
 from .tiny import packed_file

@@ -11,10 +11,8 @@ from torch import nn
 
 from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, parse_network, read_network
-from bhc.formats.packed import FROM
 from bhc.formats.packed.coding import Flat
-from bhc.formats.packed.content import CARD_NAMES, MOST_STEPS, STEPS
-from bhc.formats.packed.content import take_apart
+from bhc.formats.packed.content import CARD_NAMES, FROM, MOST_STEPS, STEPS, take_apart
 from bhc.graph import Graph
 from bhc.layers import Add, GlobalMean, PadChannels, Select, Subsample, is_weighted, kind_of, kind_tagged, kinds
 from tests.formats import chains
