@@ -1,8 +1,11 @@
 """Where it goes: one value in, files out; this room knows nothing of contexts or training."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from bhc.formats.bhc_file import NetworkFile, Packed, parse_network, read_network
-from bhc.formats.c_header import CHeader, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
-from bhc.formats.exported_program import Program, load_program, torch_bytes
+from bhc.formats.c_header import c_memory, c_memory_if_any, c_obstacle, c_text, identifier
+from bhc.formats.exported_program import load_program, torch_bytes
 from bhc.formats.format import (
     Deployed,
     Export,
@@ -15,14 +18,14 @@ from bhc.formats.format import (
     open_deployed,
     register_format,
 )
-from bhc.formats.onnx_model import Onnx, median_ms, onnx_bytes, onnx_latency_ms, open_session
+from bhc.formats.onnx_model import median_ms, onnx_bytes, onnx_latency_ms, open_session
 from bhc.formats.packed.content import Part, pack, packed_parts, packed_size
 from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, round_step, with_numbers
 from bhc.formats.rewrites import PooledConvolution, fold_normalisation, unrolled
 from bhc.graph import Signature
 
-for _kind in (Packed, Onnx, CHeader, Program):  # the page shows them in this order
-    register_format(_kind)
+for _module in iter_modules(__path__):  # a format of ours is one file here, which registers it
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "LARGEST_BIAS_CODE",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.files import read_bytes
-from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in
+from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format
 from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
 from bhc.formats.packed.read import unpack
 from bhc.formats.quantised import QuantisedNetwork
@@ -73,10 +73,12 @@ def parse_network(content: bytes, path: Path) -> NetworkFile:
     return NetworkFile(network, VERSION, len(content), parts)
 
 
+@register_format
 class Packed(Format):
     """The smallest: range-coded integers, specified in ``docs/format.md``."""
 
     name, label, suffix = "bhc", ".bhc", ".bhc"
+    rank = 0
 
     def write(self, network: QuantisedNetwork, export: Export) -> bytes:
         return pack(network)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats.format import Export, Figure, Format, WeightForm
+from bhc.formats.format import Export, Figure, Format, WeightForm, register_format
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.rewrites import fold_normalisation, is_rising
 from bhc.graph import passages
@@ -74,10 +74,12 @@ def identifier(text: str) -> str:
     return f"net_{plain}" if plain[0].isdigit() else plain
 
 
+@register_format
 class CHeader(Format):
     """For microcontrollers: one header, ``int <name>_predict(const float *input, float *scores)``."""
 
     name, label, suffix, media_type, is_code = "c", "C", ".h", "text/x-c", True
+    rank = 2
     weight_forms = (WeightForm.INTEGERS, WeightForm.BIT_PACKED, WeightForm.FLOATS)
 
     def write(self, network: QuantisedNetwork, export: Export) -> bytes:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bhc.files import read_bytes
-from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, checked, not_ours, signature_in
+from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, checked, not_ours, register_format, signature_in
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Inputs
 from bhc.layers import EXAMPLES
@@ -100,10 +100,12 @@ def torch_bytes(network: QuantisedNetwork, *, metadata: Mapping[str, Any] | None
     return file.getvalue()
 
 
+@register_format
 class Program(Format):
     """For torch, without bhc."""
 
     name, label, suffix, aliases = "pt2", ".pt2", ".pt2", ("torch",)
+    rank = 3
 
     def write(self, network: QuantisedNetwork, export: Export) -> bytes:
         return torch_bytes(network, metadata=export.metadata)

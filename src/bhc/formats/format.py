@@ -77,6 +77,7 @@ class Format(ABC):
     media_type: ClassVar[str] = "application/octet-stream"
     weight_forms: ClassVar[tuple[WeightForm, ...]] = (WeightForm.FLOATS,)
     aliases: ClassVar[tuple[str, ...]] = ()  # other names on the command line
+    rank: ClassVar[int] = 100  # its place in lists
     is_code: ClassVar[bool] = False  # whether its functions have a name that can be chosen
     rules: ClassVar[Mapping[str, Rule]] = {}
 
@@ -154,7 +155,7 @@ def register_format(kind: type[Format]) -> type[Format]:
 
 def formats() -> tuple[Format, ...]:
     """Every format, ours first."""
-    return tuple(_FORMATS.values())
+    return tuple(sorted(_FORMATS.values(), key=lambda each: each.rank))
 
 
 def format_named(name: str) -> Format:
@@ -162,7 +163,9 @@ def format_named(name: str) -> Format:
     for each in formats():
         if name in (each.name, *each.aliases):
             return each
-    raise BhcError(f"there is no format {name!r}"[:200], hint=f"choose one of {', '.join(_FORMATS)}")
+    raise BhcError(
+        f"there is no format {name!r}"[:200], hint=f"choose one of {', '.join(each.name for each in formats())}"
+    )
 
 
 def format_of(path: Path) -> Format | None:

@@ -19,7 +19,17 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.files import read_bytes
-from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, WeightForm, checked, not_ours, signature_in
+from bhc.formats.format import (
+    LARGEST_FILE,
+    Deployed,
+    Export,
+    Format,
+    WeightForm,
+    checked,
+    not_ours,
+    register_format,
+    signature_in,
+)
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.rewrites import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
 from bhc.graph import INPUT, Input, Inputs, Signature, Step, passages
@@ -59,10 +69,12 @@ def onnx_bytes(
     return model.SerializeToString()
 
 
+@register_format
 class Onnx(Format):
     """For every runtime that reads ONNX."""
 
     name, label, suffix = "onnx", "ONNX", ".onnx"
+    rank = 1
     weight_forms = (WeightForm.FLOATS, WeightForm.INTEGERS)
 
     def write(self, network: QuantisedNetwork, export: Export) -> bytes:

@@ -60,25 +60,16 @@ class NoForm(Exception):
     """A format has no way to write a layer; the text says which layer and why."""
 
 
-class LayerKind(ABC):
-    """One kind of layer: a module's type, and what capture, graph, posterior, emission and formats ask of it.
-
-    What must not be guessed is abstract: shapes, units, what stays after a cut. A format that a kind does not know is
-    refused by name. Kinds hold no state; the module that is asked about comes with every question.
-
-    ``name`` stands in run folders and, for kinds of others, in files: with a dot in it, such as ``"acme.mish"``.
-    ``arguments`` are those of the module's constructor, as the attributes that hold them.
-    """
+class InNetworks(ABC):
+    """What capture, graph, posterior and emission ask of a kind of layer."""
 
     name: ClassVar[str]
     module: ClassVar[type[nn.Module]]
     arguments: ClassVar[Mapping[str, Argument]] = {}
-    number: ClassVar[int | None] = None  # in packed files, for ever; kinds of others have none
     weights: ClassVar[tuple[str, ...]] = ()  # of its parameters, those that are no biases, gains or shifts
     calls: ClassVar[tuple[str, ...]] = ()  # torch's operators that may be it; none: its module is captured whole
     joins: ClassVar[bool] = False  # whether it reads more values than one
     any_dtype: ClassVar[bool] = False  # whether it takes whole numbers and truths too, and gives such
-    keeps_name: ClassVar[bool] = False  # whether a packed file holds the step's name: layers with weights
     rises: ClassVar[bool] = False  # whether it never swaps the order of two numbers
     keeps_inputs_apart: ClassVar[bool] = False  # whether each number it gives is one that it reads, shifted at most
 
@@ -142,6 +133,25 @@ class LayerKind(ABC):
     def check(self, described: Mapping[str, Any]) -> None:  # noqa: B027 - most have no sizes
         """Raise ValueError where a module as described would be absurdly large."""
 
+    # The contract's.
+
+    @abstractmethod
+    def examples(self) -> Sequence[Example]:
+        """Modules with the shapes of what they read, on which every answer can be checked."""
+
+
+class InFiles(ABC):
+    """What formats ask of a kind of layer. One that says nothing is refused there by name."""
+
+    name: ClassVar[str]
+    module: ClassVar[type[nn.Module]]
+    arguments: ClassVar[Mapping[str, Argument]]
+    number: ClassVar[int | None] = None  # in packed files, for ever; kinds of others have none
+    keeps_name: ClassVar[bool] = False  # whether a packed file holds the step's name: layers with weights
+
+    @abstractmethod
+    def build(self, described: Mapping[str, Any]) -> nn.Module: ...
+
     # The packed file's.
 
     @property
@@ -183,17 +193,22 @@ class LayerKind(ABC):
 
     def c_obstacle(self, module: Any, arriving: Shape) -> str | None:
         """Why such a step has no C code, to go on after its name; None where it has."""
-        return None if type(self).to_c is not LayerKind.to_c else f"is a {type(module).__name__}"
+        return None if type(self).to_c is not InFiles.to_c else f"is a {type(module).__name__}"
 
     def to_c(self, module: Any, name: str, arriving: Shape, leaving: Shape, writer: CWriter) -> None:
         """Lines of C that do the same, for shapes of one example."""
         raise NoForm(f"step {name!r} is a {type(module).__name__}")
 
-    # The contract's.
 
-    @abstractmethod
-    def examples(self) -> Sequence[Example]:
-        """Modules with the shapes of what they read, on which every answer can be checked."""
+class LayerKind(InNetworks, InFiles):
+    """One kind of layer: a module's type, and what capture, graph, posterior, emission and formats ask of it.
+
+    What must not be guessed is abstract: shapes, units, what stays after a cut. A format that a kind does not know is
+    refused by name. Kinds hold no state; the module that is asked about comes with every question.
+
+    ``name`` stands in run folders and, for kinds of others, in files: with a dot in it, such as ``"acme.mish"``.
+    ``arguments`` are those of the module's constructor, as the attributes that hold them.
+    """
 
 
 class Uncut(LayerKind):
