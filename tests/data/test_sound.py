@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.data import DataSet, ShiftAndNoise, Split, read_recordings, recordings_in, with_voices
+from bhc.data import DataSet, ShiftAndNoise, Split, read_recordings, recordings_in, sound_and_text, with_voices
 from bhc.data.catalogue import RECIPES, load_recipe
 from bhc.data.sound_and_text import (
     LENGTH,
@@ -133,11 +133,15 @@ def test_one_file_of_arrays(tmp_path):
     assert RecordingsArrays(tmp_path).fetch((FILE,)) == {SPOKEN_DIGITS: CONTENT}
 
 
-def test_an_archive_of_a_release(tmp_path):
+def test_an_archive_of_a_release(tmp_path, monkeypatch):
     members = {f"it/recordings/{name}.wav": wav_of(samples) for name, samples in EVERY.items()}
     (tmp_path / "v1.tar.gz").write_bytes(tar(members | {"it/recordings/notes.txt": b"hello"}))
     source = RecordingsArchive(FolderSource(tmp_path), "v1.tar.gz", folder="it/recordings")
     assert source.fetch((FILE,)) == {SPOKEN_DIGITS: CONTENT}
+    monkeypatch.setattr(sound_and_text, "_LARGEST_UNPACKED", 1 << 20)
+    (tmp_path / "v1.tar.gz").write_bytes(tar(members | {"elsewhere/zeros": bytes(2 << 20)}))
+    with pytest.raises(BhcError, match="decompresses"):
+        source.fetch(())
     (tmp_path / "v1.tar.gz").write_bytes(b"no archive")
     with pytest.raises(BhcError, match="damaged"):
         source.fetch((FILE,))

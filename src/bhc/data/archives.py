@@ -74,7 +74,7 @@ def read_members(
     """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as content:
-            bounded = _Bounded(content, total, where)
+            bounded = BoundedReader(content, total, where)
             # "r|" reads from the front to the back only, which is all a bounded reader can do.
             with tarfile.open(fileobj=bounded, mode="r|") as archive:
                 found = _read_wanted(archive, limits, where)
@@ -105,7 +105,7 @@ def _read_wanted(archive: tarfile.TarFile, limits: Mapping[str, int], where: str
     return found
 
 
-class _Bounded(io.RawIOBase):
+class BoundedReader(io.RawIOBase):
     """Reads up to so many bytes: a small archive can decompress to any size."""
 
     def __init__(self, file: gzip.GzipFile, limit: int, where: str) -> None:

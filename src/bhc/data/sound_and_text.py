@@ -6,6 +6,7 @@ names in the order of the alphabet, each as a name and its samples. The TREC que
 line.
 """
 
+import gzip
 import io
 import re
 import struct
@@ -24,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bhc.data.archives import BoundedReader
 from bhc.data.dataset import DataSet, Splits
 from bhc.data.sources import FileLocation, Form, PackedFile, Unavailable
 from bhc.errors import BhcError
@@ -139,7 +141,7 @@ SPOKEN_DIGITS = "fsdd.recordings"
 FOLDER = "recordings"
 ARRAYS = "fsdd.npz"
 _NAME = re.compile(r"([0-9])_([a-z]+)_([0-9]{1,2})")
-_LARGEST_WAV, _LARGEST_ARCHIVE, _MOST = 1 << 20, 64 << 20, 3_000
+_LARGEST_WAV, _LARGEST_ARCHIVE, _LARGEST_UNPACKED, _MOST = 1 << 20, 64 << 20, 256 << 20, 3_000
 _NAMES_ARE = "recordings are called {digit}_{speaker}_{index}.wav, such as 7_theo_12.wav"
 
 
@@ -241,7 +243,8 @@ class RecordingsArchive:
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
         packed = self.place.read(self.name, limit=_LARGEST_ARCHIVE)
         try:
-            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            content = BoundedReader(gzip.GzipFile(fileobj=io.BytesIO(packed)), _LARGEST_UNPACKED, self.title)
+            with tarfile.open(fileobj=content, mode="r|") as archive:  # from the front to the back only
                 recordings = dict(self._read(archive))
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise BhcError(f"{self.title} is damaged: it cannot be read as a .tar.gz archive ({error})") from error
