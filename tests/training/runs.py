@@ -17,6 +17,10 @@ RECIPE = (
     bhc.Learn(steps=40, kl_weight=0.1, contexts=4, examples=8),
     bhc.Consolidate(steps=20, contexts=8, examples=8),  # as many as there are images: their teacher is asked once
 )
+ALONE = (  # for a single context
+    bhc.Learn(steps=40, kl_weight=0.1, contexts=1, examples=32),
+    bhc.Consolidate(steps=20, contexts=1, examples=32),
+)
 
 
 def wrapped(digits: DataSet, net: nn.Module, space: ContextSpace | None = None, **design: object) -> bhc.Compressor:

@@ -1,4 +1,3 @@
-import warnings
 from math import log
 
 import pytest
@@ -7,9 +6,9 @@ import torch
 import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
-from bhc.training import CollapseWarning, Silent
-from bhc.training.evaluation import Probe
+from bhc.training import CollapseWarning, Probe
 from bhc.training.safeguards import LOOKS, CollapseWatch
+from tests.training.runs import fit
 
 
 def watch(*sizes: int) -> CollapseWatch:
@@ -23,37 +22,23 @@ def test_chance_is_the_mean_over_the_contexts() -> None:
 
 def test_a_cross_entropy_that_stays_at_chance_is_told_once_with_the_remedy() -> None:
     looking = watch(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    for _ in range(LOOKS - 1):
+        looking.look(log(2))  # any warning would be an error
+    with pytest.warns(CollapseWarning, match=r"0\.69.*smaller kl_weight"):
+        looking.look(log(2))
+    looking.look(log(2))
+
+
+def test_nothing_is_told_after_one_look_below_chance_or_of_one_class() -> None:
+    looking, alone = watch(2), watch(1)
+    for _ in range(3):
         for _ in range(LOOKS - 1):
-            looking.look(log(2))
-    with pytest.warns(CollapseWarning, match=r"guessing \(0\.69\).*smaller kl_weight"):
-        looking.look(log(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        looking.look(log(2))
-
-
-def test_one_look_below_chance_starts_the_count_anew() -> None:
-    looking = watch(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            for _ in range(LOOKS - 1):
-                looking.look(0.75)
-            looking.look(0.3)
-
-
-def test_one_class_has_no_chance_to_compare_with() -> None:
-    looking = watch(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2 * LOOKS):
-            looking.look(0.0)
+            looking.look(0.75)
+            alone.look(0.0)
+        looking.look(0.3)
 
 
 def test_a_run_that_collapses_says_so(digits: DataSet, pretrained: torch.nn.Sequential) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     crushed = (bhc.Learn(steps=600, kl_weight=500.0, warm_up=0.0, contexts=4, examples=8),)
     with pytest.warns(CollapseWarning):
-        bhc.fit(model, digits.train, digits.validation, recipe=crushed, progress=Silent())
+        fit(digits, pretrained, recipe=crushed)

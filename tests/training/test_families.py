@@ -9,12 +9,8 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
-from tests.training.runs import RECIPE, train, wrapped
+from tests.training.runs import ALONE, RECIPE, train, wrapped
 
-ALONE = (
-    bhc.Learn(steps=40, kl_weight=0.1, contexts=1, examples=32),
-    bhc.Consolidate(steps=20, contexts=1, examples=32),
-)
 SPACES = {
     "subsets": (bhc.ClassSubsets(10), {"classes": [2, 7]}, RECIPE, (2, 7)),
     "single": (bhc.SingleContext(), {}, ALONE, tuple(range(10))),

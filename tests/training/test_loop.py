@@ -11,6 +11,7 @@ from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
 from bhc.training import Point, Recipe, RunFolder, Silent, largest_within
 from tests.training.runs import (
+    ALONE,
     RECIPE,
     StopAt,
     assert_same_bits,
@@ -46,10 +47,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
 
 
 LEARN = bhc.Learn(steps=60, kl_weight=0.1, contexts=2, examples=8)
-ALONE = (
-    bhc.Learn(steps=40, kl_weight=0.1, contexts=1, examples=32),
-    bhc.Consolidate(steps=20, contexts=1, examples=32),
-)
 NARROWING = (
     bhc.Learn(steps=150, kl_weight=0.1, contexts=4, examples=8),
     bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0),

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from bhc.data import DataSet
-from bhc.training import Consolidate, Learn, safeguards
+from bhc.training import Consolidate, Stage, safeguards
 from bhc.training.checkpoint import Position
 from bhc.training.safeguards import LARGEST, LATEST, SpikeLimit, gradient_norm
-from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
 from bhc.training.step import make_step
-from tests.training.runs import StopAt, Stopped, assert_same_bits, fit
+from tests.training.runs import StopAt, assert_same_bits, fit, multiplied, resumed, wrapped
 from tests.training.test_step import LEARN, draw_of, network_of
 
 CPU = torch.device("cpu")
@@ -38,32 +37,28 @@ def test_the_first_steps_stay_as_they_are_and_tell_what_is_usual() -> None:
     assert limit.usual == pytest.approx(10.0, rel=1e-4)
 
 
-def test_gradients_of_the_usual_size_stay_as_they_are() -> None:
-    assert divided(after(1.0), 1.0, 2.0, 0.1, 3.0, 1.0) == [1.0] * 5
-
-
-def test_a_spike_is_cut_down_to_so_many_usual_norms() -> None:
-    (divisor,) = divided(after(2.0), 4e6)
-    assert 4e6 / divisor == pytest.approx(LARGEST * 2.0, rel=1e-4)
-
-
-def test_a_spike_hardly_changes_what_is_usual() -> None:
+@pytest.mark.parametrize(
+    ("norms", "expected"),
+    [
+        ((1.0, 2.0, 0.1, 3.0, 1.0), [1.0] * 5),  # of the usual size: they stay as they are
+        ((4e6,), [pytest.approx(4e6 / LARGEST, rel=1e-4)]),  # cut down to so many usual norms
+        ((0.0, 0.0), [1.0, 1.0]),
+    ],
+)
+def test_gradients_are_divided_by_what_makes_them_usual(norms: tuple[float, ...], expected: list[float]) -> None:
     limit = after(1.0)
-    divided(limit, 1e9)
-    assert limit.usual == pytest.approx(1.0, rel=0.05)
+    assert divided(limit, *norms) == expected
+    assert limit.usual == pytest.approx(1.0, rel=0.05) or 0.0 in norms  # a spike hardly changes it
+
+
+def test_gradients_that_have_grown_for_good_become_usual_and_those_that_are_all_zero_can_be_divided() -> None:
+    assert divided(after(1.0), *[100.0] * 300)[-1] == 1.0
+    assert divided(after(0.0), 0.0, 0.0) == [1.0, 1.0]
 
 
 def test_a_spike_among_the_first_steps_lets_no_other_through() -> None:
     (divisor,) = divided(after(*[0.6] * 50, 6e8, *[0.6] * 49), 600.0)
     assert 600.0 / divisor < 2 * LARGEST * 0.6
-
-
-def test_gradients_that_have_grown_for_good_become_usual() -> None:
-    assert divided(after(1.0), *[100.0] * 300)[-1] == 1.0
-
-
-def test_gradients_that_are_all_zero_can_be_divided() -> None:
-    assert divided(after(0.0), 0.0, 0.0) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -99,11 +94,8 @@ def test_a_run_that_cuts_resumes_to_the_same_bits(
     """With a limit so low that every other step is cut."""
     monkeypatch.setattr(safeguards, "LATEST", 3)
     monkeypatch.setattr(safeguards, "LARGEST", 1.0)
-    whole = fit(digits, pretrained, run=tmp_path / "whole", checkpoint_every=7)
-    with pytest.raises(Stopped):
-        fit(digits, pretrained, run=tmp_path / "cut", checkpoint_every=7, progress=StopAt(40, "learning"))
-    resumed = fit(digits, pretrained, run=tmp_path / "cut", checkpoint_every=7, resume=True)
-    assert_same_bits(whole, resumed)
+    whole, again = resumed(lambda: wrapped(digits, pretrained), digits, tmp_path, StopAt(40, "learning"))
+    assert_same_bits(whole, again)
     monkeypatch.setattr(safeguards, "LARGEST", 1e9)
     with pytest.raises(AssertionError):
         assert_same_bits(whole, fit(digits, pretrained))
@@ -116,11 +108,6 @@ def test_the_norm_is_that_of_all_gradients() -> None:
     assert gradient_norm(optimizer).item() == 4.0
     parameters[0].grad = torch.full((3,), 1e15)
     assert gradient_norm(optimizer).item() == pytest.approx(3**0.5 * 1e15)
-
-
-def test_the_norm_is_finite_where_gradients_are() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(count)) for count in (3, 2, 1)]
-    optimizer = torch.optim.Adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
     parameters[0].grad, parameters[2].grad = torch.ones(3), torch.full((1,), 1e30)
     assert gradient_norm(optimizer).item() == pytest.approx(1e30)
     for value in (torch.nan, torch.inf):
@@ -132,20 +119,13 @@ def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(
     digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A million times the loss once: after it Adam's second moments are those of gradients that were cut."""
-    plain_loss, factor = Learn.loss, 1.0
-
-    def sometimes_large(self: Learn, network: object, draw: BatchSource, scalars: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, scalars)  # type: ignore[arg-type]
-        return Loss(loss.total * factor, loss.terms)
-
-    monkeypatch.setattr(Learn, "loss", sometimes_large)
+    multiplied(monkeypatch, lambda step: 1e6 if step == 5 else 1.0)
     take = make_step(LEARN, network_of(digits, pretrained), draw_of(digits))
     for _ in range(4):
         take()
     take.limit.restore_((LATEST, math.log(0.5)))
     usual = take.limit.usual
     before = second_moments(take.optimizer)
-    factor = 1e6
     take()
     # v = 0.999 v + 0.001 g^2, summed over all parameters
     added = second_moments(take.optimizer) - 0.999 * before

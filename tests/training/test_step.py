@@ -5,19 +5,18 @@ import bhc
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES, FreshNoise
-from bhc.training import TrainingConfig
+from bhc.training import Learn, Stage, TrainingConfig
 from bhc.training.batches import ClassIndex
-from bhc.training.learning import Learn
-from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
-from bhc.training.step import CapturedStep, Schedule, TrainingStep, make_step
+from bhc.training.stages import BatchSource, Loss, StepScalars
+from bhc.training.step import Schedule, TrainingStep, make_step
+from tests.training.runs import multiplied, wrapped
 
 LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)
 CPU = torch.device("cpu")
 
 
-def network_of(digits: DataSet, net: torch.nn.Module, **options: object) -> ConditionalNetwork:
-    model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], **options)  # type: ignore[arg-type]
-    return model.network
+def network_of(digits: DataSet, net: torch.nn.Module, **design: object) -> ConditionalNetwork:
+    return wrapped(digits, net, **design).network
 
 
 def draw_of(digits: DataSet, *, device: torch.device = CPU, seed: int = 0) -> BatchSource:
@@ -40,25 +39,16 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 
 @pytest.mark.parametrize("stage", [bhc.Learn(steps=25, warm_up=0.3), bhc.Learn(steps=7, warm_up=0), bhc.Consolidate(9)])
-def test_the_schedule_gives_warmth_and_rates_of_each_step(stage: Stage) -> None:
+def test_the_schedule_gives_warmth_and_rates_of_each_step_from_any_on(stage: Stage) -> None:
     rates = [1e-3, 2.0]
     schedule = Schedule(stage, rates, CPU)
-    for step in range(stage.steps):
-        warmth, given = schedule.advance(), schedule.rates
-        assert warmth.shape == ()
-        assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
-        assert given.tolist() == pytest.approx([rate * stage.rate_factor(step) for rate in rates], rel=1e-6)
-
-
-def test_the_schedule_goes_on_from_any_step() -> None:
-    stage = bhc.Learn(steps=25, warm_up=0.5)
-    schedule = Schedule(stage, [1.0], CPU)
-    for first in (17, 3):
+    for first in (0, 5, 3):
         schedule.go_to(first)
-        for step in range(first, first + 5):
-            warmth, (rate,) = schedule.advance(), schedule.rates
+        for step in range(first, stage.steps):
+            warmth, given = schedule.advance(), schedule.rates
+            assert warmth.shape == ()
             assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
-            assert rate.item() == pytest.approx(stage.rate_factor(step), rel=1e-6)
+            assert given.tolist() == pytest.approx([rate * stage.rate_factor(step) for rate in rates], rel=1e-6)
 
 
 def test_a_step_takes_the_warmth_and_the_rates_of_its_place(
@@ -101,33 +91,33 @@ def test_a_step_is_that_of_a_plain_optimiser(digits: DataSet, pretrained: torch.
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("value", "before"), [(float("nan"), 3), (float("inf"), 3), (float("nan"), 0)])
 def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, family: str, value: float
+    digits: DataSet,
+    pretrained: torch.nn.Module,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    value: float,
+    before: int,
 ) -> None:
-    bad = False
-    plain_loss = Learn.loss
-
-    def sometimes_bad(self: Learn, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, scalars)
-        return Loss(loss.total * value, loss.terms) if bad else loss
-
-    monkeypatch.setattr(Learn, "loss", sometimes_bad)
+    """Also the very first."""
+    multiplied(monkeypatch, lambda step: value if before < step <= before + 2 else 1.0)
     network = network_of(digits, pretrained, family=family)
     take = make_step(LEARN, network, draw_of(digits))
-    for _ in range(3):
+    for _ in range(before):
         take()
-    before, adam = copies(network), state_of(take)
-    bad = True
+    known, adam = copies(network), state_of(take)
     for count in (1, 2):
         take()
         assert take.skipped() == (count, count)
-    assert same(copies(network), before)
-    assert all(same(*pair) for pair in zip(state_of(take), adam, strict=True))
-    bad = False
-    take()
+    assert same(copies(network), known)
+    assert not before or all(same(*pair) for pair in zip(state_of(take), adam, strict=True))
+    terms = take()
+    assert terms.keys() == {"cross_entropy", "kl"}
+    assert not any(term.requires_grad for term in terms.values())
     assert take.skipped() == (2, 0)
-    assert not same(copies(network), before)
+    assert not same(copies(network), known)
+    assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -152,32 +142,12 @@ def test_one_gradient_that_is_not_finite_is_enough(digits: DataSet, pretrained: 
     assert take.skipped() == (1, 0)
 
 
-def test_the_very_first_step_may_be_bad(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain_loss = Learn.loss
-
-    def nan(self: Learn, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
-        loss = plain_loss(self, network, draw, scalars)
-        return Loss(loss.total * float("nan"), loss.terms)
-
-    network = network_of(digits, pretrained)
-    take = make_step(LEARN, network, draw_of(digits))
-    before = copies(network)
-    with monkeypatch.context() as patched:
-        patched.setattr(Learn, "loss", nan)
-        take()
-    assert same(copies(network), before)
-    take()
-    assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
-    assert not same(copies(network), before)
-
-
-def test_without_a_gpu_a_step_is_not_captured(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    for capture in (True, False):
-        take = make_step(LEARN, network_of(digits, pretrained), draw_of(digits), TrainingConfig(capture=capture))
-        assert type(take) is TrainingStep
-        assert not isinstance(take, CapturedStep)
+@pytest.mark.parametrize("capture", [True, False])
+def test_without_a_gpu_a_step_is_not_captured(digits: DataSet, pretrained: torch.nn.Module, capture: bool) -> None:
+    assert (
+        type(make_step(LEARN, network_of(digits, pretrained), draw_of(digits), TrainingConfig(capture=capture)))
+        is TrainingStep
+    )
 
 
 def test_limits_on_standard_deviations_hold_after_every_step(digits: DataSet, pretrained: torch.nn.Module) -> None:
@@ -189,9 +159,3 @@ def test_limits_on_standard_deviations_hold_after_every_step(digits: DataSet, pr
     first, second, _ = ((0.5 * head.shared_logvar.offset).exp().max() for head in network.hypernet.weights)
     assert first.item() == pytest.approx(limit, rel=1e-4)
     assert second > 1.05 * limit
-
-
-def test_the_terms_of_a_step_are_detached(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    terms = make_step(LEARN, network_of(digits, pretrained), draw_of(digits))()
-    assert terms.keys() == {"cross_entropy", "kl"}
-    assert not any(term.requires_grad for term in terms.values())
