@@ -85,6 +85,18 @@ def test_the_command_line_asks_for_it(page: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("page")
+def test_the_command_line_trains_it() -> None:
+    few = ("--steps", "3", "--consolidation-steps", "3", "--out", "digits-run")
+    words = ("train", "--model", "lenet-300-100", "--data", "digits", "--context", "hour", *few)
+    refused = bhc_command(*words, "--peaks", "6,12")
+    assert (refused.returncode, "2 peaks for 10 classes" in refused.stderr) == (2, True)
+    done = bhc_command(*words, "--force")
+    assert done.returncode == 0, done.stderr
+    assert "--hour 14" in done.stderr  # the command that comes next
+    assert bhc.load("digits-run").compress(hour=3).report.context["hour"] == 3
+
+
+@pytest.mark.usefixtures("page")
 def test_the_service_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BHC_IMPORT", str(tmp_path / "time_of_day.py"))
     with serving(tmp_path / "run") as server:
