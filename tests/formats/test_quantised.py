@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from bhc.formats import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, onnx_bytes, round_step, with_numbers
 from bhc.formats.quantised import LARGEST_CODE, SIGNIFICANT_BITS
-from bhc.graph import Graph, passages
+from bhc.graph import Graph, shaped_steps
 from bhc.layers import Add, Embed, is_weighted
 
 from .chains import NETWORKS, TORCH_REMARKS, graph_of, inputs, named, quantised
@@ -161,7 +161,9 @@ def test_layers_count_what_the_modules_do(name: str) -> None:
         if is_weighted(step):
             step.register_forward_hook(note)
     module(inputs(network.input_shape, 1))
-    of_layers = [each.num_flops for each in passages(network.graph, network.input_shape) if is_weighted(each.module)]
+    of_layers = [
+        each.num_flops for each in shaped_steps(network.graph, network.input_shape) if is_weighted(each.module)
+    ]
     assert of_layers == flops
     for layer in network.layers:
         assert layer.num_weights == layer.module.weight.numel()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bhc.graph import INPUT, Graph, capture, passages
+from bhc.graph import INPUT, Graph, capture, shaped_steps
 from bhc.graph.capture import fold_affines
 from bhc.layers import Add, Affine
 
@@ -51,7 +51,7 @@ def trained(norm: Any, *, seed: int = 1) -> Any:
 
 
 def folded_in(graph: Graph, *shape: int) -> Graph:
-    return fold_affines(graph, {each.name: each.leaving for each in passages(graph, shape)})
+    return fold_affines(graph, {each.name: each.leaving for each in shaped_steps(graph, shape)})
 
 
 def modules_of(graph: Graph) -> list[type[nn.Module]]:

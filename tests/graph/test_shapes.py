@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import INPUT, Graph, passages
+from bhc.graph import INPUT, Graph, shaped_steps
 from bhc.graph import output_shape as of_two
 from bhc.layers import (
     Add,
@@ -123,12 +123,12 @@ def test_a_pair_stands_for_both_directions() -> None:
 def test_a_chain_is_followed_from_step_to_step() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(100, 2))
     graph = Graph.chain(net.named_children())
-    steps = list(passages(graph, (1, 12, 12)))
-    assert [passage.name for passage in steps] == ["0", "1", "2", "3", "4"]
-    assert [passage.leaving[1:] for passage in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
-    assert [passage.arriving for passage in steps][1:] == [(passage.leaving,) for passage in steps][:-1]
+    steps = list(shaped_steps(graph, (1, 12, 12)))
+    assert [shaped.name for shaped in steps] == ["0", "1", "2", "3", "4"]
+    assert [shaped.leaving[1:] for shaped in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
+    assert [shaped.arriving for shaped in steps][1:] == [(shaped.leaving,) for shaped in steps][:-1]
     with pytest.raises(ValueError, match="take"):
-        list(passages(graph, (1, 13, 14)))
+        list(shaped_steps(graph, (1, 13, 14)))
 
 
 def test_a_graph_is_followed_along_its_branches() -> None:
@@ -139,7 +139,7 @@ def test_a_graph_is_followed_along_its_branches() -> None:
         ("sum", Add(), "conv", "wide"),
         ("beside", Concat(), "sum", "halved"),
     )
-    shapes = {passage.name: (passage.arriving, passage.leaving) for passage in passages(graph, (1, 5, 8))}
+    shapes = {shaped.name: (shaped.arriving, shaped.leaving) for shaped in shaped_steps(graph, (1, 5, 8))}
     assert shapes["wide"] == (((2, 1, 3, 4),), (2, 4, 3, 4))
     assert shapes["sum"] == (((2, 4, 3, 4), (2, 4, 3, 4)), (2, 4, 3, 4))
     assert shapes["beside"][1] == (2, 5, 3, 4)

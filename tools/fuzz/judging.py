@@ -17,7 +17,7 @@ from tools.fuzz.sources import make_extremes, make_sources
 from bhc.emission import Compressed, from_file
 from bhc.errors import BhcError
 from bhc.formats import NetworkFile, QuantisedNetwork, parse_network
-from bhc.graph import INPUT, Graph, ShapedStep, passages
+from bhc.graph import INPUT, Graph, ShapedStep, shaped_steps
 from bhc.layers import is_weighted, sizes
 
 LONGEST_MS, LARGEST_BYTES = 400.0, 100 << 20
@@ -158,21 +158,21 @@ def check_sound(compressed: Compressed, *, largest: int = SMALL) -> None:
     for layer in network.layers:
         if layer.weight is not None and not torch.equal(layer.module.weight, layer.weight.values()):
             raise Unsound(f"the weights of {layer.name} are not what their codes say")
-    small = sum(map(_operations, passages(network.graph, network.input_shape))) < largest
+    small = sum(map(_operations, shaped_steps(network.graph, network.input_shape))) < largest
     device = "cpu" if small else "meta"
     outputs = network.module().to(device)(*[zeros.to(device) for zeros in network.signature.zeros(1)])
     if outputs.shape[:2] != (1, len(network.labels)):  # of pixels, each has an answer
         raise Unsound(f"outputs of shape {tuple(outputs.shape)} for {len(network.labels)} labels")
 
 
-def _operations(passage: ShapedStep) -> int:
+def _operations(shaped: ShapedStep) -> int:
     """About how many a step takes for one input."""
-    module, window = passage.module, 1
+    module, window = shaped.module, 1
     if is_weighted(module):
         window = module.weight[0].numel()
     elif hasattr(module, "kernel_size"):
-        window = math.prod(sizes(module.kernel_size, len(passage.leaving) - 2))
-    return sum(map(math.prod, passage.arriving)) + math.prod(passage.leaving) * window
+        window = math.prod(sizes(module.kernel_size, len(shaped.leaving) - 2))
+    return sum(map(math.prod, shaped.arriving)) + math.prod(shaped.leaving) * window
 
 
 def same(one: QuantisedNetwork, other: QuantisedNetwork) -> bool:

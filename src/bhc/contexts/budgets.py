@@ -75,7 +75,7 @@ class Budgets(ContextSpace):
         assert batch.budget is not None
         return replace(batch, budget=batch.budget.where(told[:, None], self.default_budget))
 
-    def unsaid(self) -> dict[str, Any]:
+    def default_parts(self) -> dict[str, Any]:
         return {"budget": self.default_budget}
 
     def divergence_weights(self, batch: ContextBatch) -> Tensor:

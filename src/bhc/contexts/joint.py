@@ -71,7 +71,7 @@ class Joint(ContextSpace):
     def resolve_parts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         parts: dict[str, Any] = {}
         for space in self.spaces:
-            parts |= space.said(request)
+            parts |= space.resolve_or_default(request)
         _check_features(parts, self.presence)
         return parts
 

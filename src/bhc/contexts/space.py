@@ -98,13 +98,13 @@ class Askable(ABC):
         """A request in JSON that this space takes; ``seen`` are inputs of the run's validation sample."""
         return {option.name: option.parse(option.value_type(option.example)) for option in self.options}
 
-    def unsaid(self) -> dict[str, Any]:
+    def default_parts(self) -> dict[str, Any]:
         """Fields of a ``Context`` where a request says nothing of this space."""
         return {}
 
-    def said(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def resolve_or_default(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a ``Context`` for a request that may say nothing of this space."""
-        return self.resolve_parts(request) if set(self.conditions) <= set(request) else self.unsaid()
+        return self.resolve_parts(request) if set(self.conditions) <= set(request) else self.default_parts()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``bhc.contexts.from_dict`` turns back into this space: of a dataclass, its fields."""

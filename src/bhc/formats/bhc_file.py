@@ -18,7 +18,7 @@ from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearanc
 from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
 from bhc.formats.packed.read import unpack
 from bhc.formats.quantised import QuantisedNetwork
-from bhc.graph import Graph, Inputs, passages, rebuild
+from bhc.graph import Graph, Inputs, rebuild, shaped_steps
 from bhc.layers import Select, Shape, kinds
 from bhc.layers.arguments import expect
 from bhc.tensors import parse_tensors
@@ -121,8 +121,8 @@ def _read_version_1(content: bytes, path: Path) -> tuple[QuantisedNetwork, dict[
 def _network(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> QuantisedNetwork:
     graph, shape = _graph(header["network"], tensors), _shape(header["input_shape"])
     sizes, outputs = [prod(shape)], shape
-    for passage in passages(graph, shape):  # layers that do not fit together fail here
-        outputs = passage.leaving[1:]
+    for shaped in shaped_steps(graph, shape):  # layers that do not fit together fail here
+        outputs = shaped.leaving[1:]
         sizes.append(prod(outputs))
     expect(max(sizes) <= LARGEST_ACTIVATION, f"{max(sizes):,} numbers between two steps")
     labels = tuple(header["report"]["classes"])

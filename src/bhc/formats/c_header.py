@@ -13,7 +13,7 @@ from bhc.errors import BhcError
 from bhc.formats.format import Export, Figure, Format, WeightForm, register_format
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.formats.rewrites import fold_normalisation, is_rising
-from bhc.graph import passages
+from bhc.graph import shaped_steps
 from bhc.layers import Select, c_convolution, kind_of, pair, side_by_side
 from bhc.layers.protocols import literal
 
@@ -36,7 +36,7 @@ class CMemory:
 
 def c_obstacle(network: QuantisedNetwork) -> str | None:
     """Why the network has no C form; None where it has one."""
-    for each in passages(network.graph, network.input_shape):
+    for each in shaped_steps(network.graph, network.input_shape):
         kind = kind_of(each.module)
         obstacle = kind.c_obstacle(each.module, each.arriving[0][1:])
         if obstacle is not None:
@@ -271,7 +271,7 @@ def _written(network: QuantisedNetwork, name: str, weights: WeightForm) -> _Head
     writer = _Writer(folded, name, weights)
     steps = [
         (each.name, each.module, each.arriving[0][1:], each.leaving[1:])
-        for each in passages(folded.graph, folded.input_shape)
+        for each in shaped_steps(folded.graph, folded.input_shape)
     ]
     while steps:
         step, module, arriving, leaving = steps.pop(0)

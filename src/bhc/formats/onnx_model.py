@@ -32,7 +32,7 @@ from bhc.formats.format import (
 )
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.formats.rewrites import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
-from bhc.graph import INPUT, Input, Inputs, Signature, Step, passages
+from bhc.graph import INPUT, Input, Inputs, Signature, Step, shaped_steps
 from bhc.graph.exporting import quietly
 from bhc.layers import EXAMPLES, NoForm, kind_of
 
@@ -125,7 +125,7 @@ class _Writer:
 
     def __init__(self, network: QuantisedNetwork, *, integers: bool) -> None:
         self.network, self.integers = network, integers
-        self.arriving = {each.name: each.arriving[0][1:] for each in passages(network.graph, network.input_shape)}
+        self.arriving = {each.name: each.arriving[0][1:] for each in shaped_steps(network.graph, network.input_shape)}
         self.nodes: list[onnx.NodeProto] = []
         self.initialisers: list[onnx.TensorProto] = []
         self.inputs = network.signature.names

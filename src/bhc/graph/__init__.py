@@ -11,8 +11,8 @@ from bhc.graph.graph import (
     count,
     describe,
     output_shape,
-    passages,
     rebuild,
+    shaped_steps,
 )
 from bhc.graph.signature import DynamicAxes, Input, Signature
 from bhc.graph.units import Units, find_units
@@ -40,6 +40,6 @@ __all__ = [
     "find_units",
     "find_whole",
     "output_shape",
-    "passages",
     "rebuild",
+    "shaped_steps",
 ]

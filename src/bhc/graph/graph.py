@@ -184,7 +184,7 @@ class ShapedStep:
         return kind_of(self.module).num_flops(self.module, self.arriving, self.leaving) // EXAMPLES
 
 
-def passages(graph: Graph, input_shape: Shape) -> Iterator[ShapedStep]:
+def shaped_steps(graph: Graph, input_shape: Shape) -> Iterator[ShapedStep]:
     """Every step with its shapes; ValueError where two do not fit together. ``input_shape`` is of one example."""
     shapes = {INPUT: (EXAMPLES, *input_shape)}
     for step in graph.steps:
@@ -215,7 +215,7 @@ class Counts:
 def count(graph: Graph, input_shape: Shape) -> Counts:
     """Everything, also what stays whole; numbers that two steps share count once."""
     weights, parameters = count_parameters(graph)
-    return Counts(weights, parameters, sum(each.num_flops for each in passages(graph, input_shape)))
+    return Counts(weights, parameters, sum(each.num_flops for each in shaped_steps(graph, input_shape)))
 
 
 def count_parameters(graph: Graph) -> tuple[int, int]:

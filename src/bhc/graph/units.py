@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.graph.graph import INPUT, Graph, ShapedStep, passages
+from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
 from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
 from bhc.layers.kind import spread
 
@@ -43,8 +43,8 @@ class Units:
 def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) -> Units:
     """Follow every number through the graph; units that a step in ``keep`` reads or writes are never cut."""
     search = _Search(input_shape)
-    for passage in passages(graph, input_shape):
-        search.follow(passage)
+    for shaped in shaped_steps(graph, input_shape):
+        search.follow(shaped)
     wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
     return _numbered(search, {INPUT, *graph.input_steps} | wanted - {graph.last_step}, graph.last_step)
 
@@ -104,16 +104,16 @@ class _Search:
         self._never: tuple[np.ndarray, int, np.ndarray] | None = None  # sets, how much was kept, and what that is
         self.step = INPUT  # the one that is being followed
 
-    def follow(self, passage: ShapedStep) -> None:
-        self.step, kind = passage.name, kind_of(passage.module)
-        arriving = [self.carried[name] for name in passage.step.reads]
-        leaving = kind.follow(passage.module, self, passage.leaving, *arriving)
+    def follow(self, shaped: ShapedStep) -> None:
+        self.step, kind = shaped.name, kind_of(shaped.module)
+        arriving = [self.carried[name] for name in shaped.step.reads]
+        leaving = kind.follow(shaped.module, self, shaped.leaving, *arriving)
         leaving = _spread_again(leaving)
-        self.carried[passage.name] = leaving
+        self.carried[shaped.name] = leaving
         if isinstance(kind, Weighted):
-            if passage.name not in self.reads:
-                self.reads[passage.name] = self.along(arriving[0], kind.in_axis)
-            self.writes[passage.name] = self.along(leaving, kind.out_axis)
+            if shaped.name not in self.reads:
+                self.reads[shaped.name] = self.along(arriving[0], kind.in_axis)
+            self.writes[shaped.name] = self.along(leaving, kind.out_axis)
 
     def new(self, count: int) -> Tensor:
         return self.sets.new(count)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT, Graph, passages
+from bhc.graph.graph import INPUT, Graph, shaped_steps
 from bhc.graph.units import Units
 from bhc.layers import NetworkInput, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
@@ -84,12 +84,12 @@ class Layer:
 
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
     layers = []
-    for passage in passages(graph, input_shape):
-        if is_weighted(passage.module):
-            name = passage.name
+    for shaped in shaped_steps(graph, input_shape):
+        if is_weighted(shaped.module):
+            name = shaped.name
             reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
-            places = passage.num_flops // (2 * passage.module.weight.numel())  # type: ignore[operator]
-            layers.append(Layer(name, passage.module, reads, writes, places))
+            places = shaped.num_flops // (2 * shaped.module.weight.numel())  # type: ignore[operator]
+            layers.append(Layer(name, shaped.module, reads, writes, places))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
@@ -102,7 +102,7 @@ def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, 
 def check_outputs(graph: Graph, input_shape: Shape, units: Units) -> None:
     """Raise where contexts are to decide which outputs there are, and the network has none that can be cut."""
     if not units.outputs_are_free:
-        *_, last = passages(graph, input_shape)
+        *_, last = shaped_steps(graph, input_shape)
         raise BhcError(
             f"the network gives values of shape {last.leaving[1:]}, and not one number a class",
             hint="it must end in a layer, most often a linear one, with one output of its own for each class",

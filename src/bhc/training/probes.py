@@ -20,7 +20,7 @@ def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: i
 
 
 def _probe(space: ContextSpace, train: Split, request: ProbeRequest, num_classes: int) -> Probe:
-    said = {name: value for part in space.parts for name, value in part.said(request.asked).items()}
+    said = {name: value for part in space.parts for name, value in part.resolve_or_default(request.asked).items()}
     context = Context.of(said)
     probe = Probe(context, context.classes or request.classes or tuple(range(num_classes)), request.sources)
     # What examples tell is told by those of training, as at use: the examples judged on stay unseen.

@@ -11,7 +11,7 @@ from torch import nn
 
 import bhc
 from bhc.formats import QuantisedNetwork, pack, parse_network
-from bhc.graph import INPUT, passages
+from bhc.graph import INPUT, shaped_steps
 from bhc.layers import Embed, ScatterChannels, Select, is_weighted
 from bhc.layers.aten import AtenCall
 
@@ -28,7 +28,7 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     assert file.temperature == network.temperature
     assert file.card == network.card
     steps = network.graph.steps
-    assert file.shapes == [passage.leaving[1:] for passage in passages(network.graph, network.input_shape)]
+    assert file.shapes == [shaped.leaving[1:] for shaped in shaped_steps(network.graph, network.input_shape)]
     places = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     assert file.reads == [[places[name] for name in step.reads] for step in steps]
     selects = [step.module for step in steps if isinstance(step.module, Select | ScatterChannels | Embed)]

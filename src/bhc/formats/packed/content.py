@@ -15,7 +15,7 @@ from bhc.errors import BhcError
 from bhc.formats.packed.cbor import brief, dumps, loads
 from bhc.formats.packed.coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
 from bhc.formats.quantised import Codes, QuantisedNetwork
-from bhc.graph import INPUT, passages
+from bhc.graph import INPUT, shaped_steps
 from bhc.layers import EXAMPLES, kind_of, kind_tagged
 from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect
 
@@ -209,7 +209,7 @@ def _check_limits(content: Content, size: int) -> None:
 
 
 def _check_activations(network: QuantisedNetwork) -> None:
-    sizes = [prod(each.leaving) // EXAMPLES for each in passages(network.graph, network.input_shape)]
+    sizes = [prod(each.leaving) // EXAMPLES for each in shaped_steps(network.graph, network.input_shape)]
     if max(sizes, default=0) > LARGEST_ACTIVATION or sum(sizes) > LARGEST_ACTIVATIONS:
         raise BhcError(
             f"steps that give up to {max(sizes):,} numbers, {sum(sizes):,} in all;"
@@ -238,14 +238,14 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
     )
     writer = _Writer(network, content, priors)
     places = {INPUT: -1}
-    for place, passage in enumerate(passages(network.graph, network.input_shape)):
-        kind = kind_of(passage.module)
-        step = kind.write(passage.module, passage.name, passage.arriving[0], writer)
-        back = [place - places[name] for name in passage.step.reads]
+    for place, shaped in enumerate(shaped_steps(network.graph, network.input_shape)):
+        kind = kind_of(shaped.module)
+        step = kind.write(shaped.module, shaped.name, shaped.arriving[0], writer)
+        back = [place - places[name] for name in shaped.step.reads]
         if kind.joins:
             step += back
         steps.append(step if back == [1] or kind.joins else [FROM, *back, step])
-        places[passage.name] = place
+        places[shaped.name] = place
     return content
 
 
