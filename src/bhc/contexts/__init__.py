@@ -1,5 +1,8 @@
 """What is asked: the contexts a network can be made for."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from bhc.contexts.budgets import BinaryBudget, Budgets
 from bhc.contexts.classes import ClassSubsets, parse_classes
 from bhc.contexts.context import Context, ContextBatch, Presence
@@ -38,17 +41,8 @@ from bhc.contexts.subsets import (
     sampler_from_dict,
 )
 
-for _kind in (
-    ClassSubsets,
-    InputDomains,
-    FeatureSubsets,
-    VocabularySubsets,
-    Budgets,
-    BinaryBudget,
-    SingleContext,
-    Joint,
-):  # the page and the command line ask in this order
-    register_context(_kind)
+for _module in iter_modules(__path__):  # a kind of ours is one file here, which registers it
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "Bernoulli",

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts.context import ContextBatch
 from bhc.contexts.embedders import BudgetEmbedder, VectorEmbedder
 from bhc.contexts.likelihoods import Gaussian, Likelihood
+from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.errors import BhcError
 
@@ -24,6 +25,7 @@ MARGIN = Option(
 TWO_STAGE = "two_stage"  # chosen on the command line: budgets of 0 and 1 alone
 
 
+@register_context
 @dataclass(frozen=True)
 class Budgets(ContextSpace):
     """The paper's c_w as any number from 0, accuracy first, to 1, smallest.
@@ -38,6 +40,7 @@ class Budgets(ContextSpace):
     kl_weights: tuple[float, float] = (0.1, 1.0)
     margin: float = 0.0
 
+    rank = 3
     kind = "budgets"
     conditions = ("budget",)
     rises_with_budget = True
@@ -116,6 +119,7 @@ class Budgets(ContextSpace):
         return None if chosen[TWO_STAGE] else cls(margin=chosen[MARGIN.name])
 
 
+@register_context
 @dataclass(frozen=True)
 class BinaryBudget(Budgets):
     """The paper's own c_w: 0 or 1 and nothing between.

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts.context import ContextBatch
 from bhc.contexts.embedders import VectorEmbedder
 from bhc.contexts.likelihoods import Bernoulli, Likelihood
+from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.contexts.subsets import SUBSETS, RandomSubsets, SubsetSampler, sampler_from_dict, sampler_named
 from bhc.errors import BhcError
@@ -103,6 +104,7 @@ class NamedClasses:
         return dict(enumerate(rates.tolist()))
 
 
+@register_context
 @dataclass(frozen=True)
 class ClassSubsets(ContextSpace):
     """The paper's c_y: a vector with the appearance of each class, in training a probability, at use binary.
@@ -117,6 +119,7 @@ class ClassSubsets(ContextSpace):
     class_names: tuple[str, ...] | None = None
     concentration: float | None = None
 
+    rank = 0
     kind = "classes"
     conditions = ("classes",)
     decides_outputs = draws_examples = True

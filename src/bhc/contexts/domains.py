@@ -22,6 +22,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts.context import ContextBatch
 from bhc.contexts.embedders import ImageEmbedder, VectorEmbedder
 from bhc.contexts.likelihoods import Gaussian, Likelihood, PooledGaussian
+from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.contexts.subsets import (
     SUBSETS,
@@ -185,6 +186,7 @@ def from_token(token: str, shape: tuple[int, ...]) -> SampleMean:
     return SampleMean(torch.from_numpy(mean.astype(np.float32).reshape(shape)), size)
 
 
+@register_context
 @dataclass(frozen=True)
 class InputDomains(ContextSpace):
     """The paper's c_x: the hypernetwork sees the mean input of the batch and nothing of its labels.
@@ -204,6 +206,7 @@ class InputDomains(ContextSpace):
     told: Summary = field(init=False, compare=False, repr=False)  # what each input tells of its domain
     domain_shape: tuple[int, ...] = field(init=False, compare=False, repr=False)  # of that
 
+    rank = 1
     kind = "domain"
     conditions = ("domain",)
     draws_examples = True

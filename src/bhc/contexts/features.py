@@ -13,6 +13,7 @@ from bhc.contexts.context import ContextBatch, Presence
 from bhc.contexts.embedders import VectorEmbedder
 from bhc.contexts.likelihoods import Bernoulli, Likelihood
 from bhc.contexts.masks import MaskSampler, WordsOfTexts, draw_masks, mask_sampler_from_dict, usual_sampler
+from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.errors import BhcError
 from bhc.files import read_bytes
@@ -57,6 +58,7 @@ class KnownWords(Presence):
     zero_absent = as_network_input
 
 
+@register_context
 @dataclass(frozen=True)
 class FeatureSubsets(ContextSpace):
     """The features that will be there: pixels, channels, words of a vocabulary. The emitted network reads no others.
@@ -70,6 +72,7 @@ class FeatureSubsets(ContextSpace):
     sampler: MaskSampler | None = None
     training_masks: MaskSampler = field(init=False, compare=False, repr=False)  # drawn: as given, or as suits the shape
 
+    rank = 2
     kind = "features"
     conditions = ("features",)
     most_probes = 8
@@ -179,6 +182,7 @@ def _mask_of(given: Tensor, shape: tuple[int, ...]) -> Tensor:  # (F,) bool
     return mask
 
 
+@register_context
 @dataclass(frozen=True)
 class VocabularySubsets(FeatureSubsets):
     """The words that will be there, out of ``shape[0]``. The emitted network has rows of weights for no others.

@@ -12,11 +12,12 @@ from bhc.contexts.context import ContextBatch, Presence
 from bhc.contexts.domains import InputDomains
 from bhc.contexts.embedders import JointEmbedder
 from bhc.contexts.likelihoods import Likelihood
-from bhc.contexts.registry import from_dict
+from bhc.contexts.registry import from_dict, register_context
 from bhc.contexts.space import ContextSpace, ProbeRequest, Trainable
 from bhc.errors import BhcError
 
 
+@register_context
 class Joint(ContextSpace):
     """``Joint(ClassSubsets(10), Budgets())``: each part is validated, sampled and encoded by its own space.
 

@@ -67,14 +67,18 @@ def from_dict(data: Mapping[str, Any]) -> ContextSpace:
     return _KINDS[kind].from_dict(data)
 
 
+def _in_order() -> list[type[ContextSpace]]:
+    return sorted(_KINDS.values(), key=lambda kind: kind.rank)
+
+
 def request_options() -> tuple[Option, ...]:
     """Options of the command line for conditions, each once."""
-    return _once(option for kind in _KINDS.values() for option in kind.options)
+    return _once(option for kind in _in_order() for option in kind.options)
 
 
 def training_options() -> tuple[Option, ...]:
     """Options of the command line by which contexts of training are chosen, each once."""
-    return _once(option for kind in _KINDS.values() for option in kind.training_options)
+    return _once(option for kind in _in_order() for option in kind.training_options)
 
 
 def _once(options: Iterable[Option]) -> tuple[Option, ...]:
@@ -94,7 +98,7 @@ def _space_for(name: str, data: TrainingData, chosen: Mapping[str, Any]) -> Cont
     if name not in known:
         hint = f"join some of these with +: {', '.join(known)}; or none by itself"
         raise BhcError(f"unknown context {name!r}", hint=hint)
-    for kind in _KINDS.values():
+    for kind in _in_order():
         if name in getattr(kind, "conditions", ()) and (space := kind.for_data(data, chosen)) is not None:
             return space
     raise BhcError(f"there is no usual context on {name} for such data", hint="train in Python, with bhc.fit")

@@ -9,10 +9,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
+from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, ProbeRequest
 from bhc.errors import BhcError
 
 
+@register_context
 @dataclass(frozen=True)
 class SingleContext(ContextSpace):
     """One context, known beforehand: all classes, or the given ones. The hypernetwork is told nothing.

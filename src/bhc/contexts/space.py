@@ -70,6 +70,7 @@ class Askable(ABC):
     """The side of a space that users meet: what a request may say, and how it is said everywhere."""
 
     kind: ClassVar[str]  # its name in run folders
+    rank: ClassVar[int] = 100  # its place where several are asked for
     conditions: tuple[str, ...]  # what a request may give, such as ``("classes",)``
     options: ClassVar[tuple[Option, ...]] = ()  # of the command line, one for each condition
     training_options: ClassVar[tuple[Option, ...]] = ()  # of ``bhc train``
