@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 import bhc.contexts as contexts
-from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets, check_space, checked_encoding
+from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets, checked_encoding
 from bhc.errors import BhcError
 from bhc.graph import (
     Counts,
@@ -108,7 +108,8 @@ class ConditionalNetwork(nn.Module):
         self.reads_words = any(layer.kind.words(layer.module) is not None for layer in self.layers)
         if space.decides_outputs:
             check_outputs(graph, self.input_shape, units)
-        check_space(space, self.num_classes)
+        for part in space.parts:
+            part.check_network(self.num_classes)
         self.hypernet = HyperNetwork(self.layers, space, design, rng=rng)
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers)
