@@ -13,6 +13,7 @@ from bhc.data import DataSet
 from bhc.training import Learn, RunFolder, Silent
 from bhc.training.stages import Loss
 
+Fit = Callable[..., bhc.Compressor]
 RECIPE = (
     bhc.Learn(steps=40, kl_weight=0.1, contexts=4, examples=8),
     bhc.Consolidate(steps=20, contexts=8, examples=8),  # as many as there are images: their teacher is asked once

@@ -10,7 +10,7 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.stages import StepScalars, draw_examples
 from bhc.training.step import make_step
-from tests.training.runs import RECIPE, bits, fit
+from tests.training.runs import RECIPE, Fit, bits
 from tests.training.test_step import draw_of, network_of
 
 DIALS = StepScalars(torch.tensor(1.0), torch.tensor(0.0))
@@ -22,14 +22,10 @@ def test_a_recipe_speaks_of_blends_only_where_there_are_some() -> None:
     assert bhc.Consolidate(teacher_weight=0.0).to_dict()["teacher_weight"] == 0
 
 
-def test_training_with_blends_is_another_training_and_keeps_what_was_learned(
-    digits: DataSet, pretrained: torch.nn.Module
-) -> None:
+def test_training_with_blends_is_another_training_and_keeps_what_was_learned(fit: Fit) -> None:
     learn, consolidate = RECIPE
     assert isinstance(consolidate, bhc.Consolidate)
-    plain, blended = (
-        fit(digits, pretrained, recipe=(learn, replace(consolidate, blended=part))) for part in (0.0, 0.5)
-    )
+    plain, blended = (fit(recipe=(learn, replace(consolidate, blended=part))) for part in (0.0, 0.5))
     assert blended.model.training["recipe"][1]["blended"] == 0.5
     differing = [name for name, tensor in bits(plain).items() if not torch.equal(tensor, bits(blended)[name])]
     assert any("weights" in name for name in differing)

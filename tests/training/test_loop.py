@@ -13,10 +13,10 @@ from bhc.training import Point, Recipe, RunFolder, Silent, largest_within
 from tests.training.runs import (
     ALONE,
     RECIPE,
+    Fit,
     StopAt,
     assert_same_bits,
     bits,
-    fit,
     mlp,
     multiplied,
     resumed,
@@ -26,21 +26,17 @@ from tests.training.runs import (
 )
 
 
-def test_training_changes_the_network_and_lowers_the_divergence(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
-) -> None:
+def test_training_changes_the_network_and_lowers_the_divergence(fit: Fit, tmp_path: Path) -> None:
     recipe = (bhc.Learn(steps=200, kl_weight=0.1, warm_up=0.1, contexts=4, examples=8),)
-    fit(digits, pretrained, run=tmp_path / "run", recipe=recipe)
+    fit(run=tmp_path / "run", recipe=recipe)
     records = RunFolder(tmp_path / "run").metrics.read()
     assert [record["step"] for record in records] == [50, 100, 150, 200]
     assert records[-1]["kl"] < 0.7 * records[0]["kl"]
     assert {"stage", "cross_entropy", "kl_weight", "ratio", "seconds"} <= records[0].keys()
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
-    digits: DataSet, pretrained: torch.nn.Module
-) -> None:
-    one, same, other = (fit(digits, pretrained, seed=seed) for seed in (1, 1, 2))
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(fit: Fit) -> None:
+    one, same, other = (fit(seed=seed) for seed in (1, 1, 2))
     assert_same_bits(one, same)
     with pytest.raises(AssertionError):
         assert_same_bits(one, other)
@@ -123,25 +119,25 @@ def assert_resumes(whole: bhc.Compressor, resumed: bhc.Compressor, folder: Path)
 
 
 def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted_and_many_end_the_run(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = (bhc.Learn(steps=60, contexts=2, examples=4),)
     with monkeypatch.context() as patch:
         multiplied(patch, lambda step: float("nan") if step == 4 else 1.0)
-        model = fit(digits, pretrained, recipe=recipe)
+        model = fit(recipe=recipe)
     assert model.model.training["skipped_steps"] == 1
     assert all(torch.isfinite(tensor).all() for tensor in bits(model).values())
     multiplied(monkeypatch, lambda step: float("nan"))
     with pytest.raises(BhcError, match="diverged"):
-        fit(digits, pretrained, recipe=recipe)
+        fit(recipe=recipe)
 
 
-def test_consolidation_keeps_the_masks_and_lowers_the_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_consolidation_keeps_the_masks_and_lowers_the_error(fit: Fit) -> None:
     recipe = (
         bhc.Learn(steps=300, kl_weight=0.3, contexts=8, examples=8),
         bhc.Consolidate(steps=200, contexts=8, examples=8),
     )
-    model = fit(digits, pretrained, recipe=recipe)
+    model = fit(recipe=recipe)
     before, after = (model.model.training["curves"][name] for name in ("before", "after"))
     assert [p["ratio_harmonic"] for p in before] == [p["ratio_harmonic"] for p in after]
     assert sum(p["error"] for p in after) < sum(p["error"] for p in before)
@@ -155,10 +151,10 @@ def test_the_default_threshold_is_the_smallest_network_within_the_error() -> Non
 
 @pytest.mark.parametrize(("options", "noun"), [({"recipe": ()}, "no steps"), ({"device": "nonsense"}, "nonsense")])
 def test_a_recipe_without_steps_and_an_absent_device_are_refused(
-    digits: DataSet, pretrained: torch.nn.Module, options: dict[str, object], noun: str
+    fit: Fit, options: dict[str, object], noun: str
 ) -> None:
     with pytest.raises(BhcError, match=noun):
-        fit(digits, pretrained, **options)
+        fit(**options)
 
 
 def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
@@ -168,13 +164,13 @@ def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.
         bhc.fit(model, wrong, wrong, recipe=RECIPE, progress=Silent())
 
 
-def test_the_deterministic_option_leaves_torch_as_it_was(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    fit(digits, pretrained, recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
+def test_the_deterministic_option_leaves_torch_as_it_was(fit: Fit) -> None:
+    fit(recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_second_training_learns_again(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = fit(digits, pretrained)
+def test_a_second_training_learns_again(fit: Fit, digits: DataSet) -> None:
+    model = fit()
     name = "hypernet.vectors.logvar_map.offset"
     before = bits(model)[name].clone()
     train(model, digits, recipe=RECIPE[:1])
