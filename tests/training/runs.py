@@ -1,6 +1,7 @@
 """A short training on the small digits, whole or broken off."""
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def resumed(
     options = {"checkpoint_every": 7} | options
     whole = train(make(), digits, run=folder / "whole", **options)
     with pytest.raises(Stopped):
-        train(make(), digits, run=folder / "cut", progress=stop, **options)
+        train(make(), digits, run=folder / "cut", progress=copy(stop), **options)
     with pytest.raises(bhc.BhcError, match="unfinished"):
         bhc.load(folder / "cut")
     return whole, train(make(), digits, run=folder / "cut", resume=True, **options)

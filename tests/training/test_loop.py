@@ -1,11 +1,11 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import bhc
-from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
@@ -53,69 +53,43 @@ READING = (
     bhc.Narrow(steps=50, final_ratio=2.0, **READ),  # type: ignore[arg-type]
     bhc.Consolidate(steps=20, contexts=4, examples=4),
 )
-SUBSETS, PAIRS, SINGLE = bhc.ClassSubsets(10), bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.SingleContext()
+PAIRS, SINGLE = bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.SingleContext()
 RATIOS = (RECIPE[0], bhc.Consolidate(steps=20, ratios=(1.2, 2.0), contexts=4, examples=8))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "stop", "space", "family"),
-    [
-        pytest.param(RECIPE, StopAt(40, "learning"), SUBSETS, "io-gnj", id="learning"),
-        pytest.param(RECIPE, StopAt(20, "consolidating"), SUBSETS, "io-gnj", id="consolidating"),
-        pytest.param(RATIOS, StopAt(20, "consolidating"), SUBSETS, "io-gnj", id="ratios"),
-        pytest.param(  # with its offsets still frozen
-            bhc.two_stage_budget(LEARN, LEARN),
-            StopAt(40, "learning", stage=2),
-            bhc.BinaryBudget(),
-            "io-gnj",
-            id="stage two of a budget",
-        ),
-        *(pytest.param(ALONE, StopAt(0, "consolidating"), SINGLE, family, id=family) for family in FAMILIES),
-        pytest.param(NARROWING, StopAt(100, "narrowing"), PAIRS, "io-gnj", id="narrowing"),
-    ],
-)
+# Noisy, so that scales soon decide something.
+READ_BACK = {"space": PAIRS, "initial": replace(bhc.Initial.exact(), logvar=-2.0)}
+BROKEN_OFF: dict[str, tuple[Recipe, StopAt, dict[str, Any]]] = {
+    "learning": (RECIPE, StopAt(40, "learning"), {}),
+    "ratios": (RATIOS, StopAt(20, "consolidating"), {}),
+    "narrowing": (NARROWING, StopAt(100, "narrowing"), {"space": PAIRS}),
+    "consolidating": (RECIPE, StopAt(20, "consolidating"), {}),
+    "reading while learning": (READING, StopAt(50, "learning"), READ_BACK),
+    "reading while narrowing": (READING, StopAt(50, "narrowing"), READ_BACK),
+    "stage two of a budget": (  # with its offsets still frozen
+        bhc.two_stage_budget(LEARN, LEARN),
+        StopAt(40, "learning", stage=2),
+        {"space": bhc.BinaryBudget()},
+    ),
+    "read before": (READING, StopAt(20, "consolidating"), READ_BACK),
+    **{family: (ALONE, StopAt(0, "consolidating"), {"space": SINGLE, "family": family}) for family in FAMILIES},
+}
+
+
+@pytest.mark.parametrize(("recipe", "stop", "design"), BROKEN_OFF.values(), ids=BROKEN_OFF)
 def test_a_run_that_is_broken_off_resumes_to_the_same_bits(
-    digits: DataSet,
-    pretrained: torch.nn.Module,
-    tmp_path: Path,
-    recipe: Recipe,
-    stop: StopAt,
-    space: ContextSpace,
-    family: str,
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, recipe: Recipe, stop: StopAt, design: dict[str, Any]
 ) -> None:
-    def make() -> bhc.Compressor:
-        return wrapped(digits, pretrained, space, family=family)
-
-    assert_resumes(*resumed(make, digits, tmp_path, stop, recipe=recipe), tmp_path)
-
-
-@pytest.mark.parametrize(
-    "stop",
-    [
-        StopAt(20, "consolidating"),
-        pytest.param(StopAt(50, "learning"), marks=pytest.mark.long),
-        pytest.param(StopAt(50, "narrowing"), marks=pytest.mark.long),
-    ],
-    ids=lambda stop: stop.title,
-)
-def test_a_run_that_reads_contexts_back_resumes_to_the_same_bits(digits: DataSet, tmp_path: Path, stop: StopAt) -> None:
-    noisy = replace(bhc.Initial.exact(), logvar=-2.0)
-
-    def make() -> bhc.Compressor:
-        return wrapped(digits, mlp(), PAIRS, initial=noisy)
-
-    assert_resumes(*resumed(make, digits, tmp_path, stop, recipe=READING), tmp_path)
-    assert len([record for record in told(tmp_path / "cut") if "context_nll" in record]) == 3
-
-
-def assert_resumes(whole: bhc.Compressor, resumed: bhc.Compressor, folder: Path) -> None:
-    for model in (resumed, bhc.load(folder / "cut")):
+    net = mlp() if recipe is READING else pretrained
+    whole, again = resumed(lambda: wrapped(digits, net, **design), digits, tmp_path, stop, recipe=recipe)
+    for model in (again, bhc.load(tmp_path / "cut")):
         assert_same_bits(whole, model)
         assert model.model.thresholds == whole.model.thresholds
-    assert told(folder / "cut") == told(folder / "whole")
-    clocks = [model.model.training.pop("seconds") for model in (whole, resumed)]
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert sum("context_nll" in record for record in told(tmp_path / "cut")) == (3 if recipe is READING else 0)
+    clocks = [model.model.training.pop("seconds") for model in (whole, again)]
     assert all(0 < seconds < 600 for seconds in clocks)
-    assert whole.model.training == resumed.model.training
+    assert whole.model.training == again.model.training
 
 
 def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted_and_many_end_the_run(
