@@ -178,9 +178,14 @@ def test_a_network_with_the_outputs_of_its_classes_fits(space):
     check_space(space, 10)
 
 
-@pytest.mark.parametrize("data", [{"kind": None}, {"kind": "weather"}, {"kind": 3}])
-def test_an_unknown_kind_is_refused(data):
-    with pytest.raises(BhcError, match="not registered"):
+TASTE = SINGLE["spectrum"].to_dict() | {"summary": {"kind": "taste"}}
+
+
+@pytest.mark.parametrize(
+    ("data", "noun"), [*(({"kind": kind}, "not registered") for kind in (None, "weather", 3)), (TASTE, "taste")]
+)
+def test_an_unknown_kind_is_refused(data, noun):
+    with pytest.raises(BhcError, match=noun):
         contexts.from_dict(data)
 
 
@@ -198,3 +203,26 @@ def test_a_missing_condition_is_refused(request_):
 
 def test_a_condition_that_is_none_was_not_given():
     assert ClassSubsets(10).resolve({"classes": [3], "budget": None}).budget is None
+
+
+# A single context: there is nothing to ask.
+@pytest.mark.parametrize("classes", [None, (2, 7)])
+@pytest.mark.parametrize("request_", [{"classes": [1]}, {"budget": 1}, {"domain": torch.zeros(1)}])
+def test_a_condition_is_refused_with_what_the_model_was_made_for(classes, request_):
+    (name,) = request_
+    with pytest.raises(BhcError, match=f"condition on {name}") as caught:
+        SingleContext(classes).resolve(request_)
+    assert "it was made for one context" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("space", "classes", "rates"),
+    [(SingleContext(), None, [0.25] * 4), (SingleContext([3, 1, 1]), (1, 3), [0.0, 0.5, 0.0, 0.5])],
+)
+def test_training_draws_the_context_that_a_request_gives_again_and_again(space, classes, rates):
+    assert space.conditions == ()
+    context = space.resolve({})
+    assert context.classes == classes
+    for batch in (space.sample(3, 4, rng=torch.Generator()), ContextBatch.of([context] * 3, 4)):
+        torch.testing.assert_close(batch.class_rates, torch.tensor([rates] * 3))
+        assert torch.equal(batch.outputs, batch.class_rates > 0)

@@ -1,6 +1,8 @@
 """Small networks of every make: branches, gates, groups, one to three directions in space."""
 
+import operator
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -149,31 +151,6 @@ def all_convolutional() -> nn.Module:
     )
 
 
-class Nested(nn.Module):
-    """A user's modules inside each other, with dropout and one activation for all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.act = nn.ReLU(inplace=True)
-        self.body = nn.ModuleDict({"a": nn.Sequential(nn.Conv2d(3, 4, 3), self.act), "b": _Twice(4, self.act)})
-        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(4 * 4, 8), self.act, nn.Identity(), nn.Linear(8, CLASSES))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.max_pool2d(self.body["b"](self.body["a"](x)), 2).flatten(1))
-
-
-class _Twice(nn.Module):
-    def __init__(self, channels: int, act: nn.Module) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList([nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2)])
-        self.act = act
-
-    def forward(self, x: Tensor) -> Tensor:
-        for step in self.steps:
-            x = self.act(step(x)) + x
-        return x
-
-
 class Transformer(nn.Module):
     """Patches as tokens with learned places; attention and a small network on each token, both beside a stream."""
 
@@ -217,7 +194,6 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     ),
     "two-heads": (TwoHeads, (12,)),
     "all-convolutional": (all_convolutional, (3, 8, 8)),
-    "nested": (Nested, (3, 6, 6)),
     "transformer": (Transformer, (3, 6, 6)),
 }
 
@@ -233,8 +209,8 @@ class Random(nn.Module):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.draws, self.layers = random.Random(seed), nn.ModuleDict()
-        self.program: list[tuple[str, Any, list[int]]] = []  # what is done, with what, and to which values
+        self.draws, self.layers = random.Random(seed), nn.ModuleList()
+        self.program: list[tuple[Callable[..., Tensor], list[int]]] = []  # what is done, and to which values
         self.shapes = [(3, 6)]  # channels and places in each direction of every value
         self.read: set[int] = set()
         for _ in range(self.draws.randint(4, 12)):
@@ -244,14 +220,12 @@ class Random(nn.Module):
         widths = [self.shapes[value][0] for value in self.ends]
         self.hidden, self.end = nn.Linear(sum(widths), 6), nn.Linear(6, CLASSES)
 
-    def _add(self, kind: str, option: Any, values: list[int], shape: tuple[int, int]) -> None:
-        self.program.append((kind, option, values))
-        self.shapes.append(shape)
+    def _add(self, step: Callable[..., Tensor], values: list[int], channels: int, size: int) -> None:
+        if isinstance(step, nn.Module):
+            self.layers.append(step)
+        self.program.append((step, values))
+        self.shapes.append((channels, size))
         self.read.update(values)
-
-    def _layer(self, module: nn.Module) -> str:
-        self.layers[name := f"layer{len(self.layers)}"] = module
-        return name
 
     def _grow(self) -> None:
         value = self.draws.randrange(len(self.shapes))
@@ -266,53 +240,44 @@ class Random(nn.Module):
                     return
                 wide = self.draws.choice([2, 4, 6]) if groups < channels or kind == "conv" else channels
                 conv = nn.Conv2d(channels, wide, 3, padding=1, groups=groups, bias=self.draws.random() < 0.5)
-                self._add("layer", self._layer(conv), [value], (wide, size))
+                self._add(conv, [value], wide, size)
             case "norm":
-                self._add("layer", self._layer(nn.BatchNorm2d(channels)), [value], (channels, size))
+                self._add(nn.BatchNorm2d(channels), [value], channels, size)
             case "relu" | "sigmoid":
-                self._add("call", getattr(torch, kind), [value], (channels, size))
+                self._add(getattr(torch, kind), [value], channels, size)
             case "add" | "multiply":
-                self._add(kind, None, [value, self.draws.choice(alike)], (channels, size))
+                step = operator.add if kind == "add" else operator.mul
+                self._add(step, [value, self.draws.choice(alike)], channels, size)
             case "gate":
-                gate = self._layer(nn.Conv2d(channels, channels, 1))
-                self._add("gate", gate, [value], (channels, size))
+                self._add(Gate(channels), [value], channels, size)
             case "beside" if beside:
                 other = self.draws.choice(beside)
-                self._add("beside", None, [value, other], (channels + self.shapes[other][0], size))
+                self._add(lambda *parts: torch.cat(parts, 1), [value, other], channels + self.shapes[other][0], size)
             case "halve" if size > 2:
-                self._add("halve", None, [value], (channels, (size + 1) // 2))
+                self._add(lambda x: x[:, :, ::2, ::2], [value], channels, (size + 1) // 2)
             case "pad":
                 after = self.draws.randrange(3)
-                self._add("pad", (1, after), [value], (channels + 1 + after, size))
+                self._add(lambda x: F.pad(x, (0, 0, 0, 0, 1, after)), [value], channels + 1 + after, size)
             case "pool" if size > 2:
-                self._add("pool", None, [value], (channels, size // 2))
+                self._add(lambda x: F.max_pool2d(x, 2), [value], channels, size // 2)
 
     def forward(self, x: Tensor) -> Tensor:
         values = [x]
-        for kind, option, reads in self.program:
-            values.append(self._applied(kind, option, *(values[value] for value in reads)))
+        for step, reads in self.program:
+            values.append(step(*(values[value] for value in reads)))
         flat = torch.cat([values[value].mean((2, 3)) for value in self.ends], 1)
         return self.end(F.relu(self.hidden(flat)))
 
-    def _applied(self, kind: str, option: Any, value: Tensor, *others: Tensor) -> Tensor:
-        match kind:
-            case "layer":
-                return self.layers[option](value)
-            case "call":
-                return option(value)
-            case "add":
-                return value + others[0]
-            case "multiply":
-                return value * others[0]
-            case "gate":
-                return value * torch.sigmoid(self.layers[option](F.adaptive_avg_pool2d(value, 1)))
-            case "beside":
-                return torch.cat([value, *others], 1)
-            case "halve":
-                return value[:, :, ::2, ::2]
-            case "pad":
-                return F.pad(value, (0, 0, 0, 0, *option))
-        return F.max_pool2d(value, 2)
+
+class Gate(nn.Module):
+    """Channels times what is told of all of them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.conv(F.adaptive_avg_pool2d(x, 1)))
 
 
 def build(name: str) -> tuple[nn.Module, Tensor]:

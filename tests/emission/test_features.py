@@ -17,7 +17,6 @@ from bhc.posterior import FreshNoise
 from bhc.training import Silent
 
 from ..formats.chains import TORCH_REMARKS
-from ..formats.test_c_header import GCC, run
 from ..hypernet.toys import perturb_
 
 pytestmark = TORCH_REMARKS
@@ -151,17 +150,6 @@ def test_the_emitted_network_in_every_form_sees_nothing_of_missing_features(name
         torch.testing.assert_close(answer(x), expected, rtol=1e-4, atol=1e-4, msg=form)
 
 
-@pytest.mark.skipif(GCC is None, reason="gcc is not installed")
-@pytest.mark.parametrize("name", ["values", "channels of a dense network", "channels"])
-@torch.no_grad()
-def test_the_compiled_network_sees_nothing_of_missing_features(name: str, tmp_path: Path) -> None:
-    model, x, changed, there = build(name)
-    small = model.compress(features=there, threshold=2.0)
-    for images in (x, changed):
-        for given in run(tmp_path, small.network, images).unbind(1):
-            torch.testing.assert_close(given[:, :-1], small.module(x), rtol=1e-4, atol=1e-4)
-
-
 @EACH
 @torch.no_grad()
 def test_with_all_features_there_an_untrained_model_is_the_network_itself(name: str) -> None:
@@ -172,29 +160,6 @@ def test_with_all_features_there_an_untrained_model_is_the_network_itself(name: 
     model = bhc.wrap(net, bhc.FeatureSubsets(features), example_input=x[:1])
     small = model.compress(features=torch.ones(features, dtype=torch.bool), quantisation=bhc.Float32())
     torch.testing.assert_close(small.module(x), net(x), rtol=1e-4, atol=1e-4)
-
-
-def test_a_trained_model_sees_nothing_of_missing_features() -> None:
-    rng = torch.Generator().manual_seed(0)
-    images, labels = torch.randint(0, 60, (120, 3, 2, 2), generator=rng), torch.arange(120) % 4
-    images[:, 0] += 60 * labels[:, None, None]
-    images = images.to(torch.uint8)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = dense(Normalise([128.0] * 3, [64.0] * 3)).eval()
-    space = bhc.Joint(bhc.FeatureSubsets((3, 2, 2)), bhc.ClassSubsets(4), bhc.Budgets())
-    model = bhc.wrap(net, space, example_input=images[:1].float())
-    recipe = (
-        bhc.Learn(steps=12, contexts=4, examples=8),
-        bhc.Consolidate(steps=6, contexts=4, examples=8),
-    )
-    bhc.fit(model, (images, labels), (images, labels), recipe=recipe, progress=bhc.training.Silent())
-    small = model.compress(features=[0, 1, 2, 3], classes=[1, 2])
-    x, changed = images.float(), images.float()
-    changed[:, 1:] = 500.0
-    torch.testing.assert_close(small.module(x), small.module(changed))
-    assert small.classes == (1, 2)
-    assert model.compress().module(x).shape == (120, 4)
 
 
 def test_the_error_before_is_that_of_the_full_network_with_zeros(digits: DataSet, pretrained: nn.Sequential) -> None:

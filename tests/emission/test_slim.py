@@ -145,32 +145,6 @@ def test_the_variance_of_a_weight_is_that_of_the_posterior(name: str, generator:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", LENETS)
-def test_the_variance_of_a_weight_is_that_of_samples(name: str) -> None:
-    samples, context = 4000, Context(classes=(3, 4))
-    network = lenet(name, bhc.LowRank(rank=3))
-    network.hypernet.vectors.logvar_map.offset.sub_(3.0)  # samples of a wide scale would have to be many
-    cutter = Cutter(network, context)
-    *_, layer = Slimmer(cutter.scales).layers(cutter.cut(-6.0))
-    posterior = network.hypernet.posterior(network.space.encode(ContextBatch.of([context], 10)))[-1]
-    rows, columns, mean = layer.cut.kept_outputs, layer.cut.kept_inputs[:20], posterior.mean
-    rng = torch.Generator().manual_seed(0)
-
-    def draw(centre: torch.Tensor, logvar: torch.Tensor) -> torch.Tensor:
-        return centre + (0.5 * logvar).exp() * torch.randn(samples, *centre.shape, generator=rng)
-
-    assert isinstance(posterior.in_scale, NormalScales)
-    assert isinstance(posterior.out_scale, NormalScales)
-    z = draw(posterior.in_scale.mean[0, columns], posterior.in_scale.logvar[0, columns])
-    s = draw(posterior.out_scale.mean[0, rows], posterior.out_scale.logvar[0, rows])
-    w = draw(mean.weight.dense()[0][rows][:, columns], posterior.weight_logvar[0][rows][:, columns])
-    sampled = (s[:, :, None] * w * z[:, None, :]).var(0)
-    ratio = sampled / layer.variance[:, :20]
-    assert ratio.median().item() == pytest.approx(1, abs=0.05)
-    assert 0.7 < ratio.min() < ratio.max() < 1.4
-
-
-@torch.no_grad()
 def test_after_consolidation_a_scale_keeps_the_rate_of_the_end_of_learning() -> None:
     network, context = lenet("lenet-300-100", bhc.ScalesOnly()), Context(classes=(3, 4))
     rates = network.hypernet.dropouts(network.space.encode(ContextBatch.of([context], 10)))[0]

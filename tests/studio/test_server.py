@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -82,6 +83,16 @@ async def until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that waits for things, as pytest can call it."""
+
+    @wraps(test)
+    def run(*given: Any, **named: Any) -> None:
+        asyncio.run(test(*given, **named))
+
+    return run
+
+
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_SECONDS", SOON)
@@ -90,34 +101,29 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("said", [b"", b"GET / HT", GET[:-2], GET + GET[:-2]])
-def test_who_does_not_ask_is_hung_up_on(said: bytes) -> None:
+@in_a_loop
+async def test_who_does_not_ask_is_hung_up_on(said: bytes) -> None:
     """Before a request, in the middle of its head, and after one that was answered."""
-
-    async def run() -> None:
-        began = time.monotonic()
-        with called() as (protocol, wire):
-            for byte in said:
-                protocol.data_received(bytes([byte]))
-                await asyncio.sleep(0)
-            await until(wire.is_closing)
-            assert time.monotonic() - began > 0.9 * SOON
-            assert wire.written.count(b"200 OK") == said.count(GET)
-
-    asyncio.run(run())
+    began = time.monotonic()
+    with called() as (protocol, wire):
+        for byte in said:
+            protocol.data_received(bytes([byte]))
+            await asyncio.sleep(0)
+        await until(wire.is_closing)
+        assert time.monotonic() - began > 0.9 * SOON
+        assert wire.written.count(b"200 OK") == said.count(GET)
 
 
 @pytest.mark.usefixtures("_hasty")
-def test_who_has_asked_may_send_as_slowly_as_the_gate_allows() -> None:
-    async def run() -> None:
-        with called() as (protocol, wire):
-            protocol.data_received(CHUNKED)
-            protocol.data_received(b"3\r\nab")
-            await asyncio.sleep(2 * SOON)
-            assert not wire.closed
-            protocol.data_received(b"c\r\n0\r\n\r\n")
-            await until(lambda: b"content: 3" in wire.written)
-
-    asyncio.run(run())
+@in_a_loop
+async def test_who_has_asked_may_send_as_slowly_as_the_gate_allows() -> None:
+    with called() as (protocol, wire):
+        protocol.data_received(CHUNKED)
+        protocol.data_received(b"3\r\nab")
+        await asyncio.sleep(2 * SOON)
+        assert not wire.closed
+        protocol.data_received(b"c\r\n0\r\n\r\n")
+        await until(lambda: b"content: 3" in wire.written)
 
 
 @pytest.mark.parametrize(
@@ -131,64 +137,54 @@ def test_who_has_asked_may_send_as_slowly_as_the_gate_allows() -> None:
     ],
     ids=["a header", "headers", "a path", "trailers", "a trailer"],
 )
-def test_what_is_no_content_has_a_bound(before: bytes, piece: bytes) -> None:
-    async def run() -> None:
-        with called() as (protocol, wire):
-            protocol.data_received(before)
-            heard = 0
-            while not wire.closed:
-                assert heard <= 2 * LARGEST_HEAD
-                protocol.data_received(piece)
-                heard += len(piece)
-                await asyncio.sleep(0)
-            assert b"HTTP/1.1 400" in wire.written
-
-    asyncio.run(run())
+@in_a_loop
+async def test_what_is_no_content_has_a_bound(before: bytes, piece: bytes) -> None:
+    with called() as (protocol, wire):
+        protocol.data_received(before)
+        heard = 0
+        while not wire.closed:
+            assert heard <= 2 * LARGEST_HEAD
+            protocol.data_received(piece)
+            heard += len(piece)
+            await asyncio.sleep(0)
+        assert b"HTTP/1.1 400" in wire.written
 
 
 @pytest.mark.usefixtures("_hasty")
-def test_who_does_not_read_is_cut_off() -> None:
+@in_a_loop
+async def test_who_does_not_read_is_cut_off() -> None:
     """In the middle of an answer; and when it is hung up on with some left to read."""
-
-    async def run() -> None:
-        with called() as (protocol, wire):
-            protocol.pause_writing()
-            await until(lambda: wire.aborted)
-        with called() as (protocol, wire):
-            await until(wire.is_closing)
-            assert not wire.aborted
-            await until(lambda: wire.aborted)
-        with called() as (protocol, wire):
-            protocol.data_received(CHUNKED)
-            protocol.pause_writing()
-            protocol.resume_writing()
-            await asyncio.sleep(2 * SOON)
-            assert not wire.aborted
-
-    asyncio.run(run())
+    with called() as (protocol, wire):
+        protocol.pause_writing()
+        await until(lambda: wire.aborted)
+    with called() as (protocol, wire):
+        await until(wire.is_closing)
+        assert not wire.aborted
+        await until(lambda: wire.aborted)
+    with called() as (protocol, wire):
+        protocol.data_received(CHUNKED)
+        protocol.pause_writing()
+        protocol.resume_writing()
+        await asyncio.sleep(2 * SOON)
+        assert not wire.aborted
 
 
-def test_no_more_is_read_than_is_answered() -> None:
+@in_a_loop
+async def test_no_more_is_read_than_is_answered() -> None:
     """A thousand requests in one piece: those that wait are bytes, and nothing was made of them yet."""
-
-    async def run() -> None:
-        with called() as (protocol, wire):
-            protocol.data_received(GET * 1000)
-            assert wire.paused
-            await until(lambda: wire.written.count(b"200 OK") == 1000)
-            assert not wire.paused
-
-    asyncio.run(run())
+    with called() as (protocol, wire):
+        protocol.data_received(GET * 1000)
+        assert wire.paused
+        await until(lambda: wire.written.count(b"200 OK") == 1000)
+        assert not wire.paused
 
 
-def test_content_in_many_small_chunks_is_no_head() -> None:
-    async def run() -> None:
-        with called() as (protocol, wire):
-            protocol.data_received(CHUNKED)
-            for _ in range(LARGEST_HEAD // 2):
-                protocol.data_received(b"1\r\nx\r\n")
-            protocol.data_received(b"0\r\n\r\n")
-            await until(lambda: f"content: {LARGEST_HEAD // 2}".encode() in wire.written)
-            assert not wire.closed
-
-    asyncio.run(run())
+@in_a_loop
+async def test_content_in_many_small_chunks_is_no_head() -> None:
+    with called() as (protocol, wire):
+        protocol.data_received(CHUNKED)
+        for _ in range(LARGEST_HEAD // 2):
+            protocol.data_received(b"1\r\nx\r\n")
+        protocol.data_received(b"0\r\n\r\n")
+        await until(lambda: f"content: {LARGEST_HEAD // 2}".encode() in wire.written)
+        assert not wire.closed

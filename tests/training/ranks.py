@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
@@ -13,12 +14,12 @@ from bhc.data import DataSet, Split
 from bhc.errors import BhcError
 from bhc.layers import Normalise
 from bhc.tensors import write_tensors
-from bhc.training import FreezeOffsets, Stage, TrainingConfig, TrainingSets
-from bhc.training.launch import Processes, train_in_team
-from bhc.training.learning import Learn
-from bhc.training.stages import BatchSource, Loss, StepScalars
+from bhc.training import FreezeOffsets, Processes, TrainingConfig, TrainingSets
+from bhc.training.launch import train_in_team
+from bhc.training.stages import BatchSource
 from bhc.training.step import make_step
 from bhc.training.team import Team, joined
+from tests.training.runs import multiplied
 
 CPU = torch.device("cpu")
 # Few steps: what two programs round differently grows from step to step, and masks that differ by a unit end it.
@@ -68,19 +69,9 @@ def first_gradients(team: Team, digits: DataSet) -> dict[str, torch.Tensor]:
 
 def with_a_bad_step(sets: TrainingSets, config: TrainingConfig, team: Team) -> int:
     """Steps that were skipped where one process alone had a loss that is no number, once."""
-    plain, taken = Learn.loss, 0
-
-    def bad_once(self: Stage, network: object, draw: BatchSource, scalars: StepScalars) -> Loss:
-        nonlocal taken
-        taken += 1
-        loss = plain(self, network, draw, scalars)  # type: ignore[arg-type]
-        return Loss(loss.total * float("nan"), loss.terms) if taken == 4 and team.rank == 1 else loss
-
-    Learn.loss = bad_once  # type: ignore[method-assign,assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        multiplied(patch, lambda step: float("nan") if step == 4 and team.rank == 1 else 1.0)
         return int(train_in_team(tiny_model().network, sets, config, team).training["skipped_steps"])
-    finally:
-        Learn.loss = plain  # type: ignore[method-assign]
 
 
 def what_is_told(team: Team) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """A short training on the small digits, whole or broken off."""
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from bhc.data import DataSet
 from bhc.training import Learn, RunFolder, Silent
 from bhc.training.stages import Loss
 
+Fit = Callable[..., bhc.Compressor]
 RECIPE = (
     bhc.Learn(steps=40, kl_weight=0.1, contexts=4, examples=8),
     bhc.Consolidate(steps=20, contexts=8, examples=8),  # as many as there are images: their teacher is asked once
@@ -96,7 +98,7 @@ def resumed(
     options = {"checkpoint_every": 7} | options
     whole = train(make(), digits, run=folder / "whole", **options)
     with pytest.raises(Stopped):
-        train(make(), digits, run=folder / "cut", progress=stop, **options)
+        train(make(), digits, run=folder / "cut", progress=copy(stop), **options)
     with pytest.raises(bhc.BhcError, match="unfinished"):
         bhc.load(folder / "cut")
     return whole, train(make(), digits, run=folder / "cut", resume=True, **options)

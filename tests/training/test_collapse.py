@@ -1,14 +1,12 @@
 from math import log
 
 import pytest
-import torch
 
 import bhc
 from bhc.contexts import Context
-from bhc.data import DataSet
 from bhc.training import CollapseWarning, Probe
 from bhc.training.safeguards import LOOKS, CollapseWatch
-from tests.training.runs import fit
+from tests.training.runs import Fit
 
 
 def watch(*sizes: int) -> CollapseWatch:
@@ -38,7 +36,7 @@ def test_nothing_is_told_after_one_look_below_chance_or_of_one_class() -> None:
         looking.look(0.3)
 
 
-def test_a_run_that_collapses_says_so(digits: DataSet, pretrained: torch.nn.Sequential) -> None:
+def test_a_run_that_collapses_says_so(fit: Fit) -> None:
     crushed = (bhc.Learn(steps=600, kl_weight=500.0, warm_up=0.0, contexts=4, examples=8),)
     with pytest.warns(CollapseWarning):
-        fit(digits, pretrained, recipe=crushed)
+        fit(recipe=crushed)

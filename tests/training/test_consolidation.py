@@ -10,10 +10,22 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.stages import StepScalars, draw_examples
 from bhc.training.step import make_step
-from tests.training.runs import RECIPE, bits, fit
+from tests.training.runs import RECIPE, Fit, bits
 from tests.training.test_step import draw_of, network_of
 
 DIALS = StepScalars(torch.tensor(1.0), torch.tensor(0.0))
+
+
+def watched(network: ConditionalNetwork, patch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, ContextBatch]]:
+    """The images and the contexts that the masked network is shown from now on."""
+    shown, masked = [], network.masked
+
+    def noting(x: torch.Tensor, batch: ContextBatch, **options: object) -> torch.Tensor:
+        shown.append((x, batch))
+        return masked(x, batch, **options)  # type: ignore[arg-type]
+
+    patch.setattr(network, "masked", noting)
+    return shown
 
 
 def test_a_recipe_speaks_of_blends_only_where_there_are_some() -> None:
@@ -22,14 +34,10 @@ def test_a_recipe_speaks_of_blends_only_where_there_are_some() -> None:
     assert bhc.Consolidate(teacher_weight=0.0).to_dict()["teacher_weight"] == 0
 
 
-def test_training_with_blends_is_another_training_and_keeps_what_was_learned(
-    digits: DataSet, pretrained: torch.nn.Module
-) -> None:
+def test_training_with_blends_is_another_training_and_keeps_what_was_learned(fit: Fit) -> None:
     learn, consolidate = RECIPE
     assert isinstance(consolidate, bhc.Consolidate)
-    plain, blended = (
-        fit(digits, pretrained, recipe=(learn, replace(consolidate, blended=part))) for part in (0.0, 0.5)
-    )
+    plain, blended = (fit(recipe=(learn, replace(consolidate, blended=part))) for part in (0.0, 0.5))
     assert blended.model.training["recipe"][1]["blended"] == 0.5
     differing = [name for name, tensor in bits(plain).items() if not torch.equal(tensor, bits(blended)[name])]
     assert any("weights" in name for name in differing)
@@ -47,17 +55,10 @@ def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend
         blended=0.6, teacher_weight=teacher_weight, thresholds=(0.0, 0.0), contexts=4, examples=8, temperature=3.0
     )
     stage.prepare_(network)
-    shown = []
-    masked = network.masked
-
-    def watched(x: torch.Tensor, *given: object, **options: object) -> torch.Tensor:
-        shown.append(x)
-        return masked(x, *given, **options)  # type: ignore[arg-type]
-
     with monkeypatch.context() as patched:
-        patched.setattr(network, "masked", watched)
+        shown = watched(network, patched)
         total = stage.loss(network, draw_of(digits), DIALS).total
-    (x,) = shown
+    ((x, _),) = shown
 
     batch, first, labels = draw_examples(network, draw_of(digits), 4, 8, None)
     second = first.float().unflatten(0, (4, 8)).roll(1, 1).flatten(0, 1)
@@ -67,7 +68,7 @@ def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend
     assert 5 < (share > 1e-6).sum() < 32
     torch.testing.assert_close(x, first + share[:, None, None, None] * way.view_as(x))
 
-    students, teachers = masked(x, batch, threshold=torch.zeros(4, 1)), network.bayesian.plain(x)
+    students, teachers = network.masked(x, batch, threshold=torch.zeros(4, 1)), network.bayesian.plain(x)
     expected = torch.tensor(0.0)
     for row in range(32):
         classes = batch.outputs[row // 8].nonzero().flatten().tolist()
@@ -103,23 +104,14 @@ def test_a_teacher_of_images_that_are_seldom_the_same_is_asked_in_each_step(
 def test_it_trains_for_budgets_that_can_be_asked_for(
     digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets(margin=1.0))
-    network = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1]).network
-    met: list[torch.Tensor] = []
-    masked = type(network).masked
-
-    def watched(self: ConditionalNetwork, x: torch.Tensor, batch: ContextBatch, **options: object) -> torch.Tensor:
-        assert batch.budget is not None
-        met.append(batch.budget)
-        return masked(self, x, batch, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(type(network), "masked", watched)
+    network = network_of(digits, pretrained, space=bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets(margin=1.0)))
+    shown = watched(network, monkeypatch)
     stage = bhc.Consolidate(steps=8)
     stage.prepare_(network)
     take = make_step(stage, network, draw_of(digits))
     for _ in range(stage.steps):
         take()
-    budgets = torch.cat(met)
+    budgets = torch.cat([batch.budget for _, batch in shown])
     assert len(budgets) == stage.steps * stage.contexts
     assert budgets.min() == 0
     assert budgets.max() == 1

@@ -11,10 +11,10 @@ from bhc.contexts import ContextSpace, ListedFeatures
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
-from bhc.training import Silent, TrainingConfig, computing, safeguards, step
-from bhc.training.stages import BatchSource, Loss, Stage, StepScalars
-from bhc.training.step import CapturedStep, CaptureWarning, TrainingStep, make_step
-from tests.training.runs import RECIPE, StopAt, Stopped, assert_same_bits, bits, fit
+from bhc.training import CaptureWarning, Stage, TrainingConfig, computing, safeguards, step
+from bhc.training.stages import BatchSource, Loss, StepScalars
+from bhc.training.step import CapturedStep, TrainingStep, make_step
+from tests.training.runs import StopAt, assert_same_bits, bits, resumed, train, wrapped
 from tests.training.test_step import draw_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -33,10 +33,7 @@ def test_training_on_a_gpu_learns_what_a_cpu_learns(
     recipe = (bhc.Learn(steps=300, kl_weight=0.1, contexts=8, examples=8), bhc.Consolidate(steps=100))
     errors = []
     for device in ("cpu", "cuda"):
-        model = bhc.wrap(
-            pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], weight_generator=generator
-        )
-        bhc.fit(model, digits.train, digits.validation, recipe=recipe, device=device, progress=Silent())
+        model = train(wrapped(digits, pretrained, weight_generator=generator), digits, recipe=recipe, device=device)
         assert model.network.device.type == "cpu"
         errors.append(model.model.training["curves"]["after"][-1]["error"])
         assert model.compress(classes=[3, 4]).predict(digits.test.inputs).labels.shape == (len(digits.test),)
@@ -46,12 +43,8 @@ def test_training_on_a_gpu_learns_what_a_cpu_learns(
 def test_a_deterministic_run_on_a_gpu_resumes_to_the_same_bits(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
 ) -> None:
-    gpu = {"device": "cuda", "deterministic": True, "checkpoint_every": 7, "recipe": RECIPE}
-    whole = fit(digits, pretrained, run=tmp_path / "whole", **gpu)
-    with pytest.raises(Stopped):
-        fit(digits, pretrained, run=tmp_path / "cut", **gpu, progress=StopAt(40, "learning"))
-    resumed = fit(digits, pretrained, run=tmp_path / "cut", **gpu, resume=True)
-    assert_same_bits(whole, resumed)
+    make, stop = lambda: wrapped(digits, pretrained), StopAt(40, "learning")
+    assert_same_bits(*resumed(make, digits, tmp_path, stop, device="cuda", deterministic=True))
 
 
 def take_steps(
@@ -64,8 +57,7 @@ def take_steps(
     **options: object,
 ) -> tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]]:
     """All steps of a stage on the GPU: the step, the terms of each loss, and the network after them."""
-    wrapped = bhc.wrap(net, space or bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], **options)  # type: ignore[arg-type]
-    network = wrapped.network.to("cuda")
+    network = wrapped(digits, net, space, **options).network.to("cuda")
     if stage.context_weight:
         network.add_decoder_(rng=torch.Generator().manual_seed(0))
     stage.prepare_(network)
@@ -130,38 +122,22 @@ def test_a_captured_step_cuts_what_the_step_cuts(
     assert captured[0].limit.state() == pytest.approx(eager[0].limit.state(), rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        bhc.SingleContext(),
-        bhc.SingleContext((3, 4)),
-        bhc.Budgets(),
-        bhc.BinaryBudget(),
-        bhc.FeatureSubsets((1, 8, 8)),
-        bhc.FeatureSubsets((1, 8, 8), ListedFeatures((tuple(range(32)), tuple(range(0, 64, 2))))),
-        bhc.InputDomains((1, 8, 8), full_scale=16.0),
-        bhc.ClassSubsets(10, bhc.RandomSubsets((2, 3))),
-        bhc.ClassSubsets(10, bhc.RandomSubsets(range(1, 11), never_together=((0, 1),))),
-        bhc.Joint(
-            bhc.ClassSubsets(10),
-            bhc.InputDomains((1, 8, 8), full_scale=16.0),
-            bhc.FeatureSubsets((1, 8, 8)),
-            bhc.Budgets(),
-        ),
-    ],
-    ids=[
-        "single",
-        "single-classes",
-        "budgets",
-        "budget",
-        "features",
-        "listed",
-        "domain",
-        "random",
-        "all sizes",
-        "joint",
-    ],
-)
+DOMAINS = bhc.InputDomains((1, 8, 8), full_scale=16.0)
+SPACES = {
+    "single": bhc.SingleContext(),
+    "single-classes": bhc.SingleContext((3, 4)),
+    "budgets": bhc.Budgets(),
+    "budget": bhc.BinaryBudget(),
+    "features": bhc.FeatureSubsets((1, 8, 8)),
+    "listed": bhc.FeatureSubsets((1, 8, 8), ListedFeatures((tuple(range(32)), tuple(range(0, 64, 2))))),
+    "domain": DOMAINS,
+    "random": bhc.ClassSubsets(10, bhc.RandomSubsets((2, 3))),
+    "all sizes": bhc.ClassSubsets(10, bhc.RandomSubsets(range(1, 11), never_together=((0, 1),))),
+    "joint": bhc.Joint(bhc.ClassSubsets(10), DOMAINS, bhc.FeatureSubsets((1, 8, 8)), bhc.Budgets()),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_steps_of_every_kind_of_context_are_captured(
     digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace
 ) -> None:
@@ -216,14 +192,11 @@ def test_a_bad_step_on_a_gpu_changes_nothing_and_is_counted(
 def test_a_captured_run_resumes(
     digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, stop: int, title: str
 ) -> None:
-    gpu = {"device": "cuda", "checkpoint_every": 7, "recipe": RECIPE}
-    whole = fit(digits, pretrained, run=tmp_path / "whole", **gpu)
-    with pytest.raises(Stopped):
-        fit(digits, pretrained, run=tmp_path / "cut", **gpu, progress=StopAt(stop, title))
-    resumed = fit(digits, pretrained, run=tmp_path / "cut", **gpu, resume=True)
-    assert resumed.model.training["steps"] == whole.model.training["steps"] == 60
+    make = lambda: wrapped(digits, pretrained)  # noqa: E731
+    whole, again = resumed(make, digits, tmp_path, StopAt(stop, title), device="cuda")
+    assert again.model.training["steps"] == whole.model.training["steps"] == 60
     for name, tensor in bits(whole).items():
-        torch.testing.assert_close(tensor, bits(resumed)[name], rtol=1e-2, atol=5e-3, msg=name)
+        torch.testing.assert_close(tensor, bits(again)[name], rtol=1e-2, atol=5e-3, msg=name)
 
 
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2)], ids=lambda g: g.kind)

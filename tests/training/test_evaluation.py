@@ -58,21 +58,17 @@ def test_a_threshold_that_cuts_nothing_more_is_not_computed_again(quick_model: b
     assert trials[0] == trials[1] == trials[2]
 
 
-@pytest.mark.parametrize("most", [1, 3, 4, 11, 40])
-def test_a_panel_has_at_most_so_many_examples_spread_evenly(
-    quick_model: bhc.Compressor, digits: DataSet, most: int
+@pytest.mark.parametrize("most", [1, 3, 4, 11, 40, None])
+def test_a_panel_has_at_most_so_many_examples_spread_evenly_or_all(
+    quick_model: bhc.Compressor, digits: DataSet, most: int | None
 ) -> None:
-    panel = Panel.of(probes_of(quick_model), digits.validation, most=most)
-    assert len(panel.probes) == min(most, len(SUBSETS))
-    assert sum(map(len, panel.examples)) <= most
-    assert all(
-        set(own.labels.tolist()) <= set(probe.classes) for probe, own in zip(panel.probes, panel.examples, strict=True)
-    )
-
-
-def test_a_panel_without_a_limit_has_all_examples(quick_model: bhc.Compressor, digits: DataSet) -> None:
-    panel = Panel.of(probes_of(quick_model), digits.validation)
-    assert [len(own) for own in panel.examples] == [len(digits.validation.restricted_to(subset)) for subset in SUBSETS]
+    whole = [digits.validation.restricted_to(subset).labels for subset in SUBSETS]
+    panel = Panel.of(probes_of(quick_model), digits.validation, **({} if most is None else {"most": most}))
+    assert len(panel.probes) == min(most or len(SUBSETS), len(SUBSETS))
+    assert sum(map(len, panel.examples)) <= (most or sum(map(len, whole)))
+    for probe, own in zip(panel.probes, panel.examples, strict=True):
+        assert set(own.labels.tolist()) <= set(probe.classes)
+    assert most is not None or list(map(len, panel.examples)) == list(map(len, whole))
 
 
 def test_what_is_spread_keeps_its_order() -> None:

@@ -51,7 +51,7 @@ def test_two_processes_resume_to_the_same_bits_and_one_resumes_what_two_began(di
     assert_same_bits(whole, resumed)
     assert_same_bits(whole, bhc.load(tmp_path / "whole"))
     assert whole.model.thresholds == resumed.model.thresholds
-    with pytest.warns(ResumeWarning, match=r"on 2 processes and goes on with 1: .* not end at the same bits"):
+    with pytest.warns(ResumeWarning, match=r"2 processes .* with 1: .* not end at the same bits"):
         alone = fit(digits, tmp_path / "other", resume=True)
     assert alone.model.training["steps"] == 110
     with pytest.raises(AssertionError):
@@ -61,7 +61,7 @@ def test_two_processes_resume_to_the_same_bits_and_one_resumes_what_two_began(di
 @pytest.mark.long
 def test_two_processes_resume_what_one_began(digits: DataSet, tmp_path: Path) -> None:
     broken_off(digits, tmp_path)
-    with pytest.warns(ResumeWarning, match="on 1 processes and goes on with 2"):
+    with pytest.warns(ResumeWarning, match=r"1 processes .* with 2"):
         model = fit(digits, tmp_path, processes=TWO, resume=True)
     assert model.model.training["steps"] == 110
     assert model.model.training["processes"] == 2
@@ -198,13 +198,13 @@ def test_two_machines_train_one_model_and_the_first_writes_it(tmp_path: Path) ->
 @pytest.mark.parametrize("value", [0, -1])
 @pytest.mark.parametrize("name", ["devices", "nodes"])
 def test_less_than_one_process_is_refused(name: str, value: int) -> None:
-    with pytest.raises(BhcError, match=f"{name} must be 1 or more, given {value}"):
+    with pytest.raises(BhcError, match=f"{name}.* given {value}"):
         bhc.Processes(**{name: value})
 
 
 def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(BhcError, match="2 devices asked for, but this machine has 1 GPUs"):
+    with pytest.raises(BhcError, match="1 GPUs"):
         TWO.check(torch.device("cuda"))
 
 
@@ -243,7 +243,7 @@ def test_each_process_of_each_machine_has_a_place_of_its_own(monkeypatch: pytest
 
 def test_another_number_than_torchrun_started_is_refused(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(BhcError, match="2 processes asked for in one of 3"):
+    with pytest.raises(BhcError, match="in one of 3"):
         fit(digits, processes=TWO)
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(BhcError, match="WORLD_SIZE is 3, but RANK"):

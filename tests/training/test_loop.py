@@ -1,11 +1,11 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import bhc
-from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
@@ -13,10 +13,10 @@ from bhc.training import Point, Recipe, RunFolder, Silent, largest_within
 from tests.training.runs import (
     ALONE,
     RECIPE,
+    Fit,
     StopAt,
     assert_same_bits,
     bits,
-    fit,
     mlp,
     multiplied,
     resumed,
@@ -26,21 +26,17 @@ from tests.training.runs import (
 )
 
 
-def test_training_changes_the_network_and_lowers_the_divergence(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
-) -> None:
+def test_training_changes_the_network_and_lowers_the_divergence(fit: Fit, tmp_path: Path) -> None:
     recipe = (bhc.Learn(steps=200, kl_weight=0.1, warm_up=0.1, contexts=4, examples=8),)
-    fit(digits, pretrained, run=tmp_path / "run", recipe=recipe)
+    fit(run=tmp_path / "run", recipe=recipe)
     records = RunFolder(tmp_path / "run").metrics.read()
     assert [record["step"] for record in records] == [50, 100, 150, 200]
     assert records[-1]["kl"] < 0.7 * records[0]["kl"]
     assert {"stage", "cross_entropy", "kl_weight", "ratio", "seconds"} <= records[0].keys()
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
-    digits: DataSet, pretrained: torch.nn.Module
-) -> None:
-    one, same, other = (fit(digits, pretrained, seed=seed) for seed in (1, 1, 2))
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(fit: Fit) -> None:
+    one, same, other = (fit(seed=seed) for seed in (1, 1, 2))
     assert_same_bits(one, same)
     with pytest.raises(AssertionError):
         assert_same_bits(one, other)
@@ -57,91 +53,65 @@ READING = (
     bhc.Narrow(steps=50, final_ratio=2.0, **READ),  # type: ignore[arg-type]
     bhc.Consolidate(steps=20, contexts=4, examples=4),
 )
-SUBSETS, PAIRS, SINGLE = bhc.ClassSubsets(10), bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.SingleContext()
+PAIRS, SINGLE = bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.SingleContext()
 RATIOS = (RECIPE[0], bhc.Consolidate(steps=20, ratios=(1.2, 2.0), contexts=4, examples=8))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "stop", "space", "family"),
-    [
-        pytest.param(RECIPE, StopAt(40, "learning"), SUBSETS, "io-gnj", id="learning"),
-        pytest.param(RECIPE, StopAt(20, "consolidating"), SUBSETS, "io-gnj", id="consolidating"),
-        pytest.param(RATIOS, StopAt(20, "consolidating"), SUBSETS, "io-gnj", id="ratios"),
-        pytest.param(  # with its offsets still frozen
-            bhc.two_stage_budget(LEARN, LEARN),
-            StopAt(40, "learning", stage=2),
-            bhc.BinaryBudget(),
-            "io-gnj",
-            id="stage two of a budget",
-        ),
-        *(pytest.param(ALONE, StopAt(0, "consolidating"), SINGLE, family, id=family) for family in FAMILIES),
-        pytest.param(NARROWING, StopAt(100, "narrowing"), PAIRS, "io-gnj", id="narrowing"),
-    ],
-)
+# Noisy, so that scales soon decide something.
+READ_BACK = {"space": PAIRS, "initial": replace(bhc.Initial.exact(), logvar=-2.0)}
+BROKEN_OFF: dict[str, tuple[Recipe, StopAt, dict[str, Any]]] = {
+    "learning": (RECIPE, StopAt(40, "learning"), {}),
+    "ratios": (RATIOS, StopAt(20, "consolidating"), {}),
+    "narrowing": (NARROWING, StopAt(100, "narrowing"), {"space": PAIRS}),
+    "consolidating": (RECIPE, StopAt(20, "consolidating"), {}),
+    "reading while learning": (READING, StopAt(50, "learning"), READ_BACK),
+    "reading while narrowing": (READING, StopAt(50, "narrowing"), READ_BACK),
+    "stage two of a budget": (  # with its offsets still frozen
+        bhc.two_stage_budget(LEARN, LEARN),
+        StopAt(40, "learning", stage=2),
+        {"space": bhc.BinaryBudget()},
+    ),
+    "read before": (READING, StopAt(20, "consolidating"), READ_BACK),
+    **{family: (ALONE, StopAt(0, "consolidating"), {"space": SINGLE, "family": family}) for family in FAMILIES},
+}
+
+
+@pytest.mark.parametrize(("recipe", "stop", "design"), BROKEN_OFF.values(), ids=BROKEN_OFF)
 def test_a_run_that_is_broken_off_resumes_to_the_same_bits(
-    digits: DataSet,
-    pretrained: torch.nn.Module,
-    tmp_path: Path,
-    recipe: Recipe,
-    stop: StopAt,
-    space: ContextSpace,
-    family: str,
+    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, recipe: Recipe, stop: StopAt, design: dict[str, Any]
 ) -> None:
-    def make() -> bhc.Compressor:
-        return wrapped(digits, pretrained, space, family=family)
-
-    assert_resumes(*resumed(make, digits, tmp_path, stop, recipe=recipe), tmp_path)
-
-
-@pytest.mark.parametrize(
-    "stop",
-    [
-        StopAt(20, "consolidating"),
-        pytest.param(StopAt(50, "learning"), marks=pytest.mark.long),
-        pytest.param(StopAt(50, "narrowing"), marks=pytest.mark.long),
-    ],
-    ids=lambda stop: stop.title,
-)
-def test_a_run_that_reads_contexts_back_resumes_to_the_same_bits(digits: DataSet, tmp_path: Path, stop: StopAt) -> None:
-    noisy = replace(bhc.Initial.exact(), logvar=-2.0)
-
-    def make() -> bhc.Compressor:
-        return wrapped(digits, mlp(), PAIRS, initial=noisy)
-
-    assert_resumes(*resumed(make, digits, tmp_path, stop, recipe=READING), tmp_path)
-    assert len([record for record in told(tmp_path / "cut") if "context_nll" in record]) == 3
-
-
-def assert_resumes(whole: bhc.Compressor, resumed: bhc.Compressor, folder: Path) -> None:
-    for model in (resumed, bhc.load(folder / "cut")):
+    net = mlp() if recipe is READING else pretrained
+    whole, again = resumed(lambda: wrapped(digits, net, **design), digits, tmp_path, stop, recipe=recipe)
+    for model in (again, bhc.load(tmp_path / "cut")):
         assert_same_bits(whole, model)
         assert model.model.thresholds == whole.model.thresholds
-    assert told(folder / "cut") == told(folder / "whole")
-    clocks = [model.model.training.pop("seconds") for model in (whole, resumed)]
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert sum("context_nll" in record for record in told(tmp_path / "cut")) == (3 if recipe is READING else 0)
+    clocks = [model.model.training.pop("seconds") for model in (whole, again)]
     assert all(0 < seconds < 600 for seconds in clocks)
-    assert whole.model.training == resumed.model.training
+    assert whole.model.training == again.model.training
 
 
 def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted_and_many_end_the_run(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = (bhc.Learn(steps=60, contexts=2, examples=4),)
     with monkeypatch.context() as patch:
         multiplied(patch, lambda step: float("nan") if step == 4 else 1.0)
-        model = fit(digits, pretrained, recipe=recipe)
+        model = fit(recipe=recipe)
     assert model.model.training["skipped_steps"] == 1
     assert all(torch.isfinite(tensor).all() for tensor in bits(model).values())
     multiplied(monkeypatch, lambda step: float("nan"))
     with pytest.raises(BhcError, match="diverged"):
-        fit(digits, pretrained, recipe=recipe)
+        fit(recipe=recipe)
 
 
-def test_consolidation_keeps_the_masks_and_lowers_the_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_consolidation_keeps_the_masks_and_lowers_the_error(fit: Fit) -> None:
     recipe = (
         bhc.Learn(steps=300, kl_weight=0.3, contexts=8, examples=8),
         bhc.Consolidate(steps=200, contexts=8, examples=8),
     )
-    model = fit(digits, pretrained, recipe=recipe)
+    model = fit(recipe=recipe)
     before, after = (model.model.training["curves"][name] for name in ("before", "after"))
     assert [p["ratio_harmonic"] for p in before] == [p["ratio_harmonic"] for p in after]
     assert sum(p["error"] for p in after) < sum(p["error"] for p in before)
@@ -155,10 +125,10 @@ def test_the_default_threshold_is_the_smallest_network_within_the_error() -> Non
 
 @pytest.mark.parametrize(("options", "noun"), [({"recipe": ()}, "no steps"), ({"device": "nonsense"}, "nonsense")])
 def test_a_recipe_without_steps_and_an_absent_device_are_refused(
-    digits: DataSet, pretrained: torch.nn.Module, options: dict[str, object], noun: str
+    fit: Fit, options: dict[str, object], noun: str
 ) -> None:
     with pytest.raises(BhcError, match=noun):
-        fit(digits, pretrained, **options)
+        fit(**options)
 
 
 def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
@@ -168,13 +138,13 @@ def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.
         bhc.fit(model, wrong, wrong, recipe=RECIPE, progress=Silent())
 
 
-def test_the_deterministic_option_leaves_torch_as_it_was(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    fit(digits, pretrained, recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
+def test_the_deterministic_option_leaves_torch_as_it_was(fit: Fit) -> None:
+    fit(recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_second_training_learns_again(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = fit(digits, pretrained)
+def test_a_second_training_learns_again(fit: Fit, digits: DataSet) -> None:
+    model = fit()
     name = "hypernet.vectors.logvar_map.offset"
     before = bits(model)[name].clone()
     train(model, digits, recipe=RECIPE[:1])

@@ -24,10 +24,7 @@ def test_lines_say_where_a_run_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert first.startswith("learning: 50/100  loss 0.123")
     assert "s left" in first
     assert last.startswith("learning: 100/100")
-
-
-def test_lines_keep_quiet_in_between(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Lines(every_seconds=60.0)
+    progress = Lines(every_seconds=60.0)  # quiet in between
     progress.begin("learning", 100)
     progress.update(50, TERMS)
     assert capsys.readouterr().err == ""

@@ -1,6 +1,11 @@
 """The run folder: what is written, read back, refused and left alone."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +19,11 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.tensors import read_tensors, tensors_to_bytes
 from bhc.training import RunFolder
-from tests.training.runs import RECIPE, assert_same_bits, broken_off, fit
+from tests.training.runs import RECIPE, Fit, assert_same_bits
 
 
-def test_a_finished_run_loads_and_emits_the_same_network(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
-) -> None:
-    model = fit(digits, pretrained, run=tmp_path / "run", class_names=digits.class_names)
+def test_a_finished_run_loads_and_emits_the_same_network(fit: Fit, digits: DataSet, tmp_path: Path) -> None:
+    model = fit(run=tmp_path / "run", class_names=digits.class_names)
     loaded = bhc.load(tmp_path / "run")
     assert loaded.model.class_names == digits.class_names
     assert loaded.model.default_threshold == model.model.default_threshold
@@ -32,23 +35,23 @@ def test_a_finished_run_loads_and_emits_the_same_network(
     assert one.report.error == other.report.error
 
 
-def test_resume_without_a_run_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+def test_resume_without_a_run_is_refused(fit: Fit, tmp_path: Path) -> None:
     with pytest.raises(BhcError, match="no run to resume"):
-        fit(digits, pretrained, run=tmp_path / "none", resume=True)
+        fit(run=tmp_path / "none", resume=True)
     with pytest.raises(BhcError, match="no folder was given"):
-        fit(digits, pretrained, resume=True)
+        fit(resume=True)
 
 
 def test_a_checkpoint_of_another_run_or_that_is_damaged_is_refused_and_outlives_a_failing_save(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, broken_off: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken_off(digits, pretrained, tmp_path)
+    broken_off(tmp_path)
     checkpoint = RunFolder(tmp_path).checkpoint
     before = checkpoint.read_bytes()
 
     def refused(noun: str, **options: object) -> None:
         with pytest.raises(BhcError, match=noun):
-            fit(digits, pretrained, run=tmp_path, resume=True, **options)
+            fit(run=tmp_path, resume=True, **options)
 
     def full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -85,10 +88,8 @@ def test_a_checkpoint_of_another_run_or_that_is_damaged_is_refused_and_outlives_
         ({"generator": {"kind": "low-rank", "rank": 2}}, "another model"),
     ],
 )
-def test_a_damaged_description_is_refused(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    fit(digits, pretrained, run=tmp_path, recipe=(bhc.Learn(steps=1),))
+def test_a_damaged_description_is_refused(fit: Fit, tmp_path: Path, change: dict[str, object], message: str) -> None:
+    fit(run=tmp_path, recipe=(bhc.Learn(steps=1),))
     path = tmp_path / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(BhcError, match=message):
@@ -101,24 +102,22 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_finished_or_begun_run_is_not_thrown_away(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+    fit: Fit, broken_off: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    fit(digits, pretrained, run=tmp_path / "done")
-    broken_off(digits, pretrained, tmp_path / "begun")
+    fit(run=tmp_path / "done")
+    broken_off(tmp_path / "begun")
     for name in ("done", "begun"):
         with pytest.raises(BhcError, match="holds a run already"):
-            fit(digits, pretrained, run=tmp_path / name)
+            fit(run=tmp_path / name)
     with pytest.raises(BhcError, match="is finished"):
-        fit(digits, pretrained, run=tmp_path / "done", resume=True)
-    fit(digits, pretrained, run=tmp_path / "done", overwrite=True, seed=3)
+        fit(run=tmp_path / "done", resume=True)
+    fit(run=tmp_path / "done", overwrite=True, seed=3)
     assert bhc.load(tmp_path / "done").model.training["seed"] == 3
     assert len(list((tmp_path / "done").glob("model-*"))) == 1
 
 
-def test_an_interrupted_save_leaves_the_old_run(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = fit(digits, pretrained, run=tmp_path), fit(digits, pretrained, seed=4)
+def test_an_interrupted_save_leaves_the_old_run(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = fit(run=tmp_path), fit(seed=4)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -129,16 +128,16 @@ def test_an_interrupted_save_leaves_the_old_run(
     assert_same_bits(first, bhc.load(tmp_path))
 
 
-def test_a_folder_that_is_a_file_is_refused(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_refused(fit: Fit, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(BhcError, match="cannot write"):
-            fit(digits, pretrained, run=path)
+            fit(run=path)
 
 
-def test_what_a_killed_process_left_is_swept_up(digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_swept_up(fit: Fit, tmp_path: Path) -> None:
     (tmp_path / ".checkpoint.safetensors.abc.part").write_text("half")
-    fit(digits, pretrained, run=tmp_path)
+    fit(run=tmp_path)
     assert not list(tmp_path.glob(".*.part"))
 
 
@@ -155,11 +154,9 @@ def files_in(folder: Path, kind: str) -> list[str]:
     return sorted(path.name for path in folder.glob(f"{kind}-*.safetensors"))
 
 
-def test_calibration_images_are_kept_whole_and_change_nothing(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
-) -> None:
-    plain = fit(digits, pretrained, run=tmp_path / "plain")
-    model = fit(digits, pretrained, run=tmp_path / "run", calibration_set=digits.test)
+def test_calibration_images_are_kept_whole_and_change_nothing(fit: Fit, digits: DataSet, tmp_path: Path) -> None:
+    plain = fit(run=tmp_path / "plain")
+    model = fit(run=tmp_path / "run", calibration_set=digits.test)
     assert_same_bits(plain, model)
     for part in ("curves", "curve_contexts", "original_error"):
         assert model.model.training[part] == plain.model.training[part]
@@ -176,10 +173,8 @@ def test_calibration_images_are_kept_whole_and_change_nothing(
         assert small.to_bytes() == same.to_bytes()
 
 
-def test_saving_again_keeps_calibration_images_and_forgets_others(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
-) -> None:
-    model = fit(digits, pretrained, calibration_set=digits.test)
+def test_saving_again_keeps_calibration_images_and_forgets_others(fit: Fit, digits: DataSet, tmp_path: Path) -> None:
+    model = fit(calibration_set=digits.test)
     model.save(tmp_path / "run")
     first = files_in(tmp_path / "run", "calibration")
     model.model.calibration = digits.test.restricted_to([1, 2])
@@ -195,21 +190,21 @@ def test_saving_again_keeps_calibration_images_and_forgets_others(
     assert files_in(tmp_path / "run", "calibration") == []
     # A pair of tensors, and over 500 images of a class: more than a validation sample keeps.
     pair = digits.test.inputs[:1].repeat(600, 1, 1, 1), digits.test.labels[:1].repeat(600)
-    model = fit(digits, pretrained, calibration_set=pair, recipe=(bhc.Learn(steps=1, contexts=2),))
+    model = fit(calibration_set=pair, recipe=(bhc.Learn(steps=1, contexts=2),))
     assert model.model.calibration is not None
     assert len(model.model.calibration) == 600
 
 
-def test_calibration_images_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_calibration_images_of_another_shape_are_refused(fit: Fit, digits: DataSet) -> None:
     with pytest.raises(BhcError, match=r"\(1, 4, 4\)"):
-        fit(digits, pretrained, calibration_set=(digits.test.inputs[:, :, :4, :4], digits.test.labels))
+        fit(calibration_set=(digits.test.inputs[:, :, :4, :4], digits.test.labels))
 
 
 def test_a_loaded_run_asks_the_pretrained_network_nothing(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deep network's answers to the whole sample take most of a minute."""
-    model = fit(digits, pretrained, run=tmp_path / "run")
+    model = fit(run=tmp_path / "run")
     loaded = bhc.load(tmp_path / "run")
     monkeypatch.setattr(loaded.network.base_model, "forward", lambda x: pytest.fail("it was asked"))
     small = loaded.compress(classes=[2, 7])
@@ -218,9 +213,9 @@ def test_a_loaded_run_asks_the_pretrained_network_nothing(
 
 
 def test_pretrained_answers_that_a_run_lacks_are_found_again_and_belong_to_its_sample(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
+    fit: Fit, digits: DataSet, tmp_path: Path
 ) -> None:
-    fit(digits, pretrained, run=tmp_path)
+    fit(run=tmp_path)
     kept = bhc.load(tmp_path).model
     other = replace(kept, validation=digits.test).base_logits
     with torch.no_grad():
@@ -239,3 +234,39 @@ def rewrite_validation(run: Path, change: Callable[[dict[str, Tensor]], dict[str
     (path,) = run.glob("validation-*.safetensors")
     parts, header = read_tensors(path)
     path.write_bytes(tensors_to_bytes(change(parts), header))
+
+
+OPTIONS = [
+    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "150", "--consolidation-steps", "60",
+    "--kl-weight", "0.1", "--contexts", "4", "--examples", "8", "--checkpoint-every", "20",
+]  # fmt: skip
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "bhc", *OPTIONS, "--out", str(out), *more]
+
+
+def run(out: Path, *more: str) -> None:
+    subprocess.run(command(out, *more), env=ENVIRONMENT, check=True, capture_output=True, timeout=300)
+
+
+@pytest.mark.long
+def test_a_run_killed_with_kill_9_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    victim = subprocess.Popen(command(cut), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not RunFolder(cut).checkpoint.exists():
+        assert victim.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.02)
+    time.sleep(0.15)  # into the middle of the next steps
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert not RunFolder(cut).description.exists()
+
+    run(cut, "--resume")
+    run(whole)
+    one, other = (bhc.load(path).network.state_dict() for path in (whole, cut))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)

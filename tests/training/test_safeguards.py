@@ -12,7 +12,7 @@ from bhc.training import Consolidate, Stage, safeguards
 from bhc.training.checkpoint import Position
 from bhc.training.safeguards import LARGEST, LATEST, SpikeLimit, gradient_norm
 from bhc.training.step import make_step
-from tests.training.runs import StopAt, assert_same_bits, fit, multiplied, resumed, wrapped
+from tests.training.runs import Fit, StopAt, assert_same_bits, multiplied, resumed, wrapped
 from tests.training.test_step import LEARN, draw_of, network_of
 
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ def test_a_new_stage_has_gradients_of_its_own() -> None:
 
 @pytest.mark.long
 def test_a_run_that_cuts_resumes_to_the_same_bits(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a limit so low that every other step is cut."""
     monkeypatch.setattr(safeguards, "LATEST", 3)
@@ -98,7 +98,7 @@ def test_a_run_that_cuts_resumes_to_the_same_bits(
     assert_same_bits(whole, again)
     monkeypatch.setattr(safeguards, "LARGEST", 1e9)
     with pytest.raises(AssertionError):
-        assert_same_bits(whole, fit(digits, pretrained))
+        assert_same_bits(whole, fit())
 
 
 def test_the_norm_is_that_of_all_gradients() -> None:

@@ -1,25 +1,29 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import bhc
+from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.training import Silent, Stage, two_stage_budget
+from bhc.hypernet import ConditionalNetwork
+from bhc.training import Stage, two_stage_budget
 from bhc.training.optimiser import RISING, USUAL_INPUTS, USUAL_SIZE, rising_steps, slowdown
 from bhc.training.step import Schedule
+from tests.training.runs import train, wrapped
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
 
 
 def test_ratios_become_the_thresholds_that_give_them(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10, bhc.ConsecutivePairs()), example_input=digits.train.inputs[:1])
     recipe = (
         bhc.Learn(steps=200, kl_weight=0.3, contexts=8, examples=8),
         bhc.Consolidate(steps=10, ratios=(2.0, 6.0), contexts=8, examples=8),
     )
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    model = train(wrapped(digits, pretrained, bhc.ClassSubsets(10, bhc.ConsecutivePairs())), digits, recipe=recipe)
     low, high = model.model.thresholds or (0.0, 0.0)
     curve = model.model.training["curves"]["after"]
     assert [curve[0]["threshold"], curve[-1]["threshold"]] == pytest.approx([low, high])
@@ -38,10 +42,8 @@ def test_the_divergence_warms_up() -> None:
 
 
 def test_log_variances_and_maps_have_rates_of_their_own(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = bhc.wrap(pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
-    stage = bhc.Learn(rate=1e-3, logvar_rate=1e-2, map_slowdown=10)
-    rate = {id(p): group["lr"] for group in stage.parameter_groups(model.network) for p in group["params"]}
-    hypernet = model.network.hypernet
+    network = wrapped(digits, pretrained).network
+    rate, hypernet = rates(bhc.Learn(rate=1e-3, logvar_rate=1e-2, map_slowdown=10), network), network.hypernet
     assert rate[id(hypernet.weights[0].shared_mean.offset)] == 1e-3
     assert rate[id(hypernet.weights[0].shared_logvar.offset)] == 1e-2
     assert rate[id(hypernet.vectors.mean_map.matrix)] == pytest.approx(1e-4)
@@ -54,14 +56,8 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
     digits: DataSet, pretrained: torch.nn.Module, generator: bhc.ScalesOnly
 ) -> None:
     def run(recipe: tuple[bhc.Learn, ...]) -> bhc.Compressor:
-        model = bhc.wrap(
-            pretrained,
-            bhc.BinaryBudget(),
-            example_input=digits.train.inputs[:1],
-            weight_generator=generator,
-            std_limits=(0.2, None, None),
-        )
-        return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+        design = {"weight_generator": generator, "std_limits": (0.2, None, None)}
+        return train(wrapped(digits, pretrained, bhc.BinaryBudget(), **design), digits, recipe=recipe)
 
     first, freeze, second = two_stage_budget(LEARN, LEARN)
     before = run((first,)).compress(budget=0, threshold=0.0)
@@ -75,40 +71,27 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
     )
 
 
-@pytest.mark.parametrize(
-    ("space", "request_"),
-    [
-        (bhc.InputDomains((1, 8, 8), full_scale=16.0), {"domain": "images"}),
-        (bhc.Budgets(), {"budget": 0.3}),
-        (bhc.BinaryBudget(), {"budget": 1}),
-        (bhc.FeatureSubsets((1, 8, 8)), {"features": list(range(32))}),
-        (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), {"classes": [1, 2], "budget": 0}),
-        (bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets()), {"classes": [1, 2]}),
-        (bhc.Joint(bhc.ClassSubsets(10), bhc.FeatureSubsets((1, 8, 8)), bhc.Budgets()), {}),
-        (bhc.Joint(bhc.InputDomains((1, 8, 8), full_scale=16.0), bhc.FeatureSubsets((1, 8, 8))), {"domain": "images"}),
-        (
-            bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0)),
-            {"classes": [1, 2], "domain": "images"},
-        ),
-    ],
-    ids=[
-        "domain",
-        "budget",
-        "binary-budget",
-        "features",
-        "classes+budget",
-        "budget-left-out",
-        "all-left-out",
-        "features-left-out",
-        "classes+domain",
-    ],
-)
+DOMAINS, FEATURES = bhc.InputDomains((1, 8, 8), full_scale=16.0), bhc.FeatureSubsets((1, 8, 8))
+CLASSES = bhc.ClassSubsets(10)
+ASKED = {
+    "domain": (DOMAINS, {"domain": "images"}),
+    "budget": (bhc.Budgets(), {"budget": 0.3}),
+    "binary budget": (bhc.BinaryBudget(), {"budget": 1}),
+    "features": (FEATURES, {"features": list(range(32))}),
+    "classes and budget": (bhc.Joint(CLASSES, bhc.Budgets()), {"classes": [1, 2], "budget": 0}),
+    "budget left out": (bhc.Joint(CLASSES, bhc.Budgets()), {"classes": [1, 2]}),
+    "all left out": (bhc.Joint(CLASSES, FEATURES, bhc.Budgets()), {}),
+    "features left out": (bhc.Joint(DOMAINS, FEATURES), {"domain": "images"}),
+    "classes and domain": (bhc.Joint(CLASSES, DOMAINS), {"classes": [1, 2], "domain": "images"}),
+}
+
+
+@pytest.mark.parametrize(("space", "request_"), ASKED.values(), ids=ASKED)
 def test_every_kind_of_context_trains_and_emits(
-    digits: DataSet, pretrained: torch.nn.Module, space: bhc.ClassSubsets, request_: dict[str, object]
+    digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace, request_: dict[str, object]
 ) -> None:
-    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=15, kl_weight=0.05, contexts=4, examples=8), bhc.Consolidate(steps=10))
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    model = train(wrapped(digits, pretrained, space), digits, recipe=recipe)
     sample = digits.train.restricted_to([1, 2]).inputs
     small = model.compress(**{key: sample if value == "images" else value for key, value in request_.items()})
     classes = 2 if "classes" in request_ else 10
@@ -145,25 +128,34 @@ def test_numbers_that_make_no_sense_are_refused(stage: type[Stage], options: dic
         stage(**options)
 
 
-def test_the_two_stage_recipe_is_for_a_binary_budget_alone(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    recipe = two_stage_budget(LEARN, LEARN)
-    for space, message in (
-        (bhc.ClassSubsets(10), "budgets are not conditioned on"),
-        (bhc.Joint(bhc.ClassSubsets(10), bhc.BinaryBudget()), "for a budget of 0 or 1 alone"),
-        (bhc.Budgets(), "for a budget of 0 or 1 alone"),
-    ):
-        model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
-        with pytest.raises(BhcError, match=message):
-            bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+@pytest.mark.parametrize(
+    ("space", "noun"),
+    [(CLASSES, "not conditioned"), (bhc.Joint(CLASSES, bhc.BinaryBudget()), "alone"), (bhc.Budgets(), "alone")],
+)
+def test_the_two_stage_recipe_is_for_a_binary_budget_alone(
+    digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace, noun: str
+) -> None:
+    with pytest.raises(BhcError, match=noun):
+        train(wrapped(digits, pretrained, space), digits, recipe=two_stage_budget(LEARN, LEARN))
+
+
+def chain(layers: int, *, inputs: int = 4, sizes: Sequence[float] = ()) -> ConditionalNetwork:
+    """Linear layers of four units, each with weights of one size where that is given."""
+    hidden = [part for place in range(layers - 1) for part in (nn.Linear(4 if place else inputs, 4), nn.ReLU())]
+    net = nn.Sequential(*hidden, nn.Linear(4, 3))
+    for layer, size in zip(net[::2], sizes, strict=False):
+        nn.init.constant_(layer.weight, size)
+    return bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, inputs)).network
+
+
+def rates(stage: Stage, network: ConditionalNetwork) -> dict[int, float]:
+    """By the parameter's identity."""
+    return {id(p): group["lr"] for group in stage.parameter_groups(network) for p in group["params"]}
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(3, 1.0), (4, 1.0), (16, 8.0), (20, 5**1.5)])
 def test_means_of_deep_networks_take_smaller_steps(layers: int, expected: float) -> None:
-    hidden = [part for _ in range(layers - 1) for part in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
-    net = torch.nn.Sequential(*hidden, torch.nn.Linear(4, 3))
-    for layer in net[::2]:
-        torch.nn.init.constant_(layer.weight, 0.5)
-    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
+    network = chain(layers, sizes=[0.5] * layers)
     assert slowdown(network) == pytest.approx(expected)
     groups = bhc.Learn(rate=0.08, logvar_rate=0.5, map_slowdown=1.0).parameter_groups(network)
     slow, scales, fast = (*([0.08] if expected == 1 else []), *sorted(group["lr"] for group in groups))
@@ -173,42 +165,31 @@ def test_means_of_deep_networks_take_smaller_steps(layers: int, expected: float)
 
 
 def test_a_layer_of_zeros_learns_too() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
-    torch.nn.init.zeros_(net[0].weight)
-    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
-    assert all(g["lr"] > 0 for stage in (bhc.Learn(), bhc.Consolidate()) for g in stage.parameter_groups(network))
+    network = chain(2, sizes=[0.0])
+    assert all(rate > 0 for stage in (bhc.Learn(), bhc.Consolidate()) for rate in rates(stage, network).values())
 
 
-def test_small_weights_take_steps_in_proportion() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
-    torch.nn.init.constant_(net[0].weight, USUAL_SIZE / 10)
-    torch.nn.init.constant_(net[2].weight, USUAL_SIZE * 10)
-    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
-    small, large = (head.shared_mean.offset for head in network.hypernet.weights)
+@pytest.mark.parametrize(
+    ("inputs", "sizes", "expected"),
+    [
+        (4, (USUAL_SIZE / 10, USUAL_SIZE * 10), (0.008, 0.08)),  # small weights in proportion
+        (4 * USUAL_INPUTS, (USUAL_SIZE, USUAL_SIZE), (0.04, 0.08)),  # many under one output
+    ],
+)
+def test_small_weights_and_many_under_one_output_take_smaller_steps(
+    inputs: int, sizes: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
+    network = chain(2, inputs=inputs, sizes=sizes)
     for stage in (bhc.Learn(rate=0.08), bhc.Consolidate(rate=0.08)):
-        rate = {id(p): group["lr"] for group in stage.parameter_groups(network) for p in group["params"]}
-        assert rate[id(small)] == pytest.approx(0.008)
-        assert rate[id(large)] == pytest.approx(0.08)
-    rate = {id(p): group["lr"] for group in bhc.Learn().parameter_groups(network) for p in group["params"]}
-    assert rate[id(network.hypernet.weights[0].shared_logvar.offset)] == bhc.Learn().logvar_rate
-
-
-def test_many_weights_under_one_output_take_smaller_steps() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(4 * USUAL_INPUTS, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
-    for layer in net[::2]:
-        torch.nn.init.constant_(layer.weight, USUAL_SIZE)
-    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4 * USUAL_INPUTS)).network
-    rate = {id(p): group["lr"] for group in bhc.Learn(rate=0.08).parameter_groups(network) for p in group["params"]}
-    wide, narrow = (head.shared_mean.offset for head in network.hypernet.weights)
-    assert (rate[id(wide)], rate[id(narrow)]) == (pytest.approx(0.04), pytest.approx(0.08))
+        found = [rates(stage, network)[id(head.shared_mean.offset)] for head in network.hypernet.weights]
+        assert found == pytest.approx(expected)
+    log_variances = network.hypernet.weights[0].shared_logvar.offset
+    assert rates(bhc.Learn(), network)[id(log_variances)] == bhc.Learn().logvar_rate
 
 
 @pytest.mark.parametrize(("layers", "steps"), [(4, 0), (5, RISING)])
 def test_rates_rise_in_deep_networks_alone(layers: int, steps: int) -> None:
-    hidden = [part for _ in range(layers - 1) for part in (torch.nn.Linear(4, 4), torch.nn.ReLU())]
-    net = torch.nn.Sequential(*hidden, torch.nn.Linear(4, 3))
-    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
-    assert rising_steps(network) == steps
+    assert rising_steps(chain(layers)) == steps
     schedule = Schedule(bhc.Learn(steps=1000), [1.0], torch.device("cpu"), rising=steps)
     factors = [(schedule.advance(), float(schedule.rates))[1] for _ in range(steps + 2)]
     assert factors[0] == pytest.approx(1 / (steps + 1))
