@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from experiments.report import read_papers, read_results
 from experiments.report.load import Results
 
@@ -30,15 +29,6 @@ def point(threshold: float, ratio: float, error: float) -> dict[str, float]:
 
 def trade_off(name: str, points: list[dict[str, float]], validation: list[dict[str, float]] | None = None):
     return {"name": name, "validation": points if validation is None else validation, "test": points}
-
-
-def curve(lowest: float, highest: float, error: float, seed: int = 0) -> list[dict[str, float]]:
-    """Ratios fall and errors fall as thresholds rise, steeply at the small end."""
-    rng = np.random.default_rng(seed)
-    steps = np.linspace(0, 1, 12)
-    ratios = highest ** (1 - steps) * lowest**steps
-    errors = error + 8 * (1 - steps) ** 6 + 0.05 * rng.random(12)
-    return [point(float(t), float(r), float(e)) for t, r, e in zip(steps * 8 - 4, ratios, errors, strict=True)]
 
 
 def context(label: str, model: str, **changes: Any) -> dict[str, Any]:
@@ -113,26 +103,6 @@ def write(folder: Path, result: dict[str, Any], experiment: str | None = None) -
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
     return path
-
-
-def write_speed(folder: Path, model: str, *, emit_ms: float, alone: float, together: float = 90.0) -> None:
-    """What timing a new context leaves."""
-    timing = {
-        "experiment": "speed",
-        "model": model,
-        "train_device": "cpu, 2 threads",
-        "emit_device": "cpu, 2 threads",
-        "emit_network_ms": emit_ms,
-        "emit_file_ms": 4 * emit_ms,
-        "context_train_seconds": alone,
-        "bhc_train_seconds": together,
-        "times_less": 1e3 * alone / emit_ms,
-        "times_less_with_file": 250 * alone / emit_ms,
-        "break_even_contexts": together / alone,
-    }
-    path = folder / "speed" / f"{model}-cpu.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(timing))
 
 
 def read_all(folder: Path) -> Results:
