@@ -18,12 +18,6 @@ from bhc.layers import (
     conv_padding,
 )
 
-WINDOWS = [
-    {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    for kernel, stride, padding, dilation in product((1, 3, (3, 2)), (1, 2, (1, 3)), (0, 1, (2, 0)), (1, 2, (1, 3)))
-]
-SHAPES = [(2, 5, 7), (2, 1, 1), (2, 4, 9)]
-
 
 def output_shape(module: nn.Module, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Of one example."""
@@ -45,20 +39,31 @@ def says(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         return None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_windows(shape: tuple[int, ...]) -> None:
-    for arguments in WINDOWS:
-        of_averages = {name: value for name, value in arguments.items() if name != "dilation"}
-        for module in (nn.Conv2d(2, 3, **arguments), nn.MaxPool2d(**arguments), nn.AvgPool2d(**of_averages)):
-            assert says(module, shape) == runs(module, shape), module
+MODULES = [
+    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d),
+    (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d),
+    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_convolutions_with_padding_by_name(shape: tuple[int, ...]) -> None:
-    for kernel, dilation in product((1, 2, 3, 4, (2, 5)), (1, 2, (1, 3))):
-        for padding in ("same", "valid"):
-            module = nn.Conv2d(2, 3, kernel, padding=padding, dilation=dilation)
+@pytest.mark.parametrize("shape", [(2, 9), (2, 5, 7), (2, 1, 1), (2, 4, 9), (2, 5, 6, 7)])
+def test_windows(shape: tuple[int, ...]) -> None:
+    convolution, largest, average = MODULES[len(shape) - 2]
+    kernels, strides, paddings, dilations = [(1, 2, 3, 4), (1, 2), (0, 1), (1, 2)]
+    if len(shape) == 3:
+        kernels, strides = (*kernels, (3, 2), (2, 5)), (*strides, (1, 3))
+        paddings, dilations = (*paddings, (2, 0)), (*dilations, (1, 3))
+    for kernel, dilation in product(kernels, dilations):
+        modules = [convolution(2, 3, kernel, padding=padding, dilation=dilation) for padding in ("same", "valid")]
+        for stride, padding in product(strides, paddings):
+            options = {"stride": stride, "padding": padding}
+            modules += [
+                convolution(2, 4, kernel, **options, dilation=dilation, groups=2),
+                largest(kernel, **options, dilation=dilation),
+                average(kernel, **options),
+            ]
+        for module in modules:
             assert says(module, shape) == runs(module, shape), module
 
 
@@ -83,36 +88,6 @@ def test_padding_by_name_needs_a_stride_of_one() -> None:
     module.stride = (2, 2)
     with pytest.raises(ValueError, match="stride"):
         conv_padding(module)
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("kernel", [1, 2, 3, 4, (2, 5)])
-def test_zeros_are_added_where_torch_adds_them(kernel: int | tuple[int, int]) -> None:
-    named = nn.Conv2d(1, 1, kernel, padding="same", dilation=2)
-    top, left, bottom, right = conv_padding(named)
-    plain = nn.Conv2d(1, 1, kernel, dilation=2)
-    plain.load_state_dict(named.state_dict())
-    x = torch.randn(1, 1, 9, 8)
-    padded = nn.functional.pad(x, (left, right, top, bottom))
-    assert torch.allclose(named(x), plain(padded), atol=1e-6)
-
-
-WINDOWS_ELSEWHERE = [
-    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, (2, 9)),
-    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d, (2, 5, 6, 7)),
-]
-
-
-@pytest.mark.parametrize(("convolution", "largest", "average", "shape"), WINDOWS_ELSEWHERE)
-def test_windows_of_one_and_three_directions(convolution: Any, largest: Any, average: Any, shape: Any) -> None:
-    for kernel, stride, padding, dilation in product((1, 2, 3), (1, 2), (0, 1), (1, 2)):
-        modules = (
-            convolution(2, 4, kernel, stride=stride, padding=padding, dilation=dilation, groups=2),
-            largest(kernel, stride=stride, padding=padding, dilation=dilation),
-            average(kernel, stride=stride, padding=padding),
-        )
-        for module in modules:
-            assert says(module, shape) == runs(module, shape), module
 
 
 @pytest.mark.parametrize(

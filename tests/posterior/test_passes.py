@@ -149,6 +149,21 @@ def test_masked_pass_learns_the_same_whether_or_not_its_input_does(module, input
         torch.testing.assert_close(one, other)
 
 
+def test_a_shared_mean_may_have_variances_of_each_context():
+    shared, variances, h = random_posterior(LINEAR, weights="shared"), normals(2, *LINEAR, seed=40), normals(6, 4)
+    base = shared.mean.weight.base
+    given, expected = (
+        noisy_pass(
+            Linear(),
+            h,
+            replace(shared, mean=replace(shared.mean, weight=WeightMean(each)), weight_logvar=variances),
+            noise=fresh_noise(),
+        )
+        for each in (base, base.expand(2, *LINEAR))
+    )
+    torch.testing.assert_close(given, expected)
+
+
 def test_passes_without_scales_and_bias_are_the_plain_layer_and_a_bias_sits_under_the_output_scale():
     weight = normals(1, 3, 4)
     mean = LayerMean(WeightMean(weight), None, None, None)
