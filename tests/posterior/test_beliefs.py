@@ -71,13 +71,6 @@ def test_one_scale_is_drawn_for_each_example_and_unit_and_spread_over_its_places
     assert (ratio[:, 0] != ratio[:, 1]).all()
 
 
-def test_a_normal_scale_without_noise_is_its_mean():
-    scales, h = normal_scales(), normals(2, 4, UNITS, 5, seed=7)
-    given = scales.scale_units(h, torch.zeros(2, 4, UNITS).double())
-    torch.testing.assert_close(given, h * scales.mean[:, None, :, None])
-    assert torch.equal(scales.log_dropout, log_dropout(scales.mean, scales.logvar))
-
-
 def numbers_of(scales):
     return (
         (scales.mean, scales.logvar) if isinstance(scales, NormalScales) else (scales.part_means, scales.part_logvars)

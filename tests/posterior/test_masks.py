@@ -4,13 +4,13 @@ from torch import nn
 
 from bhc.posterior import LayerDropout
 
+from ..formats.graphs import in_a_row
 from .toys import (
     NOISY,
     QUIET,
     all_classes,
     at,
     branching_graph,
-    chain_of,
     dropouts,
     finder_of,
     grouped_chain,
@@ -148,7 +148,7 @@ def test_rates_are_not_changed(finder):
 @pytest.fixture
 def two_convolutions():
     """Units: 1 channel, 3 filters, 2 filters (4 positions each), 5 hidden, 4 classes."""
-    chain = chain_of(
+    chain = in_a_row(
         nn.Conv2d(1, 3, 2),
         nn.ReLU(),
         nn.Conv2d(3, 2, 2),

@@ -17,9 +17,9 @@ from bhc.graph import Graph
 from bhc.layers import Add, GlobalMean, PadChannels, Select, Subsample, kind_of, kind_tagged, kinds
 from tests.formats import chains
 from tests.formats.chains import named
-from tests.formats.graphs import TEXT, wired
+from tests.formats.graphs import TEXT, in_a_row, wired
 
-from .toys import CARD, branching_example, example, in_a_row, quantised, zoo
+from .toys import CARD, branching_example, example, quantised, zoo
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
 ZOO = zoo()
