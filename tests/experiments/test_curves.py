@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments.report.budgets import Curves, better_budget
+from experiments.report.budgets import Curves, _shortfall, better_budget
 from experiments.report.curves import accuracy_at, pareto, ratio_at, read_on_test
 from experiments.report.equal_error import quotients, quotients_text
 from experiments.report.histogram import bimodality, histogram, largest_gap, middle_third
@@ -58,6 +58,12 @@ def test_the_budget_is_chosen_on_validation_data() -> None:
     second = Curves(validation=[[point(0, 10, 1.5)]], test=[[point(0, 10, 0.5)]])
     assert better_budget([first, second], 5) == ((98.0, 1), "0")
     assert better_budget([first, second], 11) == (None, "")
+
+
+def test_a_shortfall_is_reached_within_the_limit_alone() -> None:
+    ours, theirs = (Curves([[point(0, 10, error)]], [[point(0, 10, error)]]) for error in (2.0, 1.9))
+    verdicts = [_shortfall([ours], theirs, [5.0], limit).split(": ")[0] for limit in (0.1, 0.09)]
+    assert verdicts == ["reached", "**missed**"]
 
 
 # One hypernetwork against training per context

@@ -10,6 +10,7 @@ import pytest
 from experiments.report.beyond import TABLES, Answers
 from experiments.report.beyond.answers import Case
 from experiments.report.beyond.checks import at_least, at_most, verdict
+from experiments.report.beyond.features import Row
 from experiments.report.beyond.fronts import compare, front_of
 from experiments.report.beyond.pairs import error_loss, harmonic_ratio, pairs_of, pooled_error, ratio_loss
 from experiments.report.bootstrap import estimate, mean
@@ -146,6 +147,11 @@ def test_a_ratio_that_falls_along_the_dial_is_counted(tmp_path: Path) -> None:
     committed["answer"]["sweep"][-1]["ratio"] = 1.0
     text = page("budgets", answers_of(tmp_path, "lenet-300-100-budgets", committed["answer"]))
     assert "**missed**: steps at which the ratio falls 1 is 1 over" in section(text, LENET)
+
+
+@pytest.mark.parametrize(("error", "ratio", "better"), [(2.9, 20.0, True), (3.0, 25.0, False), (2.9, 19.0, False)])
+def test_a_mask_needs_both_a_lower_error_and_the_ratio(error: float, ratio: float, better: bool) -> None:
+    assert Row("left half", 392, ratios=[ratio], errors=[error], zero_filled=[3.0]).better(20.0) == better
 
 
 @pytest.mark.parametrize(("over", "word"), [(1, "reached"), (2, "**missed**: surely exceeded 2 is 1 over")])

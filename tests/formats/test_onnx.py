@@ -95,6 +95,11 @@ def test_metadata_is_json_under_the_library_s_name() -> None:
     assert not onnx.load_from_string(onnx_bytes(floats("relu"))).metadata_props
 
 
+def test_bit_packed_weights_are_refused() -> None:
+    with pytest.raises(BhcError, match="bit-packed"):
+        onnx_bytes(quantised("relu"), weights=WeightForm.BIT_PACKED)
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\0" * 1000, onnx_bytes(floats("relu"))[:-40]])
 def test_what_is_no_model_is_refused(content: bytes) -> None:
     with pytest.raises(BhcError, match="onnxruntime"):

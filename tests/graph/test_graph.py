@@ -1,7 +1,5 @@
-import copy
 import gc
 import weakref
-from typing import Any
 
 import pytest
 import torch
@@ -27,9 +25,6 @@ def branching() -> Graph:
         ("beside", Concat(), "layer", "square", "sum"),
         ("end", nn.Linear(12, 3)),
     )
-
-
-GRAPHS = {"chain": chain, "branching": branching}
 
 
 def test_each_step_is_computed_of_what_it_reads() -> None:
@@ -86,16 +81,3 @@ def test_a_value_is_let_go_after_its_last_reader() -> None:
         "beside": {"layer", "sum", "square"},
         "end": {"beside"},
     }
-
-
-@pytest.mark.parametrize("build", GRAPHS.values(), ids=GRAPHS)
-def test_a_copy_is_a_graph_of_its_own(build: Any) -> None:
-    graph, x = build(), seeded(3, 4)
-    expected = graph(x)
-    twin = copy.deepcopy(graph)
-    assert torch.equal(twin(x), expected)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.zero_()
-    assert torch.equal(graph(x), expected)
-    assert twin.readers == graph.readers
