@@ -37,13 +37,6 @@ def seen(given, choices):
 
 
 @pytest.mark.parametrize("padding", [0, 2])
-def test_every_crop_and_mirror_image_occurs_and_nothing_else(padding):
-    images = distinct(1000)
-    choices = possible(images[0], padding)
-    assert set(seen(CropAndFlip(padding)(images, rng=rng()), choices)) == set(choices)
-
-
-@pytest.mark.parametrize("padding", [0, 2])
 def test_every_shift_occurs_equally_often_and_nothing_is_mirrored(padding):
     given = seen(Shift(padding)(distinct(2000), rng=rng()), possible(distinct(1)[0], padding))
     assert {mirrored for _, mirrored in given} == {0}
@@ -52,11 +45,12 @@ def test_every_shift_occurs_equally_often_and_nothing_is_mirrored(padding):
     assert min(counts) > 0.6 * 2000 / len(counts)
 
 
-def test_shifts_and_mirrors_are_drawn_apart():
-    given = seen(CropAndFlip(1)(distinct(4000), rng=rng()), possible(distinct(1)[0], 1))
-    counts = torch.tensor([given.count(choice) for choice in set(given)])
-    assert len(counts) == 18
-    assert counts.min() > 150  # 222 each on average
+@pytest.mark.parametrize("padding", [0, 1])
+def test_every_crop_and_mirror_image_occurs_equally_often_and_nothing_else(padding):
+    choices = possible(distinct(1)[0], padding)
+    given = seen(CropAndFlip(padding)(distinct(4000), rng=rng()), choices)
+    counts = torch.tensor([given.count(choice) for choice in choices])
+    assert counts.min() > 0.67 * 4000 / len(choices)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int64])
@@ -97,17 +91,6 @@ def test_no_value_is_waited_for(augment):
         augment(distinct(7), rng=rng())
     assert "aten.gather.default" in operations.names
     assert not [name for name in operations.names if "scalar_dense" in name or "nonzero" in name]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_is_not_waited_for():
-    images, source = distinct(100).cuda(), torch.Generator("cuda").manual_seed(0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        given = CropAndFlip(1)(images, rng=source)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len(set(seen(given.cpu(), possible(distinct(1)[0], 1)))) == 18
 
 
 def test_a_negative_padding_is_refused():

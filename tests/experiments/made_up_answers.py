@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from experiments.report import read_answers
 from experiments.report.beyond import Answers
 
@@ -71,29 +70,6 @@ def folds(*models: list[dict[str, Any]]) -> dict[str, Any]:
     return {"folds": [{"threshold": -1.5, "validation_error": 0.5, "subsets": list(rows)} for rows in models]}
 
 
-def dial(*ratios: float) -> dict[str, Any]:
-    """Budgets evenly from 0 to 1, errors that rise with the ratio."""
-    stops = np.linspace(0, 1, len(ratios)).tolist()
-    sweep = [
-        {"budget": stop, "ratio": ratio, "validation_error": 1 + ratio / 100, "error": 1 + ratio / 100}
-        for stop, ratio in zip(stops, ratios, strict=True)
-    ]
-    alike = {budget: line((5, 1.0), (50, 2.0)) for budget in ("0", "0.5", "1")}
-    return {"threshold": -1.0, "sweep": sweep, "thresholds_at": alike, "alone": alike}
-
-
-def mask_row(mask: str, error: float, zero_filled: float, ratio: float = 25.0, features: int = 392) -> dict[str, Any]:
-    return {
-        "mask": mask,
-        "features": features,
-        "threshold": -2.0,
-        "ratio": ratio,
-        "validation_error": error,
-        "error": error,
-        "zero_filled_error": zero_filled,
-    }
-
-
 def promised(classes: Sequence[int], error: float, lower: float, **changes: Any) -> dict[str, Any]:
     return {
         "classes": list(classes),
@@ -105,14 +81,3 @@ def promised(classes: Sequence[int], error: float, lower: float, **changes: Any)
         "error": error,
         "lower_bound": lower,
     } | changes
-
-
-def told(frequent: int, rare: int, errors: tuple[float, float], sizes: tuple[int, int] = (400, 400)) -> dict[str, Any]:
-    return {
-        "frequent": frequent,
-        "rare": rare,
-        "told_bytes": sizes[0],
-        "untold_bytes": sizes[1],
-        "told_error": errors[0],
-        "untold_error": errors[1],
-    }

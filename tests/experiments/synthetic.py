@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from experiments.report import read_papers, read_results
 from experiments.report.load import Results
 
@@ -13,8 +12,6 @@ from tests.experiments.toys import EXPERIMENTS
 PAPERS = {paper.name: paper for paper in read_papers(EXPERIMENTS / "paper")}
 PNG = b"\x89PNG\r\n\x1a\n"
 LENET, CAFFE, VGG, RESNET = "lenet-300-100", "lenet-5-caffe", "vgg", "resnet-20"
-WIDTHS = {LENET: [20, 8, 4], CAFFE: [4, 5, 30, 6], VGG: list(range(16, 0, -1)), RESNET: [3] * 20}
-CONDITIONAL = ("bhc-cx-domain", "bhc-cx-mixed", "bhc-cy", "bhc-cw", "per-context")
 
 
 def point(threshold: float, ratio: float, error: float) -> dict[str, float]:
@@ -32,77 +29,16 @@ def trade_off(name: str, points: list[dict[str, float]], validation: list[dict[s
     return {"name": name, "validation": points if validation is None else validation, "test": points}
 
 
-def curve(lowest: float, highest: float, error: float, seed: int = 0) -> list[dict[str, float]]:
-    """Ratios fall and errors fall as thresholds rise, steeply at the small end."""
-    rng = np.random.default_rng(seed)
-    steps = np.linspace(0, 1, 12)
-    ratios = highest ** (1 - steps) * lowest**steps
-    errors = error + 8 * (1 - steps) ** 6 + 0.05 * rng.random(12)
-    return [point(float(t), float(r), float(e)) for t, r, e in zip(steps * 8 - 4, ratios, errors, strict=True)]
-
-
-def context(label: str, model: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "context": {"classes": [0, 1]},
-        "label": label,
-        "threshold": -1.5,
-        "scale": 0.03,
-        "architecture": WIDTHS[model],
-        "bits": [4] * len(WIDTHS[model]),
-        "reference_bits": [9] * len(WIDTHS[model]),
-        "reference_bits_ratio": 4000.0,
-        "weights_after": 224,
-        "pruning_ratio": 1200.0,
-        "pruning_ratio_ten_outputs": 1000.0,
-        "bits_ratio": 9600.0,
-        "file_bytes": 251,
-        "file_ratio": 4200.0,
-        "original_error": 0.31,
-        "pruning_error": 0.81,
-        "bits_error": 0.82,
-        "file_error": 0.83,
-        "test_images": 2000,
-        "emit_ms": 2.0,
-    } | changes
-
-
 def run(model: str, method: str, *, seed: int = 0, summary: dict[str, Any] | None = None, **changes: Any):
+    """What the tables cannot do without; the rest is not recorded."""
     return {
         "experiment": next(paper.experiment for paper in PAPERS.values() if model in paper.models),
         "model": model,
         "method": method,
-        "trained_on": "nine consecutive pairs" if method in CONDITIONAL else "all ten classes",
         "seed": seed,
-        "config": {},
-        "commit": "0" * 40,
-        "device": "cuda: NVIDIA H200",
-        "train_device": "cuda: NVIDIA H200",
-        "emit_device": "cpu, 2 threads",
-        "versions": {},
-        "seconds": 120.0,
-        "train_seconds": 90.0,
         "original_error": 0.4,
-        "choice": {"rule": "the largest ratio within 0.1 points", "threshold": -1.5, "scale": 0.03},
-        "summary": {
-            "pruning_ratio_mean": 1400.0,
-            "pruning_ratio_harmonic": 800.0,
-            "pruning_ratio_min": 300.0,
-            "pruning_ratio_ten_outputs_mean": 1100.0,
-            "pruning_error": 0.9,
-            "bits_ratio_mean": 11000.0,
-            "bits_ratio_harmonic": 7000.0,
-            "bits_error": 0.95,
-            "file_bytes_mean": 260.0,
-            "file_bytes_max": 320,
-            "file_ratio_mean": 4100.0,
-            "file_error": 0.96,
-            "error_max": 1.9,
-            "emit_ms_median": 2.0,
-        }
+        "summary": {"pruning_ratio_mean": 1400.0, "pruning_ratio_harmonic": 800.0, "pruning_error": 0.9}
         | (summary or {}),
-        "contexts": [context("0, 1", model)],
-        "trade_offs": [],
-        "per_class": [],
     } | changes
 
 
@@ -113,26 +49,6 @@ def write(folder: Path, result: dict[str, Any], experiment: str | None = None) -
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
     return path
-
-
-def write_speed(folder: Path, model: str, *, emit_ms: float, alone: float, together: float = 90.0) -> None:
-    """What timing a new context leaves."""
-    timing = {
-        "experiment": "speed",
-        "model": model,
-        "train_device": "cpu, 2 threads",
-        "emit_device": "cpu, 2 threads",
-        "emit_network_ms": emit_ms,
-        "emit_file_ms": 4 * emit_ms,
-        "context_train_seconds": alone,
-        "bhc_train_seconds": together,
-        "times_less": 1e3 * alone / emit_ms,
-        "times_less_with_file": 250 * alone / emit_ms,
-        "break_even_contexts": together / alone,
-    }
-    path = folder / "speed" / f"{model}-cpu.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(timing))
 
 
 def read_all(folder: Path) -> Results:

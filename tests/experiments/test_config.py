@@ -114,25 +114,21 @@ def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path, text: str 
         Study.read(tmp_path / "some.toml")
 
 
-def test_narrowing_learns_on_as_it_was_but_for_what_is_said(tmp_path: Path) -> None:
-    learn = {"steps": 20, "kl_weight": 0.3, "logvar_rate": 0.2, "warm_up": 0.9, "context_weight": 0.01}
-    narrow, after = {"steps": 9, "final_ratio": 4.0, "kl_weight": 0.1}, {"steps": 5, "ratios": [3, 5]}
-    learning, narrowing, consolidation = read(tmp_path, "bhc-cy", learn=learn, narrow=narrow, consolidate=after).recipe
+def test_options_come_from_the_file_and_narrowing_learns_on_as_it_was_but_for_what_is_said(tmp_path: Path) -> None:
+    learn = {"steps": 20, "kl_weight": 0.3, "logvar_rate": 0.2, "rate": 0.25, "warm_up": 0.9, "context_weight": 0.01}
+    narrow = {"steps": 9, "final_ratio": 4.0, "kl_weight": 0.1}
+    after = {"steps": 5, "ratios": [3, 5], "teacher_weight": 0.5}
+    generator = {"kind": "low-rank", "rank": 3}
+    study = read(tmp_path, "bhc-cy", generator=generator, learn=learn, narrow=narrow, consolidate=after)
     size = {"contexts": 16, "examples": 16}
-    assert learning.context_weight == 0.01
-    assert narrowing == bhc.Narrow(
-        steps=9, final_ratio=4.0, kl_weight=0.1, logvar_rate=0.2, context_weight=0.01, **size
+    assert study.weight_generator == bhc.LowRank(3)
+    assert study.recipe == (
+        bhc.Learn(**learn, **size),
+        bhc.Narrow(**narrow, logvar_rate=0.2, rate=0.25, context_weight=0.01, **size),
+        bhc.Consolidate(steps=5, ratios=(3.0, 5.0), teacher_weight=0.5, **size),
     )
-    assert consolidation == bhc.Consolidate(steps=5, ratios=(3.0, 5.0), **size)
-
-
-def test_only_the_network_of_budget_1_is_narrowed(tmp_path: Path) -> None:
-    choose = {"error": [1.0, 2.0], "bits_error": [1.0, 2.0]}
-    high, narrow = {"kl_weight": 0.7}, {"steps": 9, "final_ratio": 4.0}
-    *_, narrowing, consolidation = read(tmp_path, "bhc-cw", choose=choose, learn_high=high, narrow=narrow).recipe
-    assert (narrowing.kind, narrowing.budget, consolidation.budget) == ("narrow", 1.0, 1.0)
-    assert isinstance(narrowing, bhc.Narrow)
-    assert narrowing.kl_weight == 0.7
+    thresholds = read(tmp_path, "bhc-cy", consolidate={"steps": 5, "thresholds": [-3, 0.5]}).recipe[1].thresholds
+    assert thresholds == (-3.0, 0.5)
 
 
 def test_what_is_left_out_of_a_file_has_a_default(tmp_path: Path) -> None:
@@ -143,27 +139,14 @@ def test_what_is_left_out_of_a_file_has_a_default(tmp_path: Path) -> None:
     assert study.choice == Choice(error=(1.5,), threshold=None, bits_error=(2,))
 
 
-def test_generator_and_options_of_the_stages_come_from_the_file(tmp_path: Path) -> None:
-    study = read(
-        tmp_path,
-        "bhc-cy",
-        generator={"kind": "low-rank", "rank": 3},
-        learn={"steps": 7, "rate": 0.25, "warm_up": 0.125},
-        consolidate={"steps": 5, "thresholds": [-3, 0.5], "teacher_weight": 0.5},
-    )
-    assert study.weight_generator == bhc.LowRank(3)
-    assert study.recipe == (
-        bhc.Learn(steps=7, rate=0.25, warm_up=0.125, contexts=16, examples=16),
-        bhc.Consolidate(steps=5, thresholds=(-3.0, 0.5), teacher_weight=0.5, contexts=16, examples=16),
-    )
-
-
-def test_a_budget_learns_in_two_stages_and_consolidates_the_second_network_only(tmp_path: Path) -> None:
-    study = read(tmp_path, "bhc-cw", learn_high={"steps": 30}, choose={"error": [1.0, 2.0], "bits_error": [1.0, 2.0]})
-    low, freeze, high, consolidation = study.recipe
+def test_a_budget_learns_in_two_stages_and_narrows_and_consolidates_the_second_network_only(tmp_path: Path) -> None:
+    limits, narrow = {"error": [1.0, 2.0], "bits_error": [1.0, 2.0]}, {"steps": 9, "final_ratio": 4.0}
+    study = read(tmp_path, "bhc-cw", learn_high={"steps": 30, "kl_weight": 0.7}, choose=limits, narrow=narrow)
+    low, freeze, high, narrowing, consolidation = study.recipe
     assert (low.steps, low.budget, low.kl_weight) == (20, 0.0, 0.3)
     assert isinstance(freeze, FreezeOffsets)
-    assert (high.steps, high.budget, high.kl_weight) == (30, 1.0, 0.3)
+    assert (high.steps, high.budget, high.kl_weight) == (30, 1.0, 0.7)
+    assert (narrowing.kind, narrowing.budget, narrowing.kl_weight) == ("narrow", 1.0, 0.7)
     assert (consolidation.steps, consolidation.budget) == (10, 1.0)
     assert read(tmp_path, "bhc-cy").recipe[1].budget is None
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csc_matrix
 from study import choosing, sparse
 from study.choosing import emit
 from study.config import Study
@@ -292,22 +291,3 @@ def test_a_sparse_layer_counts_values_rows_and_where_columns_begin(layers: Any, 
     small = fake(1200, *layers)
     assert sparse.pruning_ratio(small) == 1200 / words
     assert sparse.bits_ratio(small) == 32 * 1200 / bits
-
-
-@pytest.mark.parametrize("threshold", [-1.0, 1.0, 3.0])
-def test_an_emitted_network_counts_as_scipy_stores_it(sparse_member: Member, threshold: float) -> None:
-    (case,) = sparse_member.cases
-    pruned, small = (
-        emit(sparse_member, case.test, threshold, precision) for precision in (bhc.Float32(), bhc.VarianceBits(0.25))
-    )
-    stored = [csc_matrix(layer.module.weight.detach().numpy()) for layer in pruned.network.layers]
-    words = sum(len(matrix.data) + len(matrix.indices) + len(matrix.indptr) for matrix in stored)
-    assert sparse.pruning_ratio(pruned) == pytest.approx((64 * 300 + 300 * 100 + 1000) / words)
-
-    bits = 0
-    for layer, width in zip(small.network.layers, small.report.bits, strict=True):
-        matrix = csc_matrix(layer.module.weight.detach().numpy())
-        row_bits = max(1, int(matrix.shape[0] - 1).bit_length())
-        place_bits = max(1, int(matrix.indptr[-1]).bit_length())
-        bits += len(matrix.data) * width + len(matrix.indices) * row_bits + len(matrix.indptr) * place_bits
-    assert sparse.bits_ratio(small) == pytest.approx(32 * (64 * 300 + 300 * 100 + 1000) / bits)

@@ -30,18 +30,16 @@ def point(threshold: float, *, ratio: float, error: float) -> Point:
     return Point(threshold, 1000.0, ratio, ratio, error, error)
 
 
-def test_of_those_small_enough_the_most_accurate_is_taken() -> None:
+def test_of_those_small_enough_the_most_accurate_is_taken_and_else_the_smallest() -> None:
     points = [point(-2, ratio=9, error=3), point(-1, ratio=6, error=2), point(0, ratio=5, error=2.5)]
     assert most_accurate([*points, point(1, ratio=4, error=1)], ratio=5).threshold == -1
     assert most_accurate([*points, point(1, ratio=4, error=1)], ratio=4).threshold == 1
+    assert most_accurate(points[::-1], ratio=10).threshold == -2
 
 
-def test_where_none_is_small_enough_the_smallest_is_taken() -> None:
-    points = [point(0, ratio=5, error=2), point(-2, ratio=9, error=3), point(-1, ratio=6, error=1)]
-    assert most_accurate(points, ratio=10).threshold == -2
-
-
-def test_a_question_may_narrow_and_shift(tmp_path: Path) -> None:
+def test_a_question_may_narrow_and_shift_and_does_neither_unless_it_says_so(tmp_path: Path) -> None:
+    plain = config(tmp_path)
+    assert (plain.augment, plain.recipe()) == (None, (bhc.Learn(**LEARN),))  # type: ignore[arg-type]
     asked = config(tmp_path, augment="shift", narrow={"steps": 9, "final_ratio": 2.5}, consolidate=CONSOLIDATE)
     assert asked.augment == Shift(1)
     assert asked.recipe(kl_weight=0.3) == (
@@ -49,12 +47,6 @@ def test_a_question_may_narrow_and_shift(tmp_path: Path) -> None:
         bhc.Narrow(steps=9, final_ratio=2.5, kl_weight=0.3, contexts=6, examples=7),
         bhc.Consolidate(steps=6, ratios=(2.0, 3.0), blended=0.5, contexts=6, examples=7),
     )
-
-
-def test_a_question_does_neither_unless_it_says_so(tmp_path: Path) -> None:
-    asked = config(tmp_path)
-    assert asked.augment is None
-    assert asked.recipe() == (bhc.Learn(**LEARN),)  # type: ignore[arg-type]
 
 
 def test_an_unknown_augmentation_is_refused(tmp_path: Path) -> None:

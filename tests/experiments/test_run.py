@@ -162,22 +162,17 @@ def test_a_run_that_is_not_the_study_s_is_refused(
 # Wrong use
 
 
-def test_a_bad_configuration_ends_with_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_bad_configuration_ends_with_one_line_and_status_2_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_training: None
 ) -> None:
     (tmp_path / "bad.toml").write_text("seeds = [0")
-    assert Place(tmp_path).call(tmp_path / "bad.toml") == 2
+    assert Place(tmp_path).call(study_file(tmp_path, "sparsevd"), tmp_path / "bad.toml") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("error: ")
     assert "bad.toml" in line
     assert not (tmp_path / "results").exists()
-
-
-def test_a_bad_configuration_stops_the_call_before_anything_is_trained(tmp_path: Path, no_training: None) -> None:
-    good = study_file(tmp_path, "sparsevd")
-    assert Place(tmp_path).call(good, tmp_path / "missing.toml") == 2
 
 
 def test_a_data_set_that_does_not_exist_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

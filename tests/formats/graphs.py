@@ -44,6 +44,16 @@ def wired(*steps: tuple[object, ...]) -> Graph:
     return Graph(built)
 
 
+def in_a_row(*modules: nn.Module) -> Graph:
+    """A chain whose steps are called by their numbers."""
+    return chain_of(nn.Sequential(*modules))
+
+
+def chain_of(net: nn.Module) -> Graph:
+    """The chain that a sequential network is."""
+    return Graph.chain(net.named_children())
+
+
 def flat(activation: nn.Module) -> Graph:
     return wired(("fc1", nn.Linear(5, 8)), ("act", activation), ("fc2", nn.Linear(8, 3)))
 

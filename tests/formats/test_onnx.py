@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bhc.errors import BhcError
-from bhc.formats import Codes, QuantisedNetwork, WeightForm, onnx_bytes, onnx_latency_ms, open_session
+from bhc.formats import Codes, QuantisedNetwork, WeightForm, onnx_bytes, open_session
 from bhc.layers import kinds
 
 from .chains import NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, quantised
@@ -96,17 +96,11 @@ def test_metadata_is_json_under_the_library_s_name() -> None:
 
 
 def test_bit_packed_weights_are_refused() -> None:
-    with pytest.raises(BhcError, match="bit-packed") as caught:
+    with pytest.raises(BhcError, match="bit-packed"):
         onnx_bytes(quantised("relu"), weights=WeightForm.BIT_PACKED)
-    assert "floats or integers" in caught.value.hint
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\0" * 1000, onnx_bytes(floats("relu"))[:-40]])
 def test_what_is_no_model_is_refused(content: bytes) -> None:
     with pytest.raises(BhcError, match="onnxruntime"):
         open_session(content)
-
-
-def test_the_latency_is_a_plausible_time() -> None:
-    network = floats("relu")
-    assert 0 < onnx_latency_ms(onnx_bytes(network), network.signature) < 100

@@ -3,10 +3,9 @@ import torch
 from torch import nn
 
 from bhc.formats import PooledConvolution, fold_normalisation, unrolled
-from bhc.graph import INPUT
 from bhc.models import Normalise
 
-from .chains import GRAPHS, NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, named, quantised
+from .chains import NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, named, quantised
 
 pytestmark = TORCH_REMARKS
 
@@ -54,23 +53,6 @@ def test_the_codes_stay_and_their_step_changes(name: str) -> None:
     assert all(layer.name in folded.biases for layer in network.layers[1:])
 
 
-def test_a_layer_without_a_bias_gets_one_from_the_mean() -> None:
-    network = quantised("no-bias-and-a-mean")
-    assert network.layers[0].module.bias is None
-    layer = fold_normalisation(network).layers[0].module
-    torch.testing.assert_close(layer.bias, -2.0 / 3.0 * network.layers[0].module.weight.sum(1))
-
-
-def test_graphs_that_branch_after_the_first_layer_are_folded() -> None:
-    assert {name for name in NORMALISED if name in GRAPHS} - LEFT_AS_THEY_ARE == {
-        "shortcut-of-zeros",
-        "normalised-before-it-branches",
-    }
-    folded = fold_normalisation(quantised("normalised-before-it-branches")).graph
-    assert [step.reads for step in folded.steps][:2] == [(INPUT,), ("stem",)]
-    assert folded.steps[3].reads == ("act", "inner")
-
-
 # Convolutions taken together with their pools
 
 RISING = ("relu", "relu6", "elu", "elu-of-a-whole-number", "selu", "tanh")
@@ -91,12 +73,6 @@ def test_convolutions_taken_together_with_their_pools_compute_the_same(name: str
     taken = any(isinstance(step.module, PooledConvolution) for step in together.steps)
     assert taken == (name in TAKEN_TOGETHER)
     assert taken or together.steps == before
-
-
-def test_readers_of_the_pool_read_the_convolution_instead() -> None:
-    together = unrolled(graph_of("pooled-value-read-twice")[0])
-    assert [step.name for step in together.steps] == ["conv", "inner", "sum", "mean", "fc"]
-    assert [step.reads for step in together.steps][1:3] == [("conv",), ("conv", "inner")]
 
 
 def test_grouped_convolutions_stay() -> None:

@@ -14,10 +14,13 @@ def seeded(*shape: int) -> Tensor:
 
 
 def net_of(forward: Callable[..., Any], **modules: Any) -> nn.Module:
-    """A network with two linear layers, or with the modules given, run by ``forward(net, x)``."""
+    """A network with two linear layers, or with the modules and tensors given, run by ``forward(net, x)``."""
     net = type("Net", (nn.Module,), {"forward": forward})()
-    for name, module in (modules or {"first": nn.Linear(4, 4), "end": nn.Linear(4, 2)}).items():
-        setattr(net, name, module)
+    for name, part in (modules or {"first": nn.Linear(4, 4), "end": nn.Linear(4, 2)}).items():
+        if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+            net.register_buffer(name, part)
+        else:
+            setattr(net, name, part)
     return net
 
 

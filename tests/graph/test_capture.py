@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bhc
-from bhc.graph import INPUT, Graph, capture
+from bhc.graph import Graph, capture
 from bhc.graph.capture import _is_the_same
 from bhc.graph.signature import Examples
 from bhc.layers import Add, Affine, Multiply
@@ -128,14 +128,6 @@ def test_a_module_called_twice_is_two_steps_also_where_the_example_shows_no_diff
     nn.init.constant_(net.second.bias, 20.0)
     chain = capture(net, torch.zeros(1, 4))
     assert_computes_the_same(net, chain, 100 * x)
-
-
-def test_a_value_may_be_read_twice():
-    net, x = net_of(lambda net, x: net.end(x + net.first(x))), seeded(2, 4)
-    graph = capture(net, x)
-    assert not graph.is_chain
-    assert [step.reads for step in graph.steps] == [(INPUT,), (INPUT, "first"), ("add",)]
-    assert_computes_the_same(net, graph, x)
 
 
 def test_a_value_may_meet_itself():

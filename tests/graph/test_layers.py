@@ -6,11 +6,9 @@ from bhc.graph import INPUT, Graph, Layer, Step, check_outputs, find_layers, fin
 from bhc.layers import Add
 from bhc.models import lenet_5_caffe
 
+from ..formats.graphs import chain_of
+
 MNIST = (1, 28, 28)
-
-
-def chain_of(net: nn.Module) -> Graph:
-    return Graph.chain(net.named_children())
 
 
 def layers_of(net: nn.Module, shape: tuple[int, ...] = MNIST) -> tuple[Layer, ...]:

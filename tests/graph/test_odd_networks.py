@@ -13,24 +13,8 @@ import bhc
 from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.graph import capture
 
-from .nets import seeded
+from .nets import net_of, seeded
 from .test_taken import cut_in_half, near
-
-
-class Net(nn.Module):
-    """Modules and tensors by name, and a forward pass that is given."""
-
-    def __init__(self, run: Callable[..., Tensor], **parts: Any) -> None:
-        super().__init__()
-        self.run = run
-        for name, part in parts.items():
-            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self, x)
 
 
 def learned(*shape: int) -> nn.Parameter:
@@ -44,44 +28,46 @@ def first(inputs: int = 6, outputs: int = 8) -> nn.Linear:
 FLAT, TOKENS, MAPS = (3, 6), (3, 5, 6), (3, 3, 6, 6)
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a product with a learned matrix beside a layer": (
-        lambda: Net(lambda n, x: n.e(n.a(x) - x @ n.w), a=first(), w=learned(6, 8), e=first(8, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(n.a(x) - x @ n.w), a=first(), w=learned(6, 8), e=first(8, 4)), FLAT),
     "a maximum with a transposed convolution": (
-        lambda: Net(lambda n, x: n.e(torch.maximum(n.a(x), n.t(x)).mean((2, 3))),
-                    a=nn.Conv2d(3, 8, 3, padding=1), t=nn.ConvTranspose2d(3, 8, 3, padding=1), e=first(8, 4)), MAPS),
+        lambda: net_of(lambda n, x: n.e(torch.maximum(n.a(x), n.t(x)).mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3, padding=1), t=nn.ConvTranspose2d(3, 8, 3, padding=1), e=first(8, 4)), MAPS),
     "a gate over places": (
-        lambda: Net(lambda n, x: n.e((n.a(x) * torch.sigmoid(n.g(n.a(x)))).mean((2, 3))),
-                    a=nn.Conv2d(3, 8, 3), g=nn.Conv2d(8, 1, 1), e=first(8, 4)), MAPS),
+        lambda: net_of(lambda n, x: n.e((n.a(x) * torch.sigmoid(n.g(n.a(x)))).mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), g=nn.Conv2d(8, 1, 1), e=first(8, 4)), MAPS),
     "a gate over tokens": (
-        lambda: Net(lambda n, x: n.e((n.a(x) * torch.softmax(n.g(n.a(x)), 1)).sum(1)),
-                    a=first(), g=first(8, 1), e=first(8, 4)), TOKENS),
+        lambda: net_of(lambda n, x: n.e((n.a(x) * torch.softmax(n.g(n.a(x)), 1)).sum(1)),
+                       a=first(), g=first(8, 1), e=first(8, 4)), TOKENS),
     "an expanded gate": (
-        lambda: Net(lambda n, x: n.e(n.a(x) / (1 + n.g(x).expand(-1, 8) ** 2)),
-                    a=first(), g=first(6, 1), e=first(8, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(n.a(x) / (1 + n.g(x).expand(-1, 8) ** 2)),
+                       a=first(), g=first(6, 1), e=first(8, 4)), FLAT),
     "zeros that become something": (
-        lambda: Net(lambda n, x: n.e(torch.sigmoid(F.pad(n.a(x), (2, 1)))), a=first(6, 5), e=first(8, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(torch.sigmoid(F.pad(n.a(x), (2, 1)))), a=first(6, 5), e=first(8, 4)), FLAT),
     "zeros that are shifted": (
-        lambda: Net(lambda n, x: n.e(F.pad(n.a(x), (1, 2)) + n.b), a=first(6, 5), b=learned(8), e=first(8, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(F.pad(n.a(x), (1, 2)) + n.b),
+                       a=first(6, 5), b=learned(8), e=first(8, 4)), FLAT),
     "a square with a rim": (
-        lambda: Net(lambda n, x: n.e(F.pad(n.a(x).view(-1, 4, 4), (1, 1, 1, 1)).flatten(1)),
-                    a=first(6, 16), e=first(36, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(F.pad(n.a(x).view(-1, 4, 4), (1, 1, 1, 1)).flatten(1)),
+                       a=first(6, 16), e=first(36, 4)), FLAT),
     "own numbers, learned and not": (
-        lambda: Net(lambda n, x: n.e(torch.lerp(n.a(x), n.goal, n.rate)),
-                    a=first(), goal=seeded(8), rate=learned(8), e=first(8, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(torch.lerp(n.a(x), n.goal, n.rate)),
+                       a=first(), goal=seeded(8), rate=learned(8), e=first(8, 4)), FLAT),
     "a choice between a layer and own numbers": (
-        lambda: Net(lambda n, x: n.e(torch.where(n.which, n.a(x), n.other)),
-                    a=first(), which=torch.arange(8) % 3 == 0, other=learned(8), e=first(8, 4)), FLAT),
+        lambda: net_of(lambda n, x: n.e(torch.where(n.which, n.a(x), n.other)),
+                       a=first(), which=torch.arange(8) % 3 == 0, other=learned(8), e=first(8, 4)), FLAT),
     "a norm over tokens": (
-        lambda: Net(lambda n, x: n.e(n.norm(n.a(x)).mean(1)),
-                    a=first(), norm=nn.BatchNorm1d(5), e=first(8, 4)), TOKENS),
+        lambda: net_of(lambda n, x: n.e(n.norm(n.a(x)).mean(1)),
+                       a=first(), norm=nn.BatchNorm1d(5), e=first(8, 4)), TOKENS),
     "a causal mask": (
-        lambda: Net(lambda n, x: n.e((torch.softmax(n.a(x) @ n.b(x).mT + n.mask, -1) @ n.c(x)).mean(1)),
-                    a=first(), b=first(), c=first(), e=first(8, 4),
-                    mask=torch.full((5, 5), -torch.inf).triu(1)), TOKENS),
+        lambda: net_of(lambda n, x: n.e((torch.softmax(n.a(x) @ n.b(x).mT + n.mask, -1) @ n.c(x)).mean(1)),
+                       a=first(), b=first(), c=first(), e=first(8, 4),
+                       mask=torch.full((5, 5), -torch.inf).triu(1)), TOKENS),
     "a roll of everything": (
-        lambda: Net(lambda n, x: n.e(torch.roll(n.a(x).mean(1, keepdim=True), 1).squeeze(1) * 0 + n.a(x).mean(1)),
-                    a=first(), e=first(8, 4)), TOKENS),
+        lambda: net_of(lambda n, x: n.e(torch.roll(n.a(x).mean(1, keepdim=True), 1).squeeze(1) * 0 + n.a(x).mean(1)),
+                       a=first(), e=first(8, 4)), TOKENS),
     "slopes of channels last": (
-        lambda: Net(lambda n, x: n.e(n.slope(n.a(x).mT).mean(2)), a=first(), slope=nn.PReLU(8), e=first(8, 4)), TOKENS),
+        lambda: net_of(lambda n, x: n.e(n.slope(n.a(x).mT).mean(2)),
+                       a=first(), slope=nn.PReLU(8), e=first(8, 4)), TOKENS),
 }  # fmt: skip
 
 
@@ -104,7 +90,7 @@ def test_it_is_what_it_was_uncut_cut_and_in_a_file(name: str) -> None:
 
 @torch.no_grad()
 def test_an_input_that_is_one_number() -> None:
-    net = Net(lambda n, t: n.e(torch.relu(n.a(t[:, None]))), a=first(1, 8), e=first(8, 4)).eval()
+    net = net_of(lambda n, t: n.e(torch.relu(n.a(t[:, None]))), a=first(1, 8), e=first(8, 4)).eval()
     model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=seeded(2))
     small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
     read = parse_network(small.to_bytes(), Path("it.bhc")).network
@@ -133,22 +119,22 @@ def into_a_place(net: Any, x: Tensor) -> Tensor:
 WRITING: dict[str, Any] = {"a": first(), "drop": nn.Dropout(0.5), "e": first(8, 4)}
 CAPTURED: dict[str, tuple[nn.Module, Tensor]] = {
     "words that begin at one": (
-        Net(lambda n, w: n.e(n.table(w - 1).mean(1)), table=nn.Embedding(9, 6), e=first(6, 4)),
+        net_of(lambda n, w: n.e(n.table(w - 1).mean(1)), table=nn.Embedding(9, 6), e=first(6, 4)),
         torch.arange(1, 10)[None],
     ),
     "words that are truths": (
-        Net(lambda n, w: n.e(n.table(w.bool().long()).mean(1)), table=nn.Embedding(2, 6), e=first(6, 4)),
+        net_of(lambda n, w: n.e(n.table(w.bool().long()).mean(1)), table=nn.Embedding(2, 6), e=first(6, 4)),
         torch.tensor([[0, 1, 7, 9]]),
     ),
     "columns that are categories among numbers": (
-        Net(
+        net_of(
             lambda n, x: n.e(torch.cat([n.table(x[:, 0].long()), x[:, 1:]], 1)), table=nn.Embedding(3, 4), e=first(6, 4)
         ),
         torch.tensor([[2.0, 0.3, -1.0], [0.0, 1.5, 0.2]]),
     ),
-    "an input that is written into": (Net(into_the_input, **WRITING), seeded(*FLAT)),
-    "a value under another name after dropout": (Net(after_dropout, **WRITING), seeded(*FLAT)),
-    "a value that is written into a place": (Net(into_a_place, **WRITING), seeded(*FLAT)),
+    "an input that is written into": (net_of(into_the_input, **WRITING), seeded(*FLAT)),
+    "a value under another name after dropout": (net_of(after_dropout, **WRITING), seeded(*FLAT)),
+    "a value that is written into a place": (net_of(into_a_place, **WRITING), seeded(*FLAT)),
 }
 
 
@@ -165,7 +151,7 @@ def test_a_causal_mask_of_texts_of_any_length() -> None:
         return net.e((torch.softmax(scores, -1) @ net.c(x)).mean(1))
 
     mask = torch.full((9, 9), -1e4).triu(1)
-    net = Net(run, a=first(), b=first(), c=first(), mask=mask, e=first(8, 4)).eval()
+    net = net_of(run, a=first(), b=first(), c=first(), mask=mask, e=first(8, 4)).eval()
     model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=seeded(1, 5, 6), dynamic_axes=(1,))
     small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
     for length in (2, 5, 9):

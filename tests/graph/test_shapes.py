@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import INPUT, Graph, shaped_steps
 from bhc.graph import output_shape as of_two
 from bhc.layers import (
     Add,
@@ -13,25 +12,11 @@ from bhc.layers import (
     Concat,
     GlobalMean,
     Multiply,
-    Normalise,
     PadChannels,
     Select,
     Subsample,
     conv_padding,
-    pair,
 )
-
-from ..formats.graphs import wired
-
-ELEMENTWISE = [
-    nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU(), nn.SELU(), nn.GELU(), nn.SiLU(), nn.Tanh(), Normalise(0.0, 1.0),
-    nn.Sigmoid(), nn.Hardswish(), nn.Hardsigmoid(), nn.Softplus(),
-]  # fmt: skip
-WINDOWS = [
-    {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    for kernel, stride, padding, dilation in product((1, 3, (3, 2)), (1, 2, (1, 3)), (0, 1, (2, 0)), (1, 2, (1, 3)))
-]
-SHAPES = [(2, 5, 7), (2, 1, 1), (2, 4, 9)]
 
 
 def output_shape(module: nn.Module, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,27 +39,32 @@ def says(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         return None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_windows(shape: tuple[int, ...]) -> None:
-    for arguments in WINDOWS:
-        of_averages = {name: value for name, value in arguments.items() if name != "dilation"}
-        for module in (nn.Conv2d(2, 3, **arguments), nn.MaxPool2d(**arguments), nn.AvgPool2d(**of_averages)):
-            assert says(module, shape) == runs(module, shape), module
+MODULES = [
+    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d),
+    (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d),
+    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_convolutions_with_padding_by_name(shape: tuple[int, ...]) -> None:
-    for kernel, dilation in product((1, 2, 3, 4, (2, 5)), (1, 2, (1, 3))):
-        for padding in ("same", "valid"):
-            module = nn.Conv2d(2, 3, kernel, padding=padding, dilation=dilation)
+@pytest.mark.parametrize("shape", [(2, 9), (2, 5, 7), (2, 1, 1), (2, 4, 9), (2, 5, 6, 7)])
+def test_windows(shape: tuple[int, ...]) -> None:
+    convolution, largest, average = MODULES[len(shape) - 2]
+    kernels, strides, paddings, dilations = [(1, 2, 3, 4), (1, 2), (0, 1), (1, 2)]
+    if len(shape) == 3:
+        kernels, strides = (*kernels, (3, 2), (2, 5)), (*strides, (1, 3))
+        paddings, dilations = (*paddings, (2, 0)), (*dilations, (1, 3))
+    for kernel, dilation in product(kernels, dilations):
+        modules = [convolution(2, 3, kernel, padding=padding, dilation=dilation) for padding in ("same", "valid")]
+        for stride, padding in product(strides, paddings):
+            options = {"stride": stride, "padding": padding}
+            modules += [
+                convolution(2, 4, kernel, **options, dilation=dilation, groups=2),
+                largest(kernel, **options, dilation=dilation),
+                average(kernel, **options),
+            ]
+        for module in modules:
             assert says(module, shape) == runs(module, shape), module
-
-
-@pytest.mark.parametrize("module", ELEMENTWISE, ids=lambda module: type(module).__name__)
-def test_steps_that_change_each_value_keep_the_shape(module: nn.Module) -> None:
-    for shape in ((3,), (2, 3), (2, 3, 4)):
-        assert says(module, shape) == runs(module, shape) == shape
 
 
 ABSURD = [
@@ -98,86 +88,6 @@ def test_padding_by_name_needs_a_stride_of_one() -> None:
     module.stride = (2, 2)
     with pytest.raises(ValueError, match="stride"):
         conv_padding(module)
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("kernel", [1, 2, 3, 4, (2, 5)])
-def test_zeros_are_added_where_torch_adds_them(kernel: int | tuple[int, int]) -> None:
-    named = nn.Conv2d(1, 1, kernel, padding="same", dilation=2)
-    top, left, bottom, right = conv_padding(named)
-    plain = nn.Conv2d(1, 1, kernel, dilation=2)
-    plain.load_state_dict(named.state_dict())
-    x = torch.randn(1, 1, 9, 8)
-    padded = nn.functional.pad(x, (left, right, top, bottom))
-    assert torch.allclose(named(x), plain(padded), atol=1e-6)
-
-
-def test_a_pair_stands_for_both_directions() -> None:
-    assert pair(3) == (3, 3)
-    assert pair([3, 4]) == (3, 4)
-    for value in (-1, 1.5, [1], [1, -1], "ab", [True, 1]):
-        with pytest.raises((ValueError, TypeError)):
-            pair(value)
-
-
-def test_a_chain_is_followed_from_step_to_step() -> None:
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(100, 2))
-    graph = Graph.chain(net.named_children())
-    steps = list(shaped_steps(graph, (1, 12, 12)))
-    assert [shaped.name for shaped in steps] == ["0", "1", "2", "3", "4"]
-    assert [shaped.leaving[1:] for shaped in steps] == [(4, 10, 10), (4, 10, 10), (4, 5, 5), (100,), (2,)]
-    assert [shaped.arriving for shaped in steps][1:] == [(shaped.leaving,) for shaped in steps][:-1]
-    with pytest.raises(ValueError, match="take"):
-        list(shaped_steps(graph, (1, 13, 14)))
-
-
-def test_a_graph_is_followed_along_its_branches() -> None:
-    graph = wired(
-        ("conv", nn.Conv2d(1, 4, 3, stride=2, padding=1)),
-        ("halved", Subsample(2), INPUT),
-        ("wide", PadChannels(1, 2)),
-        ("sum", Add(), "conv", "wide"),
-        ("beside", Concat(), "sum", "halved"),
-    )
-    shapes = {shaped.name: (shaped.arriving, shaped.leaving) for shaped in shaped_steps(graph, (1, 5, 8))}
-    assert shapes["wide"] == (((2, 1, 3, 4),), (2, 4, 3, 4))
-    assert shapes["sum"] == (((2, 4, 3, 4), (2, 4, 3, 4)), (2, 4, 3, 4))
-    assert shapes["beside"][1] == (2, 5, 3, 4)
-
-
-WINDOWS_ELSEWHERE = [
-    (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, (2, 9)),
-    (nn.Conv3d, nn.MaxPool3d, nn.AvgPool3d, (2, 5, 6, 7)),
-]
-
-
-@pytest.mark.parametrize(("convolution", "largest", "average", "shape"), WINDOWS_ELSEWHERE)
-def test_windows_of_one_and_three_directions(convolution: Any, largest: Any, average: Any, shape: Any) -> None:
-    for kernel, stride, padding, dilation in product((1, 2, 3), (1, 2), (0, 1), (1, 2)):
-        modules = (
-            convolution(2, 4, kernel, stride=stride, padding=padding, dilation=dilation, groups=2),
-            largest(kernel, stride=stride, padding=padding, dilation=dilation),
-            average(kernel, stride=stride, padding=padding),
-        )
-        for module in modules:
-            assert says(module, shape) == runs(module, shape), module
-
-
-@pytest.mark.parametrize("module", [Subsample(2), Subsample(3), GlobalMean(True), GlobalMean(False), PadChannels(1, 2)])
-@pytest.mark.parametrize("shape", [(3, 7), (3, 4, 9), (3, 2, 4, 5)])
-def test_steps_without_a_module_of_torch(module: nn.Module, shape: tuple[int, ...]) -> None:
-    assert says(module, shape) == runs(module, shape)
-
-
-def test_values_that_meet_or_are_flat() -> None:
-    assert output_shape(Add(), (3, 4, 4), (3, 4, 4)) == (3, 4, 4)
-    assert output_shape(Multiply(), (3, 1, 1), (3, 4, 5)) == (3, 4, 5)
-    assert output_shape(Concat(), (3, 4, 4), (1, 4, 4), (2, 4, 4)) == (6, 4, 4)
-    assert output_shape(Affine(3), (3, 4, 4)) == (3, 4, 4)
-    assert output_shape(nn.Flatten(), (2, 3, 4)) == (24,)
-    assert output_shape(nn.Flatten(), (5,)) == (5,)
-    assert output_shape(nn.Linear(5, 3), (5,)) == (3,)
-    assert output_shape(Select(torch.tensor([0, 4])), (5,)) == (2,)
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,20 @@ def cut_in_half(net: nn.Module, x: Inputs) -> tuple[Graph, Tensor, Tensor, float
 @pytest.mark.parametrize("name", TAKEN)
 def test_it_computes_the_same(name: str) -> None:
     build, shape = CASES[name]
-    net, x = build().eval(), seeded(*shape)
-    (wanted,) = tree_leaves(net(x.clone()))
+    net, x = build().train(), 3 * seeded(*shape)
     graph = capture(net, x)
-    assert near(graph(x), wanted)
+    assert type(graph) is Graph
+    (wanted,) = tree_leaves(net.eval()(x.clone()))
+    torch.testing.assert_close(graph(x), wanted)
     again = rebuild(describe(graph))
     again.load_state_dict(graph.state_dict())
     assert torch.equal(again.eval()(x), graph(x))
+
+
+@pytest.mark.parametrize("name", ["a value beside nothing", "a value that nobody reads"])
+def test_what_changes_nothing_is_no_step(name: str) -> None:
+    build, shape = CASES[name]
+    assert [step.name for step in capture(build(), seeded(*shape)).steps] == ["first", "end"]
 
 
 @pytest.mark.parametrize("name", TAKEN)

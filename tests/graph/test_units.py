@@ -46,34 +46,47 @@ def test_every_output_of_a_chain_is_a_unit_of_its_own() -> None:
     ]
 
 
-def test_a_residual_stream_shares_its_units() -> None:
-    units = units_of(
-        ("stem", conv(3, 4)),
-        ("a1", conv(4, 6)),
-        ("a2", conv(6, 4)),
-        ("sum1", Add(), "a2", "stem"),
-        ("relu", nn.ReLU()),
-        ("b1", conv(4, 6)),
-        ("b2", conv(6, 4)),
-        ("sum2", Add(), "relu", "b2"),
-        ("again", Add(), "sum2", "stem"),  # of one stream already
-        ("end", conv(4, 2)),
-    )
-    assert same(units, "stem", "a2", "sum1", "relu", "b2", "sum2", "again")
-    assert apart(units, INPUT, "stem", "a1", "b1", "end")
-    assert units.count == 3 + 4 + 6 + 6 + 2
+# Steps, values that carry the same units, and values that have none in common.
+STREAMS: dict[str, tuple[list[tuple[object, ...]], str, str]] = {
+    "a residual stream shares its units": (
+        [
+            *(("stem", conv(3, 4)), ("a1", conv(4, 6)), ("a2", conv(6, 4)), ("sum1", Add(), "a2", "stem")),
+            *(("relu", nn.ReLU()), ("b1", conv(4, 6)), ("b2", conv(6, 4)), ("sum2", Add(), "relu", "b2")),
+            ("again", Add(), "sum2", "stem"),  # of one stream already
+            ("end", conv(4, 2)),
+        ],
+        "stem a2 sum1 relu b2 sum2 again",
+        "stem a1 b1 end",
+    ),
+    "a projection begins a stream of its own": (
+        [
+            *(("stem", conv(3, 4)), ("branch", conv(4, 6)), ("shortcut", nn.Conv2d(4, 6, 1), "stem")),
+            *(("sum", Add(), "branch", "shortcut"), ("end", conv(6, 2))),
+        ],
+        "branch shortcut sum",
+        "stem sum end",
+    ),
+    "a gate shares the units of what it gates": (
+        [
+            *(("a", conv(3, 4)), ("mean", GlobalMean(True)), ("narrow", nn.Conv2d(4, 2, 1))),
+            *(("gate", nn.Conv2d(2, 4, 1)), ("gated", Multiply(), "a", "gate"), ("end", conv(4, 2))),
+        ],
+        "a gate gated",
+        "a narrow end",
+    ),
+    **{
+        repr(step): ([("a", conv(3, 4)), ("step", step), ("end", conv(4, 2))], "a step", "a end")
+        for step in (nn.MaxPool2d(2), GlobalMean(True), Affine(4), nn.Sigmoid())
+    },
+}
 
 
-def test_a_projection_begins_a_stream_of_its_own() -> None:
-    units = units_of(
-        ("stem", conv(3, 4)),
-        ("branch", conv(4, 6)),
-        ("shortcut", nn.Conv2d(4, 6, 1), "stem"),
-        ("sum", Add(), "branch", "shortcut"),
-        ("end", conv(6, 2)),
-    )
-    assert same(units, "branch", "shortcut", "sum")
-    assert apart(units, "stem", "sum", "end")
+@pytest.mark.parametrize(("steps", "together", "separate"), STREAMS.values(), ids=STREAMS)
+def test_who_shares_units(steps: list[tuple[object, ...]], together: str, separate: str) -> None:
+    units = units_of(*steps)
+    assert same(units, *together.split())
+    assert apart(units, INPUT, *separate.split())
+    assert units.count == 3 + sum(len(units.carried[name]) for name in separate.split())
 
 
 def test_a_shortcut_with_padding_shares_its_middle_and_leaves_the_edges_to_the_branch() -> None:
@@ -105,12 +118,6 @@ def test_a_flatten_repeats_the_unit_of_each_channel() -> None:
     assert units.carried["flat"].tolist() == [first] * 4 + [second] * 4
 
 
-@pytest.mark.parametrize("step", [nn.MaxPool2d(2), GlobalMean(True), GlobalMean(False), Affine(4), nn.Sigmoid()])
-def test_steps_of_each_channel_carry_on_what_arrives(step: nn.Module) -> None:
-    units = units_of(("a", conv(3, 4)), ("step", step, "a"))
-    assert same(units, "a", "step")
-
-
 def test_the_inputs_and_outputs_of_a_group_are_one_unit() -> None:
     units = units_of(("a", conv(3, 4)), ("grouped", conv(4, 6, groups=2)), ("end", conv(6, 2)))
     (first,), (second,) = (set(part) for part in np.split(units.carried["a"], 2))
@@ -128,19 +135,6 @@ def test_a_depthwise_layer_writes_the_units_that_it_reads() -> None:
 def test_groups_of_the_input_are_never_cut() -> None:
     units = units_of(("a", conv(3, 6, groups=3)), ("end", conv(6, 2), "a"))
     assert units.always[units.carried["a"]].all()
-
-
-def test_a_gate_shares_the_units_of_what_it_gates() -> None:
-    units = units_of(
-        ("a", conv(3, 4)),
-        ("mean", GlobalMean(True)),
-        ("narrow", nn.Conv2d(4, 2, 1)),
-        ("gate", nn.Conv2d(2, 4, 1)),
-        ("gated", Multiply(), "a", "gate"),
-        ("end", conv(4, 2)),
-    )
-    assert same(units, "a", "gate", "gated")
-    assert apart(units, "a", "narrow", "end")
 
 
 CHAIN = [("a", conv(3, 4)), ("b", conv(4, 5), "a"), ("c", conv(5, 2), "b")]

@@ -5,32 +5,15 @@ from bhc.contexts import (
     BinaryBudget,
     Budgets,
     ClassSubsets,
-    FeatureSubsets,
-    InputDomains,
     Joint,
     SingleContext,
 )
 from bhc.hypernet import build_embedder
 
-from .toys import all_equal, contexts, perturb_, seeded
-
-IMAGES = InputDomains((3, 9, 7))
-SAMPLE = torch.arange(189.0).reshape(1, 3, 9, 7).repeat(16, 1, 1, 1)
-REQUESTS = {
-    "classes": (ClassSubsets(10), {"classes": [3, 4]}, {"classes": [5]}),
-    "domain": (IMAGES, {"domain": SAMPLE}, {"domain": SAMPLE.flip(2)}),
-    "features": (FeatureSubsets((5,)), {"features": [0, 4]}, {"features": [0]}),
-    "budget": (BinaryBudget(), {"budget": 0}, {"budget": 1}),
-    "budgets": (Budgets(), {"budget": 0.3}, {"budget": 0.4}),
-    "joint": (
-        Joint(ClassSubsets(10), IMAGES, Budgets()),
-        {"classes": [3], "domain": SAMPLE, "budget": 0},
-        {"classes": [3], "domain": SAMPLE, "budget": 1},
-    ),
-}
+from .toys import DOMAIN, SAMPLE, SPACES, all_equal, contexts, perturb_, seeded
 
 
-@pytest.mark.parametrize(("space", "first", "second"), REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize(("space", "first", "second"), SPACES.values(), ids=SPACES)
 def test_different_contexts_embed_differently_in_the_given_width(space, first, second):
     embedder, width = build_embedder(space, 12, rng=seeded())
     embedding = embedder(*space.encode(contexts(space, first, second)))
@@ -41,7 +24,7 @@ def test_different_contexts_embed_differently_in_the_given_width(space, first, s
 
 @pytest.mark.parametrize("kind", ["classes", "domain", "features", "budgets", "joint"])
 def test_equal_seeds_give_equal_bits(kind):
-    space, *_ = REQUESTS[kind]
+    space, *_ = SPACES[kind]
     parameters = [list(build_embedder(space, 12, rng=seeded(seed))[0].parameters()) for seed in (1, 1, 2)]
     assert all_equal(parameters[0], parameters[1])
     assert not all_equal(parameters[0], parameters[2])
@@ -83,7 +66,7 @@ def test_conditions_of_a_joint_space_act_on_each_other():
 
 
 def test_a_joint_space_inside_another_is_embedded():
-    space = Joint(Joint(ClassSubsets(10), Budgets()), IMAGES)
+    space = Joint(Joint(ClassSubsets(10), Budgets()), DOMAIN)
     embedder, _ = build_embedder(space, 12, rng=seeded())
     request = {"classes": [3], "domain": SAMPLE, "budget": 0}
     assert embedder(*space.encode(contexts(space, request))).shape == (1, 12)

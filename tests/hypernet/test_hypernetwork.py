@@ -47,14 +47,6 @@ def test_means_and_rates_alone_are_those_of_the_posterior(family):
             assert each is None or (numbers_of(each)[1][0] != numbers_of(each)[1][1]).all(), "contexts have their own"
 
 
-def test_frozen_gates_take_no_gradient():
-    hypernet, _ = model_in_use()
-    hypernet.freeze_gates_()
-    assert not any(parameter.requires_grad for parameter in hypernet.gates.parameters())
-    learning = (hypernet.embedder, hypernet.vectors, hypernet.weights)
-    assert all(parameter.requires_grad for module in learning for parameter in module.parameters())
-
-
 def test_gates_can_be_frozen_again_where_the_means_are_now():
     hypernet, encoding = model_in_use()
     hypernet.freeze_gates_()
@@ -62,13 +54,6 @@ def test_gates_can_be_frozen_again_where_the_means_are_now():
     hypernet.freeze_gates_()
     for alone, belief in zip(hypernet.dropouts(encoding), hypernet.posterior(encoding), strict=True):
         torch.testing.assert_close(alone.out_log_dropout, belief.out_scale.log_dropout)
-
-
-def test_frozen_offsets_are_all_offsets_and_nothing_else():
-    hypernet, _ = model_in_use()
-    hypernet.freeze_offsets_()
-    for name, parameter in hypernet.named_parameters():
-        assert parameter.requires_grad != name.endswith("offset"), name
 
 
 def test_a_context_alone_is_believed_as_in_a_batch():

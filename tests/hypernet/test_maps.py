@@ -23,17 +23,6 @@ def test_a_map_adds_a_product_with_the_embedding_to_its_offset():
     assert torch.equal(map_(torch.zeros(2, 7)), map_.offset.expand(2, 3, 4, 2))
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_part_of_a_map_is_that_part_of_its_value(count):
-    map_, embedding = random_map(5, 6, 2, 2), torch.randn(count, 7, generator=seeded(2))
-    rows, columns = (
-        torch.tensor([[4, 0], [1, 1], [0, 3]])[:count],
-        torch.tensor([[1, 5, 2], [0, 1, 2], [5, 5, 0]])[:count],
-    )
-    expected = [own[up][:, across] for own, up, across in zip(map_(embedding), rows, columns, strict=True)]
-    torch.testing.assert_close(map_.at(embedding, rows, columns), torch.stack(expected))
-
-
 def test_the_tensor_a_map_starts_from_is_copied():
     value = torch.zeros(2, 3)
     assert torch.equal(Constant(value)(torch.ones(5, 7)), value[None]), "a constant is the same in every context"

@@ -6,10 +6,20 @@ from dataclasses import fields
 import torch
 from torch import nn
 
-from bhc.contexts import ClassSubsets, ConsecutivePairs, ContextBatch
-from bhc.graph import Graph
+from bhc.contexts import (
+    BinaryBudget,
+    Budgets,
+    ClassSubsets,
+    ConsecutivePairs,
+    ContextBatch,
+    FeatureSubsets,
+    InputDomains,
+    Joint,
+)
 from bhc.hypernet import ConditionalNetwork, Design, Full, Initial, LowRank, ScalesOnly
 from bhc.models import lenet_5_caffe, lenet_300_100
+
+from ..formats.graphs import chain_of
 
 GENERATORS = {"full": Full(), "low-rank": LowRank(3), "scales-only": ScalesOnly()}
 PAIRS = ClassSubsets(10, ConsecutivePairs())
@@ -50,16 +60,11 @@ def pretrained(network="tiny", *, seed=0):
     return net
 
 
-def graph_of(net):
-    """The chain that a sequential network is."""
-    return Graph.chain(net.named_children())
-
-
 def conditional(spec, network="tiny", *, space=PAIRS, initial=None, seed=1, **design):
     """A network under a hypernetwork; exact at its start unless told otherwise."""
     _, image_shape = NETWORKS[network]
     return ConditionalNetwork(
-        graph_of(pretrained(network)),
+        chain_of(pretrained(network)),
         space,
         Design(spec, initial or Initial.exact(), **design),
         input_shape=image_shape,
@@ -124,6 +129,22 @@ def assert_gradients_reach(module):
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
             assert (parameter.grad != 0).any(), name
+
+
+DOMAIN, SAMPLE = InputDomains((1, 4, 4)), images("tiny", 16)
+# Every kind of context, and two requests of each.
+SPACES = {
+    "classes": (PAIRS, {"classes": [3, 4]}, {"classes": [5, 6]}),
+    "domain": (DOMAIN, {"domain": SAMPLE}, {"domain": SAMPLE.flip(2)}),
+    "features": (FeatureSubsets((5,)), {"features": [0, 4]}, {"features": [0]}),
+    "budget": (BinaryBudget(), {"budget": 0}, {"budget": 1}),
+    "budgets": (Budgets(), {"budget": 0.3}, {"budget": 0.4}),
+    "joint": (
+        Joint(ClassSubsets(10), DOMAIN, Budgets()),
+        {"classes": [3], "domain": SAMPLE, "budget": 0},
+        {"classes": [3], "domain": SAMPLE, "budget": 1},
+    ),
+}
 
 
 def restored(model):

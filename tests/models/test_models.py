@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
@@ -64,13 +64,6 @@ def test_the_scale_belongs_to_the_network(name):
     with torch.no_grad():
         expected = built(name)(x)
         torch.testing.assert_close(built(name, full_scale=1.0)(x / 255), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", OF_IMAGES)
-def test_torch_fx_traces_it(name):
-    net = built(name)
-    with torch.no_grad():
-        torch.testing.assert_close(fx.symbolic_trace(net)(stored(name)), net(stored(name)))
 
 
 @pytest.mark.parametrize(

@@ -71,30 +71,6 @@ def test_one_scale_is_drawn_for_each_example_and_unit_and_spread_over_its_places
     assert (ratio[:, 0] != ratio[:, 1]).all()
 
 
-def test_a_normal_scale_without_noise_is_its_mean():
-    scales, h = normal_scales(), normals(2, 4, UNITS, 5, seed=7)
-    given = scales.scale_units(h, torch.zeros(2, 4, UNITS).double())
-    torch.testing.assert_close(given, h * scales.mean[:, None, :, None])
-    assert torch.equal(scales.log_dropout, log_dropout(scales.mean, scales.logvar))
-
-
-def test_the_local_scales_of_a_group_share_a_global_one():
-    scales = log_normal_scales()
-    moved = scales.part_means.clone()
-    moved[:, -1] += 1.0
-    ratio = LogNormalScales(moved, scales.part_logvars).mean / scales.mean
-    torch.testing.assert_close(ratio, torch.full_like(ratio, math.exp(0.5)))
-
-
-def test_the_rate_of_a_log_normal_scale_depends_on_its_variance_alone():
-    scales = log_normal_scales()
-    torch.testing.assert_close(
-        LogNormalScales(scales.part_means + 7.0, scales.part_logvars).log_dropout, scales.log_dropout
-    )
-    noisier = LogNormalScales(scales.part_means, scales.part_logvars + 1.0)
-    assert (noisier.log_dropout > scales.log_dropout).all()
-
-
 def numbers_of(scales):
     return (
         (scales.mean, scales.logvar) if isinstance(scales, NormalScales) else (scales.part_means, scales.part_logvars)

@@ -2,17 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from bhc.graph import Graph
-from bhc.models import lenet_5_caffe
 from bhc.posterior import LayerDropout
 
+from ..formats.graphs import in_a_row
 from .toys import (
     NOISY,
     QUIET,
     all_classes,
     at,
     branching_graph,
-    chain_of,
     dropouts,
     finder_of,
     grouped_chain,
@@ -84,26 +82,6 @@ def test_what_goes_with_noisy_units(build, noisy, gone):
         assert given.keep_weight is None, "families with groups keep every single weight"
 
 
-def test_the_input_scale_of_a_convolution_decides_nothing():
-    net = lenet_5_caffe(image_shape=(1, 16, 16))
-    finder = finder_of(Graph.chain(net.named_children()), (1, 16, 16))
-    quiet, noisy = dropouts(finder), dropouts(finder)
-    for rates in noisy[:2]:
-        rates.in_log_dropout.fill_(NOISY)
-    for first, second in zip(mask(finder, quiet), mask(finder, noisy), strict=True):
-        assert torch.equal(first.keep_in, second.keep_in)
-        assert torch.equal(first.keep_out, second.keep_out)
-        assert not second.rescued.any()
-
-
-def test_noisy_pixels_of_a_linear_first_layer_are_not_read():
-    finder = finder_of(chain_of(nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 4)), (12,))
-    rates = dropouts(finder)
-    rates[0].in_log_dropout[0, :10] = NOISY
-    first, _ = mask(finder, rates)
-    assert first.keep_in[0].nonzero().flatten().tolist() == [10, 11]
-
-
 def test_a_layer_that_would_be_empty_keeps_its_least_noisy_unit(finder):
     rates = dropouts(finder)
     rates[1].out_log_dropout[0] = torch.tensor([5.0, 4.0, 2.0, 3.0, 1.0])
@@ -158,27 +136,6 @@ def test_layers_without_output_scales_are_cut_by_their_readers(finder):
     assert last.keep_out.all()
 
 
-@pytest.mark.parametrize(("lower", "higher"), [(-8, -4), (-4, -2), (-2, 0), (0, 2), (2, 8)])
-def test_a_lower_threshold_never_keeps_more(finder, lower, higher):
-    contexts = 50
-    rates = random_dropouts(finder, contexts=contexts, seed=1)
-    outputs = all_classes(finder, contexts)
-    few, many = (finder(rates, at(threshold, contexts), outputs).layers for threshold in (lower, higher))
-    for small, large in zip(few, many, strict=True):
-        free = ~small.rescued
-        assert not (small.keep_in & ~large.keep_in)[free].any()
-        assert (small.keep_in.sum(1) >= 1).all()
-    assert sum(int(small.keep_in.sum()) for small in few) < sum(int(large.keep_in.sum()) for large in many)
-
-
-def test_writers_and_readers_agree_about_who_lives(finder):
-    rates = random_dropouts(finder, contexts=30, seed=2)
-    masks = finder(rates, at(-1, 30), all_classes(finder, 30)).layers
-    for layer, writer, reader in zip(finder.layers[1:], masks, masks[1:], strict=False):
-        read = reader.keep_in.reshape(30, -1, positions_of(layer)).any(2)
-        assert torch.equal(writer.keep_out, read)
-
-
 def test_rates_are_not_changed(finder):
     rates = random_dropouts(finder, contexts=3)
     before = [(layer.in_log_dropout.clone(), layer.out_log_dropout.clone()) for layer in rates]
@@ -191,7 +148,7 @@ def test_rates_are_not_changed(finder):
 @pytest.fixture
 def two_convolutions():
     """Units: 1 channel, 3 filters, 2 filters (4 positions each), 5 hidden, 4 classes."""
-    chain = chain_of(
+    chain = in_a_row(
         nn.Conv2d(1, 3, 2),
         nn.ReLU(),
         nn.Conv2d(3, 2, 2),

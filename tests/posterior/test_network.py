@@ -5,7 +5,7 @@ import torch
 
 from bhc.posterior import BayesianGraph, LayerMask, LayerMean, WeightMean, masked_mean
 
-from .toys import Silence, branching_graph, fresh_noise, layers_of, normals, random_posterior, silent, small_chain
+from .toys import Silence, branching_graph, layers_of, normals, silent, small_chain
 
 
 def unscaled_means(layers, contexts):
@@ -59,18 +59,6 @@ def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
             plain.get_submodule(layer.name).weight.data = dense
             plain.get_submodule(layer.name).bias.data = (mask.keep_out * mean.out_scale * mean.bias)[context]
         torch.testing.assert_close(given.chunk(2)[context], plain(part))
-
-
-def test_equal_noise_gives_equal_bits():
-    chain = small_chain()
-    layers = layers_of(chain)
-    beliefs = [random_posterior(layer.weight_shape, contexts=1, weights="shared") for layer in layers]
-
-    def sample(seed):
-        return BayesianGraph(chain, layers).noisy(images(3).double(), beliefs, noise=fresh_noise(seed))
-
-    assert torch.equal(sample(0), sample(0))
-    assert not torch.equal(sample(0), sample(1))
 
 
 @pytest.mark.parametrize("build", [small_chain, branching_graph])

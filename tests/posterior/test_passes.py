@@ -10,7 +10,6 @@ from bhc.posterior import (
     LayerMask,
     LayerMean,
     LayerPosterior,
-    NormalScales,
     WeightMean,
     masked_mean,
     masked_pass,
@@ -29,7 +28,6 @@ from .toys import (
     fresh_noise,
     normals,
     plain_layer,
-    posterior_of,
     random_posterior,
 )
 
@@ -151,50 +149,19 @@ def test_masked_pass_learns_the_same_whether_or_not_its_input_does(module, input
         torch.testing.assert_close(one, other)
 
 
-class Recorded:
-    """Noise that remembers what it gave."""
-
-    def __init__(self):
-        self.noise, self.given = fresh_noise(), []
-
-    def normal(self, shape, like):
-        self.given.append(self.noise.normal(shape, like))
-        return self.given[-1]
-
-    def of(self, context, contexts):
-        """The same noise, but only one context's."""
-        return Replayed([given.reshape(contexts, -1)[context] for given in self.given])
-
-
-class Replayed:
-    def __init__(self, given):
-        self.given = iter(given)
-
-    def normal(self, shape, like):
-        return next(self.given).reshape(shape)
-
-
-def in_context(posterior, context):
-    """What is believed of the layer in one context."""
-
-    def own(tensor):
-        return None if tensor is None else tensor[context : context + 1] if len(tensor) > 1 else tensor
-
-    mean, weight = posterior.mean, posterior.mean.weight
-    scales = [NormalScales(own(each.mean), own(each.logvar)) for each in (posterior.in_scale, posterior.out_scale)]
-    mean_of = WeightMean(own(weight.base), own(weight.left), weight.right)
-    return posterior_of(mean_of, own(mean.bias), own(posterior.weight_logvar), *scales)
-
-
-@pytest.mark.parametrize(("module", "input_shape", "weights"), CASES)
-def test_contexts_together_are_each_context_alone(module, input_shape, weights):
-    posterior, noise = random_posterior(module.weight.shape, weights=weights), Recorded()
-    h = normals(6, *input_shape, seed=50)
-    together = noisy_pass(operator_for(module), h, posterior, noise=noise)
-    for context, part in enumerate(h.chunk(2)):
-        own = in_context(posterior, context)
-        alone = noisy_pass(operator_for(module), part, own, noise=noise.of(context, 2))
-        torch.testing.assert_close(together.chunk(2)[context], alone)
+def test_a_shared_mean_may_have_variances_of_each_context():
+    shared, variances, h = random_posterior(LINEAR, weights="shared"), normals(2, *LINEAR, seed=40), normals(6, 4)
+    base = shared.mean.weight.base
+    given, expected = (
+        noisy_pass(
+            Linear(),
+            h,
+            replace(shared, mean=replace(shared.mean, weight=WeightMean(each)), weight_logvar=variances),
+            noise=fresh_noise(),
+        )
+        for each in (base, base.expand(2, *LINEAR))
+    )
+    torch.testing.assert_close(given, expected)
 
 
 def test_passes_without_scales_and_bias_are_the_plain_layer_and_a_bias_sits_under_the_output_scale():
@@ -266,15 +233,6 @@ def test_channels_last_in_memory_change_nothing_and_stay_last(weights):
     if weights != "own":  # weights of each context's own go through groups of channels
         assert given[0].is_contiguous(memory_format=torch.channels_last)
         assert not given[0].is_contiguous()
-
-
-def test_a_single_scale_goes_with_every_unit():
-    scales = NormalScales(normals(2, 1, centre=1.0), normals(2, 1, seed=1))
-    h, noise = normals(2, 3, 4, 5, seed=2), normals(2, 3, 1, seed=3)
-    one = scales.scale_units(h.reshape(2, 3, 1, 20), noise).reshape(h.shape)
-    torch.testing.assert_close(scales.scale_units(h, noise), one)
-    free = tuple(value.clone().requires_grad_() for value in (h, scales.mean, scales.logvar))
-    assert gradcheck(lambda h, mean, logvar: NormalScales(mean, logvar).scale_units(h, noise), free)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch.autograd import gradcheck
 
 from bhc.posterior import kl_scales, kl_weights, log_dropout
 from bhc.posterior.products import (
@@ -126,9 +125,6 @@ TWINS = {
 
 @pytest.mark.parametrize(("fast", "plain", "inputs"), TWINS.values(), ids=TWINS)
 class TestFastPath:
-    def test_its_gradient_is_numerically_right(self, fast, plain, inputs):
-        assert gradcheck(fast, leaves(*inputs))
-
     def test_it_and_its_gradient_are_those_of_its_plain_twin(self, fast, plain, inputs):
         torch.testing.assert_close(fast(*inputs), plain(*inputs))
         free = leaves(*inputs)

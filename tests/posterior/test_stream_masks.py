@@ -6,12 +6,12 @@ from torch import nn
 
 from bhc.posterior import LayerDropout
 
+from ..formats.graphs import in_a_row
 from .toys import (
     NOISY,
     all_classes,
     at,
     branching_graph,
-    chain_of,
     dropouts,
     finder_of,
     mask,
@@ -109,7 +109,7 @@ def test_a_writer_that_is_noisy_throughout_writes_one_unit_of_the_stream_all_the
 
 @pytest.mark.parametrize("threshold", [-12.0, -10.0, -9.0, -8.0, -7.0, 0.0])
 def test_single_weights_of_groups_are_read_by_their_own_group(threshold):
-    graph = chain_of(nn.Conv1d(2, 4, 3), nn.Conv1d(4, 6, 2, groups=2), nn.Flatten(), nn.Linear(18, 4))
+    graph = in_a_row(nn.Conv1d(2, 4, 3), nn.Conv1d(4, 6, 2, groups=2), nn.Flatten(), nn.Linear(18, 4))
     contexts, finder = 30, finder_of(graph, (2, 6))
     rates = random_weight_rates(finder, contexts=contexts, centre=-2.0)
     fates = finder(rates, at(threshold, contexts), all_classes(finder, contexts))

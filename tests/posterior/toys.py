@@ -4,11 +4,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bhc.graph import Graph, find_layers, find_units
+from bhc.graph import find_layers, find_units
 from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
 from bhc.posterior import FreshNoise, LayerDropout, LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
 
-from ..formats.graphs import wired
+from ..formats.graphs import in_a_row, wired
 
 LINEAR = (3, 4)
 CONVOLUTION = (3, 2, 2, 2)
@@ -84,7 +84,7 @@ def posterior_of(weight, bias, weight_logvar, in_scale, out_scale):
 
 def small_chain(*, seed=0):
     """One convolution, a flatten and two linear layers on 6 x 6 images, weights drawn from the seed."""
-    chain = chain_of(
+    chain = in_a_row(
         nn.Conv2d(1, 3, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -120,11 +120,7 @@ def branching_graph():
 
 
 def grouped_chain():
-    return chain_of(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 4))
-
-
-def chain_of(*modules):
-    return Graph.chain((str(place), module) for place, module in enumerate(modules))
+    return in_a_row(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 4))
 
 
 def layers_of(graph, input_shape=(1, 6, 6)):

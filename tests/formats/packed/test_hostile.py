@@ -19,9 +19,9 @@ from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.formats.packed.cbor import dumps
 from bhc.formats.packed.content import CARD_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
 from bhc.layers import Add, Affine, GlobalMean, Subsample
-from tests.formats.graphs import wired
+from tests.formats.graphs import in_a_row, wired
 
-from .toys import example, in_a_row, quantised, zoo
+from .toys import example, quantised, zoo
 
 ZOO = zoo()
 IT = Path("it.bhc")

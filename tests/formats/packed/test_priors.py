@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,27 +16,24 @@ from bhc.formats.packed.coding import (
     Nibbles,
     StatedPrior,
     _candidates,
-    bell_curves,
     choose_prior,
     coding_cost,
     description_cost,
     encode,
-    log2,
-    powers,
     prior_from_list,
-    to_frequencies,
 )
+
+from .reference import prior_weights
 
 PRIORS = [
     Flat(-1, 3),
     Flat(0, 1),
     Flat(-32767, 65535),
-    Bell(-4, 9, 0, 4),
-    Bell(-4, 9, 79, 0),
+    *(Bell(-4, 40, shape, 4) for shape in range(2 * WIDTHS)),
     Bell(0, LARGEST_BELL, 39, LARGEST_BELL - 1),
     Nibbles(-2, (1, 0, 15, 3)),
     Nibbles(-2, (1, 0, 15)),
-    Bytes(7, (255, 0, 1)),
+    Bytes(7, (*range(255, -1, -1), 1)),
     Bytes(-32767, (1,) * 65535),
 ]
 
@@ -76,56 +72,15 @@ def packed_bytes(codes: np.ndarray) -> int:
     return len(encode([(codes, prior)])) + len(dumps(prior.to_list()))
 
 
-def test_log2_is_the_logarithm() -> None:
-    rng = np.random.default_rng(0)
-    numbers = np.concatenate([np.arange(1, 70000), rng.integers(1, 1 << 31, 2000), 1 << np.arange(32)])
-    found = log2(numbers)
-    exact = 256 * np.log2(numbers.astype(np.float64))
-    assert (np.abs(found - np.floor(exact)) <= 1).all()  # squaring rounds down eight times
-    assert (found[: 1 << 16] <= exact[: 1 << 16] + 1e-9).all()
-    assert found[-32:].tolist() == [256 * power for power in range(32)]
-
-
-def test_powers_are_the_nearest_below() -> None:
-    table = powers()
-    assert len(table) == 256
-    assert table[0] == 0
-    for level in range(1, 256):
-        assert table[level] == math.floor(2 ** (8 + (level - 1) / 16))
-
-
-def test_bells_are_bells() -> None:
-    curves = bell_curves(40)
-    assert np.array_equal(curves[:, :9], bell_curves(900)[:, :9])
-    distance = np.arange(20)
-    for k in (4, 8, 12):
-        width = math.floor(4 * 2 ** (k / 4)) / 16
-        laplace, gauss = curves[k, :20] / curves[k, 0], curves[WIDTHS + k, :20] / curves[WIDTHS + k, 0]
-        assert np.allclose(laplace, (width / (width + 1)) ** distance, atol=1e-6)
-        first = width**2 / (width**2 + 0.5)
-        assert np.allclose(gauss, first ** (distance**2), atol=1e-6)
-
-
 @pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: f"{type(prior).__name__} {prior.count}")
-def test_a_prior_reads_back_and_leaves_no_code_out(prior: StatedPrior) -> None:
+def test_a_prior_reads_back_as_it_is_specified_and_leaves_no_code_out(prior: StatedPrior) -> None:
     frequencies = prior.frequencies
     assert frequencies.sum() == TOTAL
     assert frequencies.min() >= 1
     assert len(frequencies) == prior.count
     assert prior_from_list(loads(dumps(prior.to_list()))) == prior
     assert description_cost(prior) == 8 * BIT * len(dumps(prior.to_list()))
-
-
-def test_frequencies_of_any_weights() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(300):
-        count = int(rng.choice([1, 2, 3, 40, 3000, 65535]))
-        weights = rng.integers(0, 1 << int(rng.integers(1, 32)), count)
-        weights[rng.integers(count)] += 1
-        frequencies = to_frequencies(weights)
-        assert frequencies.sum() == TOTAL
-        assert frequencies.min() >= 1
-        assert frequencies[weights.argmax()] == frequencies.max()
+    assert prior_weights(loads(dumps(prior.to_list()))) == (prior.lowest, prior.weights.tolist())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bhc.formats import Codes, QuantisedNetwork
 from bhc.graph import Graph
 from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, is_weighted
 from tests.formats import chains
-from tests.formats.graphs import GRAPHS, wired
+from tests.formats.graphs import GRAPHS, in_a_row, wired
 
 CARD = {
     "context": {"classes": [3, 4]},
@@ -59,11 +59,6 @@ def branching_example() -> QuantisedNetwork:
         input_shape=(2, 2, 3),
         labels=(0, 1),
     )
-
-
-def in_a_row(*modules: nn.Module) -> Graph:
-    """A chain whose steps are called by their numbers."""
-    return Graph.chain((str(place), module) for place, module in enumerate(modules))
 
 
 def old_kinds() -> Graph:
