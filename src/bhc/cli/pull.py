@@ -30,8 +30,6 @@ BUSY = (429, 503)
 
 
 class Client:
-    """A service at an address."""
-
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 60.0) -> None:
         try:
             parts = urlsplit(url)

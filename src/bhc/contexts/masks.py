@@ -212,7 +212,6 @@ MASK_SAMPLERS: dict[str, type[MaskSampler]] = {
 
 
 def mask_sampler_from_dict(data: dict[str, Any]) -> MaskSampler:
-    """The sampler that ``to_dict`` described."""
     if "samplers" in data:
         data = data | {"samplers": [mask_sampler_from_dict(own) for own in data["samplers"]]}
     return sampler_of(MASK_SAMPLERS, data, what="feature")

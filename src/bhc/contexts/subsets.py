@@ -25,8 +25,6 @@ Subset = tuple[int, ...]
 
 
 class SubsetSampler(Sampler):
-    """Draws class subsets."""
-
     @abstractmethod
     def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:  # (K, C) bool
         """Membership rows of ``count`` subsets, on the generator's device."""
@@ -242,7 +240,6 @@ SUBSET_SAMPLERS: dict[str, type[SubsetSampler]] = {
 
 
 def sampler_from_dict(data: dict[str, Any]) -> SubsetSampler:
-    """The sampler that ``to_dict`` described."""
     return sampler_of(SUBSET_SAMPLERS, data, what="subset")
 
 

@@ -200,7 +200,6 @@ GENERATORS: dict[str, type[GeneratorSpec]] = {spec.kind: spec for spec in (Full,
 
 
 def generator_from_dict(data: Mapping[str, Any]) -> GeneratorSpec:
-    """The generator that ``to_dict`` described."""
     options = dict(data)
     kind = options.pop("kind", None)
     if kind not in GENERATORS:

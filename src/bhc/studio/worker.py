@@ -24,8 +24,6 @@ from bhc.studio.service import Service, named
 
 @dataclass(frozen=True)
 class Done:
-    """A request was answered."""
-
     value: Any
 
 

@@ -72,10 +72,8 @@ class Measurements:
 
     def part_for(self, ratio: float, stage: Stage) -> float:
         """The part of the units that is gone from networks which are so many times smaller."""
-        return self.team.decide(lambda: self._part_for(ratio, self.contexts_of(stage)))
-
-    def _part_for(self, ratio: float, contexts: ContextBatch) -> float:
-        return self.network.fraction_above(threshold_for(self.network, contexts, ratio), contexts)
+        network, contexts = self.network, self.contexts_of(stage)
+        return self.team.decide(lambda: network.fraction_above(threshold_for(network, contexts, ratio), contexts))
 
     def ratio(self, position: Position) -> float:
         """Harmonic pruning ratio over the probes: of what is gone, or at the middle of the thresholds in use."""
