@@ -139,8 +139,7 @@ class Judge:
             return None
         if not self.as_stored:
             return logits_of(self.model.network.base_model, self.inputs)[:, list(self.classes)]
-        own = answers.index_select(0, validation.places_of(self.classes))
-        return own.index_select(1, torch.tensor(self.classes))
+        return answers.index_select(0, validation.places_of(self.classes)).index_select(1, torch.tensor(self.classes))
 
     @property
     def wrong_before(self) -> float | None:

@@ -285,8 +285,7 @@ class _LowRankHead(_SharedHead):
         columns = layer.num_inputs * layer.kernel_area
         self.rank = rank
         self.left_matrix = nn.Parameter(initial.map(layer.num_outputs * rank, width, rng=rng))
-        right = kaiming_uniform(rank, columns, gain=1.0, rng=rng).mT.contiguous()
-        self.right = Constant(right)
+        self.right = Constant(kaiming_uniform(rank, columns, gain=1.0, rng=rng).mT.contiguous())
 
     def left(self, embedding: Tensor) -> Tensor:  # (K, O, R)
         """``U(c)``."""

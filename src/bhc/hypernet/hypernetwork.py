@@ -87,8 +87,7 @@ class VectorHeads(nn.Module):
         with torch.no_grad():
             # The paper's noise is for weights and scales; a bias starts as it was.
             self.mean_map.matrix[self.num_numbers :] = 0
-        logvar = initial.log_variance(self.num_numbers, rng=rng)
-        self.logvar_map = Map(logvar, width, initial, rng=rng)
+        self.logvar_map = Map(initial.log_variance(self.num_numbers, rng=rng), width, initial, rng=rng)
 
     def means(self, embedding: Tensor) -> tuple[LayerVectors, ...]:
         """Means of the scales, and the biases."""

@@ -79,7 +79,8 @@ class Gate:
 
         body = bytearray()
         try:
-            _check_head(scope)
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEAD:
+                raise Refusal(431, f"the head of the request has more than {LARGEST_HEAD:,} bytes", connection="close")
             self._check_token(scope)
             await self._read(scope, receive, body)
             await self.app(scope, _replay(bytes(body), receive), noting)
@@ -122,11 +123,6 @@ class Gate:
         except TimeoutError:
             late = f"the request did not arrive within {self.limits.seconds:g} s"
             raise Refusal(408, late, "send it faster", connection="close") from None
-
-
-def _check_head(scope: Scope) -> None:
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEAD:
-        raise Refusal(431, f"the head of the request has more than {LARGEST_HEAD:,} bytes", connection="close")
 
 
 def _too_much(limit: int) -> Refusal:

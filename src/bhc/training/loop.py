@@ -134,8 +134,7 @@ class _Trainer:
             take.leave_out(self.position.gone)
         take.limit.restore_(self.position.norms)
         skipped_before = self.position.skipped
-        progress = self.progress
-        progress.begin(stage.title, stage.steps, self.position.stage_step)
+        self.progress.begin(stage.title, stage.steps, self.position.stage_step)
         try:
             while self.position.stage_step < stage.steps:
                 if isinstance(self.draw.noise, PooledNoise):
@@ -152,7 +151,7 @@ class _Trainer:
                     self._check(take, skipped_before)
                     self._save(take.optimizer)
         finally:
-            progress.end()
+            self.progress.end()
         if self.folder:
             self._save(take.optimizer)
 

@@ -1,5 +1,6 @@
 """What a run measures of its network on the way: sizes, errors, and the range of thresholds in use."""
 
+from itertools import count
 from typing import Any
 
 import torch
@@ -91,15 +92,10 @@ class Measurements:
     def _trade_off(self, position: Position) -> list[Point]:
         low, high = self._thresholds(position)
         grid = torch.linspace(low, high, CURVE_POINTS).tolist()
-        done = 0
-
-        def on_look() -> None:
-            nonlocal done
-            self.progress.update(done := done + 1, {})
-
+        looks = count(1)
         self.progress.begin("measuring", CURVE_POINTS * self.panel.num_passes)
         try:
-            return trade_off(self.network, self.panel, grid, on_look=on_look)
+            return trade_off(self.network, self.panel, grid, on_look=lambda: self.progress.update(next(looks), {}))
         finally:
             self.progress.end()
 

@@ -20,6 +20,8 @@ class Progress(Protocol):
 
 
 class Silent:
+    """Shows nothing."""
+
     def begin(self, title: str, total: int, done: int = 0) -> None:
         return None
 
