@@ -112,6 +112,10 @@ class Service:
         content = timeless.content(form.name, name=C_NAME)
         return NetworkResponse(content, form.media_type, f"network{form.suffix}", small.report.to_dict())
 
+    def report(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the network would be."""
+        return self.emitted(given).report.to_dict()
+
     def preview(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the page shows of a network."""
         preview = self._preview(given)
