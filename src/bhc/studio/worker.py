@@ -34,9 +34,6 @@ class Refused:
     problem: str
     hint: str
 
-    def error(self) -> BhcError:
-        return BhcError(self.problem, hint=self.hint)
-
 
 @dataclass(frozen=True)
 class Fault:

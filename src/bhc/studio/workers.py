@@ -118,7 +118,7 @@ class Worker:
             case Done():
                 return outcome.value
             case Refused():
-                raise outcome.error()
+                raise BhcError(outcome.problem, hint=outcome.hint)
             case Fault():
                 raise WorkerFault(outcome.trace)
 
