@@ -88,8 +88,8 @@ class Compressor:
         the cost of flagging at most 5 % of the context's own in the validation sample, or in that of the domain.
         """
         limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
-        asked = self._request(conditions, limits, quantisation=quantisation, flag_outside=flag_outside)
-        return emit(self.model, asked)
+        request = self._request(conditions, limits, quantisation=quantisation, flag_outside=flag_outside)
+        return emit(self.model, request)
 
     def request(self, given: Mapping[str, Any]) -> Request:
         """What ``compress(**given)`` is asked, checked and not yet done."""
@@ -117,13 +117,11 @@ class Compressor:
         self, contexts: Iterable[Mapping[str, Any] | BhcError], *, chunk: int = CHUNK, **common: Any
     ) -> Iterator[Compressed | BhcError]:
         """``compress_many`` with an error in the place of each network that there is none for, or was to be none."""
-        asked = (one if isinstance(one, BhcError) else self._asked(common | dict(one)) for one in contexts)
-        return emit_many(self.model, asked, chunk=chunk)
+        return emit_many(self.model, (self._request_or_error(each, common) for each in contexts), chunk=chunk)
 
-    def _asked(self, given: Mapping[str, Any]) -> Request | BhcError:
-        """One of many: conditions and limits as they were given, or what is wrong with them."""
+    def _request_or_error(self, given: Mapping[str, Any] | BhcError, common: Mapping[str, Any]) -> Request | BhcError:
         try:
-            return self.request(given)
+            return given if isinstance(given, BhcError) else self.request({**common, **given})
         except BhcError as error:
             return error
 
@@ -305,6 +303,3 @@ def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) 
             hint="give the data the network was trained on, as stored: uint8 pixels, int16 samples, int32 words",
         )
     return split
-
-
-__all__ = ["Compressor", "fit", "load", "wrap"]

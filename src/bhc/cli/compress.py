@@ -1,6 +1,8 @@
 """``bhc compress``: one network for one context, or one for each line of a file."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,41 +10,21 @@ import typer
 
 from bhc.cli.console import say, show
 from bhc.cli.many import LIST, ContextsFile, Outputs, compress_lines
-from bhc.cli.options import (
-    Confidence,
-    FlagOutside,
-    Float32Only,
-    Force,
-    Given,
-    Json,
-    MaxBytes,
-    MaxError,
-    MaxFlops,
-    MaxLatency,
-    MaxRamBytes,
-    Threshold,
-    refuse_existing,
-    with_options,
-)
+from bhc.cli.options import LIMITS, FlagOutside, Float32Only, Force, Given, Json, refuse_existing, with_options
 from bhc.compressor import load
 from bhc.contexts import request_options
-from bhc.emission import DomainWarning, Float32, Limits, ThresholdWarning, VarianceBits
+from bhc.emission import DomainWarning, Float32, Limits, Quantisation, ThresholdWarning, VarianceBits
 from bhc.errors import BhcError
 from bhc.formats import Packed, formats
 from bhc.training import default_progress
 
 
 @with_options("conditions", request_options())
+@with_options("limits", LIMITS)
 def compress_command(
     run: Annotated[Path, typer.Argument(help="Run folder (bhc train).")],
     conditions: Given,
-    threshold: Threshold = None,
-    max_bytes: MaxBytes = None,
-    max_flops: MaxFlops = None,
-    max_error: MaxError = None,
-    max_ram_bytes: MaxRamBytes = None,
-    max_latency_ms: MaxLatency = None,
-    confidence: Confidence = None,
+    limits: Given,
     flag_outside: FlagOutside = None,
     float32: Float32Only = False,
     contexts: Annotated[
@@ -60,18 +42,10 @@ def compress_command(
 
     With --contexts one for each line, into a folder; called again, it goes on where it was stopped.
     """
-    limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
+    common = vars(Limits(**limits)) | {"flag_outside": flag_outside}
     if contexts is not None:
-        _compress_each(
-            run,
-            contexts,
-            out,
-            vars(limits) | {"flag_outside": flag_outside},
-            unwanted=[option.flag for option in request_options() if conditions[option.name] is not None],
-            float32=float32,
-            force=force,
-            json=json,
-        )
+        unwanted = [option.flag for option in request_options() if conditions[option.name] is not None]
+        _compress_each(run, contexts, out, common, unwanted=unwanted, float32=float32, force=force, json=json)
         return
     if out is not None:
         if out.suffix in {each.suffix for each in formats() if each.name != Packed.name}:
@@ -80,16 +54,8 @@ def compress_command(
             )
         refuse_existing(out, force=force)
     model = load(run)
-    with warnings.catch_warnings():
-        # The report carries the same words.
-        warnings.simplefilter("ignore", ThresholdWarning)
-        warnings.simplefilter("ignore", DomainWarning)
-        small = model.compress(
-            **conditions,
-            **vars(limits),
-            quantisation=Float32() if float32 else VarianceBits(),
-            flag_outside=flag_outside,
-        )
+    with _without_warnings():
+        small = model.compress(**conditions, **common, quantisation=_quantisation(float32))
     if out is not None:
         small.save(out, overwrite=force)
     show(small.report.to_dict() if json else small.report, as_json=json)
@@ -121,11 +87,9 @@ def _compress_each(
     outputs = Outputs(out, run, common | {"float32": float32 or None})
     if not force:
         outputs.check_free(lines)
-    quantisation = {"quantisation": Float32() if float32 else VarianceBits()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ThresholdWarning)
-        warnings.simplefilter("ignore", DomainWarning)
-        tally = compress_lines(model, lines, outputs, common | quantisation, default_progress())
+    with _without_warnings():
+        common = common | {"quantisation": _quantisation(float32)}
+        tally = compress_lines(model, lines, outputs, common, default_progress())
     counts = [f"{tally.written:,} written", *([f"{tally.there:,} there before"] if tally.there else [])]
     say(f"{out}: {', '.join(counts)}, listed in {LIST}")
     if json:
@@ -134,3 +98,16 @@ def _compress_each(
         raise BhcError(
             f"{tally.failed:,} of {lines.count:,} contexts got no network", hint=f"{out / LIST} says why for each"
         )
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """The report carries the same words."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ThresholdWarning)
+        warnings.simplefilter("ignore", DomainWarning)
+        yield
+
+
+def _quantisation(float32: bool) -> Quantisation:
+    return Float32() if float32 else VarianceBits()

@@ -53,10 +53,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
 
     def line(cells: list[str]) -> str:
-        first, *others = (
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join([first, *others]).rstrip()
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+        return "  ".join([cells[0].ljust(widths[0]), *aligned[1:]]).rstrip()
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])

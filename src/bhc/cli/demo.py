@@ -190,11 +190,8 @@ def _story(shown: dict[int, Group], seconds: float) -> str:
 def _in_all(ratio: int, group: Group) -> list[str]:
     """Of one size: all contexts, then those that were and were not shown."""
     lines = []
-    for name, outcomes in (
-        ("contexts", _all(group)),
-        ("pairs", group["pairs"]),
-        ("unseen subsets", group["unseen"]),
-    ):
+    shown = {"contexts": _all(group), "pairs": group["pairs"], "unseen subsets": group["unseen"]}
+    for name, outcomes in shown.items():
         summary = _summary(outcomes)
         lines.append(
             f"at least {ratio} x, {len(outcomes)} {name}: {summary['file_error']:.2f} % error in all, worst"

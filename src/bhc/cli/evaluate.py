@@ -35,8 +35,6 @@ class OutsideEvaluation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Test figures of one file."""
-
     file: str
     runtime: str
     classes: tuple[int, ...]
@@ -107,7 +105,10 @@ def evaluate_command(
 
 def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -> Evaluation:
     """Errors over the given images, how images of other classes are told from them, and the time for one image."""
-    alarm = _alarm(network, file)
+    try:
+        alarm = Alarm.of({NAME: network.alarm})
+    except ValueError as damage:
+        raise BhcError(f"{file} is damaged: {damage}", hint="copy or make it again") from damage
     numbering = torch.tensor(network.labels)
     logits = _logits(network, examples.inputs)
     wrong = numbering[logits.argmax(1)] != examples.labels
@@ -133,13 +134,6 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
         outside=_outside(alarm, logits, _logits(network, left_out)) if len(left_out) else None,
         appearance=appearance,
     )
-
-
-def _alarm(network: Deployed, file: Path) -> Alarm | None:
-    try:
-        return Alarm.of({NAME: network.alarm})
-    except ValueError as error:
-        raise BhcError(f"{file} is damaged: {error}", hint="copy or make it again") from error
 
 
 def _logits(network: Deployed, images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from bhc.compressor import Compressor, load
 from bhc.contexts import Context, ContextSpace, example_request, request_options
 from bhc.emission import Compressed, from_file
 from bhc.errors import BhcError
-from bhc.formats import NetworkFile, Part, StoredLayer, read_network
+from bhc.formats import NetworkFile, StoredLayer, read_network
 from bhc.graph import MOST_WHOLE
 from bhc.hypernet import ConditionalNetwork
 
@@ -52,8 +52,7 @@ def inspect_command(
         if plot is not None:
             cut = model.model.default_threshold if threshold is None else threshold
             context = _context(model, conditions)
-            figure = run_figure(model.network, model.model.training, context, cut, str(context))
-            save_figure(figure, plot)
+            save_figure(run_figure(model.network, model.model.training, context, cut, str(context)), plot)
     if plot is not None:
         say(f"wrote {plot}")
 
@@ -104,12 +103,11 @@ def _run_text(model: Compressor, path: Path) -> str:
         lines.append(f"calibration   {len(trained.calibration):,} images for guarantees (compress --confidence)")
     training = trained.training
     if training:
-        lines += [
-            *_pretrained_line(training["original_error"]),
-            "",
-            f"trade-off over {_contexts(len(training['curve_contexts']))}, validation data",
-            _curve_table(training["curves"]),
-        ]
+        if training["original_error"] is not None:
+            lines.append(f"pretrained    {training['original_error']:.2f} % validation error on the contexts below")
+        count = len(training["curve_contexts"])
+        contexts = "one context" if count == 1 else f"{count} contexts"
+        lines += ["", f"trade-off over {contexts}, validation data", _curve_table(training["curves"])]
     return "\n".join(lines)
 
 
@@ -120,14 +118,6 @@ def _whole_lines(network: ConditionalNetwork) -> list[str]:
         rest = sum(each.weights for each in network.whole[MOST_WHOLE:])
         shown.append(f"and {len(network.whole) - MOST_WHOLE} more ({rest:,} weights)")
     return [f"{'stays whole' if not place else '':<13} {text}" for place, text in enumerate(shown)]
-
-
-def _contexts(count: int) -> str:
-    return "one context" if count == 1 else f"{count} contexts"
-
-
-def _pretrained_line(error: float | None) -> list[str]:
-    return [] if error is None else [f"pretrained    {error:.2f} % validation error on the contexts below"]
 
 
 def _accepted(space: ContextSpace) -> list[str]:
@@ -179,28 +169,23 @@ def file_text(small: Compressed, file: NetworkFile, path: Path) -> str:
             for part in file.parts
         ]
         rows.append(["all", "", f"{total:,.0f}", ""])
-        sections += ["", table(["part", "of layer", "bytes", "share"], rows), "", _stream_text(weight_stream(file))]
+        stream = weight_stream(file)
+        text = (
+            f"coded weights {stream['coded_bytes']:.0f} bytes and {stream['prior_bytes']:.0f} for their priors; the"
+            f" zero-order entropy of the codes is {stream['entropy_bytes']:.1f} bytes"
+        )
+        sections += ["", table(["part", "of layer", "bytes", "share"], rows), "", text]
     return "\n".join(sections)
 
 
 def weight_stream(file: NetworkFile) -> dict[str, float]:
     """The coded weights with their priors against the per-layer zero-order entropy of the codes."""
+    bytes_of = {name: sum(part.bytes for part in file.parts if part.name == name) for name in (WEIGHTS, PRIOR)}
     return {
-        "coded_bytes": _sum(file.parts, WEIGHTS),
-        "prior_bytes": _sum(file.parts, PRIOR),
+        "coded_bytes": bytes_of[WEIGHTS],
+        "prior_bytes": bytes_of[PRIOR],
         "entropy_bytes": sum(codes.entropy_bytes for codes in file.network.weights.values()),
     }
-
-
-def _stream_text(stream: dict[str, float]) -> str:
-    return (
-        f"coded weights {stream['coded_bytes']:.0f} bytes and {stream['prior_bytes']:.0f} for their priors; the"
-        f" zero-order entropy of the codes is {stream['entropy_bytes']:.1f} bytes"
-    )
-
-
-def _sum(parts: tuple[Part, ...], name: str) -> float:
-    return sum(part.bytes for part in parts if part.name == name)
 
 
 def _layer_facts(layer: StoredLayer) -> dict[str, Any]:

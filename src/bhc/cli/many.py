@@ -33,8 +33,6 @@ class Line:
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the lines."""
-
     written: int
     there: int  # before this began
     failed: int
@@ -122,7 +120,7 @@ class Outputs:
 
     def has(self, line: Line) -> bool:
         """Whether this very network was written before."""
-        return self.done.get(line.name) == self._asked(line) and self.path(line).exists()
+        return self.done.get(line.name) == self._request(line) and self.path(line).exists()
 
     def check_free(self, lines: ContextsFile) -> None:
         """Raise if a file would be replaced that was made for something else."""
@@ -135,7 +133,7 @@ class Outputs:
 
     def put(self, line: Line, outcome: Compressed | BhcError) -> None:
         """Write a network and its line, or why there is none."""
-        row: dict[str, Any] = {"name": line.name, **self._asked(line)}
+        row: dict[str, Any] = {"name": line.name, **self._request(line)}
         if isinstance(outcome, BhcError):
             row |= {"error": outcome.problem} | ({"hint": outcome.hint} if outcome.hint else {})
         else:
@@ -144,7 +142,7 @@ class Outputs:
         if isinstance(outcome, Compressed):
             outcome.save(self.path(line), overwrite=True)
 
-    def _asked(self, line: Line) -> dict[str, Any]:
+    def _request(self, line: Line) -> dict[str, Any]:
         return {"run": self.run, "request": self.common | line.given}
 
     def _read(self) -> dict[str, dict[str, Any]]:
@@ -166,8 +164,8 @@ def compress_lines(
     progress.begin("compressing", lines.count, there)
     try:
         while part := list(islice(waiting, CHUNK)):
-            asked = [lines.arguments(line) for line in part]
-            for line, outcome in zip(part, model.try_many(asked, **common), strict=True):
+            requests = [lines.arguments(line) for line in part]
+            for line, outcome in zip(part, model.try_many(requests, **common), strict=True):
                 outputs.put(line, outcome)
                 if isinstance(outcome, Compressed):
                     written, terms = written + 1, {"ratio": outcome.report.pruning_ratio}

@@ -31,52 +31,49 @@ LeaveOut = Annotated[
     str | None, typer.Option(help="Keep a source, such as a speaker, out of all training.", metavar="NAME")
 ]
 
-Threshold = Annotated[
-    float | None, typer.Option(help="Cut here; lower is smaller. Default: chosen on validation data.")
-]
-MaxBytes = Annotated[int | None, typer.Option(help="Largest file, everything in it.")]
-MaxFlops = Annotated[int | None, typer.Option(help="Most operations for one input, two a multiply-add.")]
-MaxError = Annotated[
-    float | None, typer.Option(help="Highest validation error, percent. Alone: the smallest network under it.")
-]
-MaxRamBytes = Annotated[int | None, typer.Option(help="Most bytes of constants and activations in the C form.")]
-MaxLatency = Annotated[
-    float | None, typer.Option(help="Slowest median in onnxruntime where it is made, one input, one thread.")
-]
-Confidence = Annotated[
-    float | None,
-    typer.Option(help="Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
-]
+# What may be limited: the fields of ``bhc.emission.Limits``.
+LIMITS = tuple(
+    Option(name, text, value_type=kind)
+    for name, kind, text in (
+        ("threshold", float, "Cut here; lower is smaller. Default: chosen on validation data."),
+        ("max_bytes", int, "Largest file, everything in it."),
+        ("max_flops", int, "Most operations for one input, two a multiply-add."),
+        ("max_error", float, "Highest validation error, percent. Alone: the smallest network under it."),
+        ("max_ram_bytes", int, "Most bytes of constants and activations in the C form."),
+        ("max_latency_ms", float, "Slowest median in onnxruntime where it is made, one input, one thread."),
+        ("confidence", float, "Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
+    )
+)
 FlagOutside = Annotated[
     float | None,
     typer.Option(help="Flag inputs outside the context, at this rate of false alarms, such as 0.05."),
 ]
 Float32Only = Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")]
 
-# What a command gets of options that contexts bring: their names with what was meant, None for what was not given.
+# What a command gets of options from a table: their names with what was meant, None for what was not given.
 Given = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., None])
 
 
 def with_options(argument: str, options: Iterable[Option], *, after: str | None = None) -> Callable[[F], F]:
-    """A command with options that contexts bring, which it gets together as one ``argument``.
+    """A command with the options of a table, such as those that contexts bring; it gets them as one ``argument``.
 
     In its help they stand ``after`` another argument, or in the place of this one.
     """
-    brought = {option.name: option for option in options}
+    by_name = {option.name: option for option in options}
 
     def decorate(command: F) -> F:
         @wraps(command)
         def call(**given: Any) -> None:
-            said = {name: parsed(option, given.pop(name)) for name, option in brought.items()}
-            command(**given, **{argument: said})
+            values = {name: parsed(option, given.pop(name)) for name, option in by_name.items()}
+            command(**given, **{argument: values})
 
         parameters: list[Parameter] = []
         for parameter in signature(command).parameters.values():
             if parameter.name != argument:
                 parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
             if parameter.name == (after or argument):
-                parameters += map(_parameter, brought.values())
+                parameters += map(_parameter, by_name.values())
         call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return cast(F, call)

@@ -51,9 +51,8 @@ def run_figure(
         grid = figure.add_gridspec(rows, columns)
         draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
         cut = make_cut(network, context, threshold)
-        before = [layer.width for layer in network.layers]
         axes = figure.add_subplot(grid[0, columns - 1])
-        names = [layer.name for layer in network.layers]
+        names, before = zip(*((layer.name, layer.width) for layer in network.layers), strict=True)
         draw_architecture(axes, names, before, [layer.width for layer in cut.layers], f"kept for {name}")
         for place, (title, rates) in enumerate(scales):
             axes = figure.add_subplot(grid[1 + place // columns, place % columns])
@@ -125,32 +124,22 @@ def draw_weights(axes: Axes, layer: StoredLayer) -> None:
 
 def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> None:
     """Error against ratio, before and after consolidation."""
-    consolidated = "before" in training["curves"]
-    for name, label, colour in (
-        ("before", "before consolidation", BEFORE),
-        ("after", "after consolidation" if consolidated else "after training", AFTER),
-    ):
-        points = training["curves"].get(name, [])
-        if points:
+    curves = training["curves"]
+    stage = "consolidation" if "before" in curves else "training"
+    for name, colour in (("before", BEFORE), ("after", AFTER)):
+        if points := curves.get(name):
             ratios = [point["ratio_harmonic"] for point in points]
-            axes.plot(ratios, [point["error"] for point in points], "o-", ms=3, color=colour, label=label)
-    chosen = [point for point in training["curves"]["after"] if point["threshold"] == threshold]
-    for point in chosen:
-        axes.plot(
-            point["ratio_harmonic"],
-            point["error"],
-            "o",
-            ms=9,
-            mfc="none",
-            color=LINE,
-            label=f"threshold {threshold:g}",
-        )
+            axes.plot(ratios, [point["error"] for point in points], "o-", ms=3, color=colour, label=f"{name} {stage}")
+    for point in curves["after"]:
+        if point["threshold"] == threshold:
+            at = point["ratio_harmonic"], point["error"]
+            axes.plot(*at, "o", ms=9, mfc="none", color=LINE, label=f"threshold {threshold:g}")
     if training["original_error"] is not None:
         axes.axhline(training["original_error"], color="black", lw=0.8, ls=":", label="pretrained network")
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
     ticks = [0, 0.5, 1, 2, 5, 10, 20, 50, 100]
-    worst = max(point["error"] for points in training["curves"].values() for point in points)
+    worst = max(point["error"] for points in curves.values() for point in points)
     shown = ticks[: 1 + next(place for place, tick in enumerate(ticks) if tick >= worst)]
     axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
@@ -211,9 +200,8 @@ def draw_histogram(axes: Axes, title: str, rates: np.ndarray, threshold: float) 
 def _scale_groups(network: ConditionalNetwork, context: Context) -> list[tuple[str, np.ndarray]]:
     """Every group of more than one scale, or single weights where those go, with its rates in this context."""
     batch = ContextBatch.of([context], network.num_classes)
-    dropouts = network.dropouts(batch)
     groups = []
-    for layer, dropout in zip(network.layers, dropouts, strict=True):
+    for layer, dropout in zip(network.layers, network.dropouts(batch), strict=True):
         for kind, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout)):
             if rates is not None and rates.shape[1] > 1:
                 groups.append((f"{layer.name} {kind}", rates[0].numpy()))

@@ -61,10 +61,7 @@ def pretrain_command(
         net = pretrain(model, dataset, plan, seed=seed, progress=default_progress(), device=device)
     else:
         net = _public(public, model, dataset).to(find_device(device))
-    errors = {
-        "validation_error": error_of(net, dataset.validation),
-        "test_error": error_of(net, dataset.test),
-    }
+    errors = {"validation_error": error_of(net, dataset.validation), "test_error": error_of(net, dataset.test)}
     save_weights(out, model, net, dataset, errors=errors, held_out=calibration or 0)
     if json:
         show({"model": model, "data": data, "weights": str(out), **errors}, as_json=True)

@@ -15,22 +15,7 @@ import torch
 import typer
 
 from bhc.cli.console import say, show
-from bhc.cli.options import (
-    Confidence,
-    FlagOutside,
-    Float32Only,
-    Force,
-    Given,
-    Json,
-    MaxBytes,
-    MaxError,
-    MaxFlops,
-    MaxLatency,
-    MaxRamBytes,
-    Threshold,
-    refuse_existing,
-    with_options,
-)
+from bhc.cli.options import LIMITS, FlagOutside, Float32Only, Force, Given, Json, refuse_existing, with_options
 from bhc.cli.serve import read_token
 from bhc.contexts import Option, request_options
 from bhc.emission import Limits, Report
@@ -45,8 +30,6 @@ BUSY = (429, 503)
 
 
 class Client:
-    """A service at an address."""
-
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 60.0) -> None:
         try:
             parts = urlsplit(url)
@@ -60,9 +43,9 @@ class Client:
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.timeout = timeout
 
-    def network(self, asked: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    def network(self, request: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         """The file of a network, and its report."""
-        content, answer = self._post("/v1/networks", json.dumps(asked).encode(), "application/json")
+        content, answer = self._post("/v1/networks", json.dumps(request).encode(), "application/json")
         _verify(content, answer)
         try:
             return content, dict(json.loads(answer.headers.get("Bhc-Report") or ""))
@@ -141,17 +124,12 @@ def _refusal(url: str, status: int, content: bytes) -> BhcError:
 
 
 @with_options("conditions", request_options())
+@with_options("limits", LIMITS)
 def pull_command(
     url: Annotated[str, typer.Argument(help="Address of the service, such as http://127.0.0.1:8765.")],
     out: Annotated[Path, typer.Option(help="File for the network: it ends as a format's files do, such as .onnx.")],
     conditions: Given,
-    threshold: Threshold = None,
-    max_bytes: MaxBytes = None,
-    max_flops: MaxFlops = None,
-    max_error: MaxError = None,
-    max_ram_bytes: MaxRamBytes = None,
-    max_latency_ms: MaxLatency = None,
-    confidence: Confidence = None,
+    limits: Given,
     flag_outside: FlagOutside = None,
     float32: Float32Only = False,
     format: Annotated[
@@ -173,13 +151,12 @@ def pull_command(
         raise BhcError(f"{out} does not say which format is wanted", hint=f"end it in {suffixes}, or --format")
     refuse_existing(out, force=force)
     client = Client(url, token=read_token(token_file), timeout=timeout)
-    limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
-    given = vars(limits) | {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}
-    asked = {name: value for name, value in given.items() if value is not None}
+    given = vars(Limits(**limits)) | {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}
+    request = {name: value for name, value in given.items() if value is not None}
     for option in request_options():
         if (value := conditions[option.name]) is not None:
-            asked[option.name] = _sent(value, option, client)
-    content, facts = client.network(asked)
+            request[option.name] = _sent(value, option, client)
+    content, facts = client.network(request)
     if wanted == Packed.name:
         parse_network(content, out)
     write_bytes(out, content)
@@ -191,10 +168,8 @@ def _sent(value: Any, option: Option, client: Client) -> Any:
     """A condition as JSON has it; what is uploaded, by the word that the service answers with."""
     if not isinstance(value, torch.Tensor):
         return value
-    return value.tolist() if option.upload is None else client.upload(option.upload, _npy(value), option.name)
-
-
-def _npy(sample: torch.Tensor) -> bytes:
+    if option.upload is None:
+        return value.tolist()
     content = io.BytesIO()
-    np.save(content, sample.numpy(), allow_pickle=False)
-    return content.getvalue()
+    np.save(content, value.numpy(), allow_pickle=False)
+    return client.upload(option.upload, content.getvalue(), option.name)

@@ -15,14 +15,7 @@ from bhc.cli.options import Calibration, DataDir, Given, Json, LeaveOut, Seed, w
 from bhc.compressor import fit, wrap
 from bhc.contexts import ContextSpace, Joint, SingleContext, request_options, spaces_for, training_options
 from bhc.errors import BhcError
-from bhc.hypernet import (
-    FEW_LAYERS,
-    GENERATORS,
-    GeneratorSpec,
-    Initial,
-    LowRank,
-    generator_from_dict,
-)
+from bhc.hypernet import FEW_LAYERS, GENERATORS, Initial, LowRank, generator_from_dict
 from bhc.posterior import FAMILIES, check_family
 from bhc.pretraining import load_weights
 from bhc.training import (
@@ -136,7 +129,8 @@ def train_command(
     check_family(family)
     if generator is not None:
         say("--generator is --weight-generator now")
-    spec = _generator(generator or weight_generator, rank)
+    kind = generator or weight_generator
+    spec = generator_from_dict({"kind": kind} | ({"rank": rank} if kind == LowRank.kind else {}))
     first = is_rank_zero() and processes.holds_first
     if first:
         RunFolder(out).open(resume=resume, overwrite=force)
@@ -279,7 +273,3 @@ def _speeds(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise BhcError(f"cannot read the speeds {text!r}", hint="numbers around 1, such as 0.8,1.25") from None
-
-
-def _generator(kind: str, rank: int) -> GeneratorSpec:
-    return generator_from_dict({"kind": kind} | ({"rank": rank} if kind == LowRank.kind else {}))

@@ -1,6 +1,6 @@
 """Which features training leaves out: samplers of masks over the inputs."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,26 +11,19 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from bhc.contexts.samplers import Sampler, sampler_of
 from bhc.deprecated import renamed
 from bhc.errors import BhcError
 
 Shape = tuple[int, ...]
 
 
-class MaskSampler(ABC):
+class MaskSampler(Sampler):
     """Draws masks over features, true where a feature is there."""
 
     @abstractmethod
     def draw(self, count: int, shape: Shape, *, rng: Generator) -> Tensor:  # (K, *shape) bool
         """Masks of ``count`` contexts, on the generator's device; one may be empty, ``draw_masks`` sees to that."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that describes the sampler."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """What can be drawn, in words."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +31,7 @@ class ScatteredFeatures(MaskSampler):
     """Each feature for itself; the part that is there is drawn for each context between the two bounds."""
 
     parts: tuple[float, float] = (0.1, 1.0)
+    kind = "scattered"
 
     def __post_init__(self) -> None:
         low, high = self.parts
@@ -49,9 +43,6 @@ class ScatteredFeatures(MaskSampler):
         low, high = self.parts
         part = low + (high - low) * _rand((count,), rng)
         return _rand((count, *shape), rng) < part.reshape(-1, *[1] * len(shape))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "scattered", "parts": list(self.parts)}
 
     def describe(self) -> str:
         return f"{100 * self.parts[0]:g} to {100 * self.parts[1]:g} % of them at random"
@@ -65,6 +56,7 @@ class BlockFeatures(MaskSampler):
     """
 
     least: float = 0.25
+    kind = "block"
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
@@ -81,9 +73,6 @@ class BlockFeatures(MaskSampler):
             mask = mask & inside.reshape(count, *[n if d == place else 1 for d, n in enumerate(shape)])
         return mask
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "block", "least": self.least}
-
     def describe(self) -> str:
         return "rectangles"
 
@@ -93,6 +82,7 @@ class StripedFeatures(MaskSampler):
     """Every second, third, ... row or column, up to ``widest`` apart."""
 
     widest: int = 4
+    kind = "striped"
 
     def __post_init__(self) -> None:
         if self.widest < 2:
@@ -111,9 +101,6 @@ class StripedFeatures(MaskSampler):
             mask = mask | own.reshape(count, *[n if d == place else 1 for d, n in enumerate(shape)])
         return mask
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "striped", "widest": self.widest}
-
     def describe(self) -> str:
         return f"every second to {self.widest}th row or column"
 
@@ -123,6 +110,7 @@ class ListedFeatures(MaskSampler):
     """The given sets of features and no others, equally likely; each as the places of those that are there."""
 
     listed: tuple[tuple[int, ...], ...]
+    kind = "listed"
 
     def __post_init__(self) -> None:
         hint = "list the places of the features that are there: ListedFeatures([(0, 1), (2, 5)])"
@@ -139,9 +127,6 @@ class ListedFeatures(MaskSampler):
         table = _table(self, shape, rng.device)
         return table[(_rand((count,), rng) * len(table)).long()]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "listed", "listed": [list(places) for places in self.listed]}
-
     def describe(self) -> str:
         return f"{len(self.listed)} listed sets"
 
@@ -155,6 +140,7 @@ class WordsOfTexts(MaskSampler):
 
     rates: tuple[float, ...]  # the part of all texts that has each word
     texts: tuple[int, int] = (50, 10_000)
+    kind = "words"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates", tuple(self.rates))
@@ -180,9 +166,6 @@ class WordsOfTexts(MaskSampler):
         absent = _absent(self, rng.device)[None] * number
         return torch.log(_rand((count, *shape), rng)) > absent
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "words", "rates": list(self.rates), "texts": list(self.texts)}
-
     def describe(self) -> str:
         return f"the words of {self.texts[0]:,} to {self.texts[1]:,} texts"
 
@@ -192,6 +175,7 @@ class MixedFeatures(MaskSampler):
     """One of several samplers for each context, equally likely."""
 
     samplers: tuple[MaskSampler, ...] = (ScatteredFeatures(), BlockFeatures(), StripedFeatures())
+    kind = "mixed"
 
     def __post_init__(self) -> None:
         if not self.samplers:
@@ -202,9 +186,6 @@ class MixedFeatures(MaskSampler):
         masks = torch.stack([sampler.draw(count, shape, rng=rng) for sampler in self.samplers])
         which = (_rand((count,), rng) * len(self.samplers)).long()
         return masks[which, torch.arange(count, device=rng.device)]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "mixed", "samplers": [sampler.to_dict() for sampler in self.samplers]}
 
     def describe(self) -> str:
         return ", ".join(sampler.describe() for sampler in self.samplers)
@@ -224,25 +205,16 @@ def usual_sampler(shape: Shape) -> MaskSampler:
     return MixedFeatures() if len(plane) == 2 and min(plane) > 1 else ScatteredFeatures()
 
 
+MASK_SAMPLERS: dict[str, type[MaskSampler]] = {
+    sampler.kind: sampler
+    for sampler in (ScatteredFeatures, BlockFeatures, StripedFeatures, ListedFeatures, WordsOfTexts, MixedFeatures)
+}
+
+
 def mask_sampler_from_dict(data: dict[str, Any]) -> MaskSampler:
-    """The sampler that ``to_dict`` described."""
-    match data["kind"]:
-        case "scattered":
-            low, high = data["parts"]
-            return ScatteredFeatures((low, high))
-        case "block":
-            return BlockFeatures(data["least"])
-        case "striped":
-            return StripedFeatures(data["widest"])
-        case "listed":
-            return ListedFeatures(tuple(tuple(places) for places in data["listed"]))
-        case "words":
-            low, high = data["texts"]
-            return WordsOfTexts(tuple(data["rates"]), (low, high))
-        case "mixed":
-            return MixedFeatures(tuple(mask_sampler_from_dict(own) for own in data["samplers"]))
-        case other:
-            raise BhcError(f"unknown kind of feature sampler: {other!r}")
+    if "samplers" in data:
+        data = data | {"samplers": [mask_sampler_from_dict(own) for own in data["samplers"]]}
+    return sampler_of(MASK_SAMPLERS, data, what="feature")
 
 
 @lru_cache(maxsize=16)

@@ -1,6 +1,6 @@
 """Which class subsets training meets."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from bhc.contexts.samplers import LATER, Sampler, sampler_of
 from bhc.contexts.space import Option
 from bhc.deprecated import renamed
 from bhc.errors import BhcError
@@ -23,9 +24,7 @@ TRIES = 8  # subsets drawn for one that may be drawn, where there is no table
 Subset = tuple[int, ...]
 
 
-class SubsetSampler(ABC):
-    """Draws class subsets."""
-
+class SubsetSampler(Sampler):
     @abstractmethod
     def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:  # (K, C) bool
         """Membership rows of ``count`` subsets, on the generator's device."""
@@ -33,14 +32,6 @@ class SubsetSampler(ABC):
     @abstractmethod
     def examples(self, num_classes: int, limit: int) -> Sequence[Subset]:
         """At most ``limit`` subsets that can be drawn, spread over all of them, always the same."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that describes the sampler."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """What can be drawn, in words."""
 
 
 class TabledSubsets(SubsetSampler):
@@ -70,13 +61,12 @@ class TabledSubsets(SubsetSampler):
 class ConsecutivePairs(TabledSubsets):
     """The paper's contexts: (0, 1), (1, 2), ..., (C - 2, C - 1)."""
 
+    kind = "consecutive-pairs"
+
     def subsets(self, num_classes: int) -> tuple[Subset, ...]:
         if num_classes < 2:
             raise BhcError(f"there are no pairs of {num_classes} class")
         return tuple((first, first + 1) for first in range(num_classes - 1))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "consecutive-pairs"}
 
     def describe(self) -> str:
         return "pairs of consecutive classes"
@@ -88,6 +78,7 @@ class ListedSubsets(TabledSubsets):
 
     listed: tuple[Subset, ...]
     shares: tuple[float, ...] | None = None
+    kind = "listed-subsets"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "listed", _subsets(self.listed))
@@ -103,10 +94,6 @@ class ListedSubsets(TabledSubsets):
 
     def weights(self, subsets: Sequence[Subset]) -> Tensor:
         return super().weights(subsets) if self.shares is None else torch.tensor(self.shares)
-
-    def to_dict(self) -> dict[str, Any]:
-        shares = None if self.shares is None else list(self.shares)
-        return {"kind": "listed-subsets", "listed": [list(subset) for subset in self.listed], "shares": shares}
 
     def describe(self) -> str:
         return f"{len(self.listed)} listed subsets"
@@ -125,6 +112,7 @@ class RandomSubsets(TabledSubsets):
     held_out: tuple[Subset, ...] = ()
     never_together: tuple[Subset, ...] = ()
     shares: tuple[float, ...] | None = None
+    kind = "random-subsets"
 
     def __post_init__(self) -> None:
         (sizes,) = _subsets([self.sizes], ordered=False)
@@ -142,7 +130,7 @@ class RandomSubsets(TabledSubsets):
     def draw(self, count: int, num_classes: int, *, rng: Generator) -> Tensor:
         if self._has_table(num_classes):
             return super().draw(count, num_classes, rng=rng)
-        return self._untabled(num_classes, rng.device).draw(count, rng=rng)
+        return _untabled(self, num_classes, rng.device).draw(count, rng=rng)
 
     def examples(self, num_classes: int, limit: int) -> Sequence[Subset]:
         if self._has_table(num_classes):
@@ -166,14 +154,7 @@ class RandomSubsets(TabledSubsets):
         return of_size / torch.bincount(sizes)[sizes]
 
     def to_dict(self) -> dict[str, Any]:
-        data = {
-            "kind": "random-subsets",
-            "sizes": list(self.sizes),
-            "held_out": [list(subset) for subset in self.held_out],
-        }
-        if self.never_together:
-            data["never_together"] = [list(subset) for subset in self.never_together]
-        return data if self.shares is None else data | {"shares": list(self.shares)}
+        return {name: value for name, value in super().to_dict().items() if value or name not in LATER}
 
     def describe(self) -> str:
         sizes = sorted(self.sizes)
@@ -197,9 +178,6 @@ class RandomSubsets(TabledSubsets):
 
     def _can_meet(self, subset: Subset) -> bool:
         return not any(set(apart) <= set(subset) for apart in self.never_together)
-
-    def _untabled(self, num_classes: int, device: torch.device) -> "_Untabled":
-        return _untabled(self, num_classes, device)
 
 
 class _Untabled:
@@ -256,21 +234,13 @@ def all_subsets(num_classes: int, sizes: Iterable[int]) -> Iterable[Subset]:
     return (subset for size in sorted(set(sizes)) for subset in combinations(range(num_classes), size))
 
 
+SUBSET_SAMPLERS: dict[str, type[SubsetSampler]] = {
+    sampler.kind: sampler for sampler in (ConsecutivePairs, ListedSubsets, RandomSubsets)
+}
+
+
 def sampler_from_dict(data: dict[str, Any]) -> SubsetSampler:
-    """The sampler that ``to_dict`` described."""
-    shares = data.get("shares")
-    shares = None if shares is None else tuple(shares)
-    match data["kind"]:
-        case "consecutive-pairs":
-            return ConsecutivePairs()
-        case "listed-subsets":
-            return ListedSubsets(tuple(data["listed"]), shares)
-        case "random-subsets":
-            return RandomSubsets(
-                tuple(data["sizes"]), tuple(data["held_out"]), tuple(data.get("never_together", ())), shares
-            )
-        case other:
-            raise BhcError(f"unknown kind of subset sampler: {other!r}")
+    return sampler_of(SUBSET_SAMPLERS, data, what="subset")
 
 
 def sampler_named(sizes: Sequence[int] | str, num_classes: int) -> SubsetSampler:

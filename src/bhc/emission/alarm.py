@@ -122,8 +122,9 @@ class AlarmSamples:
                 f"flag_outside is a rate of false alarms between 0 and 1, given {rate!r}",
                 hint="0.05 means 5 % of inputs",
             )
-        judge, inside = Judge.of(model, context), sample
+        inside = sample
         if context.domain is None:
+            judge = Judge.of(model, context)
             inside = None if judge is None else judge.inputs
             if judge is not None and context.frequencies is not None:  # as many of each class as that says
                 examples, places = Split(judge.inputs, judge.labels), tuple(range(len(judge.classes)))

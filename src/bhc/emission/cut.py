@@ -138,29 +138,27 @@ def cut_all(scales: ContextScales, threshold: float) -> list[Cut]:
     """What stays of each context at one threshold; their masks are found together."""
     network, batch = scales.network, scales.batch
     limits = torch.full((len(batch), 1), threshold, device=network.device)
-    fates = network.find_masks(scales.dropouts, limits, batch.outputs, batch.inputs)
-    by_layer = [_layer_cuts(layer, mask) for layer, mask in zip(network.layers, fates.layers, strict=True)]
+    masks = network.find_masks(scales.dropouts, limits, batch.outputs, batch.inputs)
+    by_layer = [_layer_cuts(layer, mask) for layer, mask in zip(network.layers, masks.layers, strict=True)]
     classes = [tuple(own.tolist()) for own in _places(batch.outputs)]
     return [
         Cut(context, float(threshold), alive, own, layers, network.beside)
         for context, alive, own, layers in zip(
-            scales.contexts, fates.alive, classes, zip(*by_layer, strict=True), strict=True
+            scales.contexts, masks.alive, classes, zip(*by_layer, strict=True), strict=True
         )
     ]
 
 
 def _layer_cuts(layer: Layer, mask: LayerMask) -> list[LayerCut]:
     """One for each context."""
-    inputs, outputs = _places(mask.keep_in), _places(mask.keep_out)
-    cuts = [
-        LayerCut(layer, inputs[place], outputs[place], rescued) for place, rescued in enumerate(mask.rescued.tolist())
-    ]
+    kept = zip(_places(mask.keep_in), _places(mask.keep_out), mask.rescued.tolist(), strict=True)
+    cuts = [LayerCut(layer, *own) for own in kept]
     if mask.keep_weight is None:
         return cuts
-    kept = mask.keep_weight.expand(len(cuts), *mask.keep_weight.shape[1:])
+    weights = mask.keep_weight.expand(len(cuts), *mask.keep_weight.shape[1:])
     return [
         replace(cut, kept_weights=own[cut.kept_outputs[:, None], cut.columns])
-        for cut, own in zip(cuts, kept, strict=True)
+        for cut, own in zip(cuts, weights, strict=True)
     ]
 
 

@@ -167,7 +167,7 @@ def _refusal(search: Search) -> BhcError:
         return BhcError(
             f"{whose} has at most {_list({name: limits.promised[name]})}{within}; the {lowest} that can be reached is"
             f" {_number(name, figure)}{' %' if name == 'max_error' else ''}{margin}",
-            hint=f"ask for {' or more, or for '.join(map(_as_asked, singles))} or more",
+            hint=f"ask for {' or more, or for '.join(map(_as_request, singles))} or more",
         )
     nearest = next((relaxed for relaxed in _joint_relaxations(search) if _holds(search, relaxed)), None)
     busy = ", or try again when the machine is less busy" if "max_latency_ms" in limits.promised else ""
@@ -175,7 +175,7 @@ def _refusal(search: Search) -> BhcError:
         return BhcError(f"{whose} keeps all limits at once", hint=f"loosen some of them{busy}")
     return BhcError(
         f"{whose} keeps all limits at once; the nearest has {_list(nearest)}",
-        hint=f"ask for {_as_asked(nearest)} or more{busy}",
+        hint=f"ask for {_as_request(nearest)} or more{busy}",
     )
 
 
@@ -183,14 +183,10 @@ def _single_relaxations(search: Search) -> Iterator[Figures]:
     """One figure each, that of a network which keeps all other limits: the lowest there is."""
     lowest: Figures = {}
     for candidate in search.everything():
-        broken = _first_two_broken(search, candidate)
+        broken = list(islice((name for name in search.limits.promised if search.breaks(candidate, name)), 2))
         if len(broken) == 1 and _is_lower(candidate, broken[0], lowest):
             lowest[broken[0]] = candidate.figure(broken[0])
     yield from ({name: _rounded(name, lowest[name])} for name in UNITS if name in lowest)
-
-
-def _first_two_broken(search: Search, candidate: Candidate) -> list[str]:
-    return list(islice((name for name in search.limits.promised if search.breaks(candidate, name)), 2))
 
 
 def _is_lower(candidate: Candidate, name: str, lowest: Figures) -> bool:
@@ -223,7 +219,7 @@ def _unproved(search: Search) -> BhcError:
     calibration, context = _calibration(search), search.factory.cutter.context
     largest = next(in_order(search, calibration.longest), None)
     relaxed = _provable(search)
-    asking = "" if relaxed is None else f"ask for {_as_asked(relaxed)} or more"
+    asking = "" if relaxed is None else f"ask for {_as_request(relaxed)} or more"
     if not calibration.proves(0):
         return BhcError(
             f"{calibration.guarantee(0).promise} takes {calibration.images_needed:,} calibration images of {context}"
@@ -291,7 +287,7 @@ def _list(figures: Figures) -> str:
     return _joined([f"{_number(name, figure)} {UNITS[name]}" for name, figure in figures.items()])
 
 
-def _as_asked(figures: Figures) -> str:
+def _as_request(figures: Figures) -> str:
     return _joined(
         [f"{name}={figure:g}" if name == "max_error" else f"{name}={figure}" for name, figure in figures.items()]
     )

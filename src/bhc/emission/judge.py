@@ -139,8 +139,7 @@ class Judge:
             return None
         if not self.as_stored:
             return logits_of(self.model.network.base_model, self.inputs)[:, list(self.classes)]
-        own = answers.index_select(0, validation.places_of(self.classes))
-        return own.index_select(1, torch.tensor(self.classes))
+        return answers.index_select(0, validation.places_of(self.classes)).index_select(1, torch.tensor(self.classes))
 
     @property
     def wrong_before(self) -> float | None:
@@ -154,22 +153,17 @@ class Judge:
         own = self.labels[:, None]
         margin = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
         hardest = margin.argsort(stable=True)[:HARD_IMAGES]
-        return Judge(
-            self.model,
-            self.inputs.index_select(0, hardest),
-            self.labels[hardest],
-            self.classes,
-            self.weights,
-            as_stored=self.as_stored,
-        )
+        return self._at(hardest, as_stored=self.as_stored)
 
     def sample(self, count: int) -> "Judge":
         """At most ``count`` of the examples, evenly spread."""
         if self.num_images <= count:
             return self
-        own = torch.arange(count) * self.num_images // count
-        images = self.inputs.index_select(0, own)
-        return Judge(self.model, images, self.labels[own], self.classes, self.weights, as_stored=False)
+        return self._at(torch.arange(count) * self.num_images // count, as_stored=False)
+
+    def _at(self, places: Tensor, *, as_stored: bool) -> "Judge":
+        images = self.inputs.index_select(0, places)
+        return Judge(self.model, images, self.labels[places], self.classes, self.weights, as_stored=as_stored)
 
     def calibrate(self, logits: Tensor) -> float:
         return best_temperature(logits, self.labels, self.weights)

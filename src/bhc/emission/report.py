@@ -73,9 +73,8 @@ class Report:
     @property
     def reference_bits_ratio(self) -> float | None:
         """The same with the published code's bit widths."""
-        if self.reference_bits is None:
-            return None
-        return 32 * self.weights_before / self._stored_bits(self.reference_bits)
+        bits = self.reference_bits
+        return None if bits is None else 32 * self.weights_before / self._stored_bits(bits)
 
     def _stored_bits(self, bits: tuple[int, ...]) -> int:
         whole = self.weights_after - sum(self.layer_weights)  # of steps that are not rounded
@@ -130,7 +129,6 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Report":
-        """The report that ``to_dict`` described."""
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
         tuples: dict[str, Any] = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}

@@ -122,8 +122,6 @@ Quantisation = Float32 | VarianceBits
 
 @dataclass(frozen=True)
 class Request:
-    """A network that is asked for."""
-
     context: Context
     limits: Limits = field(default_factory=Limits)
     quantisation: Quantisation = field(default_factory=VarianceBits)

@@ -3,15 +3,7 @@
 from bhc.hypernet.conditional import ConditionalNetwork
 from bhc.hypernet.decoder import ContextDecoder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, Initial, LowRank, ScalesOnly, generator_from_dict
-from bhc.hypernet.hypernetwork import (
-    EMBEDDING_WIDTH,
-    FEW_LAYERS,
-    Design,
-    HyperNetwork,
-    LayerVectors,
-    build_embedder,
-    usual_prior_stds,
-)
+from bhc.hypernet.hypernetwork import EMBEDDING_WIDTH, FEW_LAYERS, Design, HyperNetwork, LayerVectors, build_embedder
 
 __all__ = [
     "EMBEDDING_WIDTH",
@@ -29,5 +21,4 @@ __all__ = [
     "ScalesOnly",
     "build_embedder",
     "generator_from_dict",
-    "usual_prior_stds",
 ]

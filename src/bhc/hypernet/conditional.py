@@ -1,7 +1,7 @@
 """A pretrained network and the hypernetwork that conditions it: what training trains and emission cuts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -59,8 +59,7 @@ def climb(rates_of: Callable[[ContextBatch], Rates], batch: ContextBatch) -> Rat
 
 def _at(layer: LayerDropout, budget: Tensor) -> LayerDropout:
     """One layer's rates at the contexts' budgets, (K, 1)."""
-    each = {field.name: getattr(layer, field.name) for field in fields(layer)}
-    return LayerDropout(**{name: None if rates is None else _between(rates, budget) for name, rates in each.items()})
+    return LayerDropout(*(None if rates is None else _between(rates, budget) for rates in vars(layer).values()))
 
 
 def _between(rates: Tensor, budget: Tensor) -> Tensor:  # (K, ...)
@@ -117,10 +116,8 @@ class ConditionalNetwork(nn.Module):
     @cached_property
     def counts(self) -> Counts:
         """Of the network as it was wrapped, all of it."""
-        counts = count(self.base_model, self.input_shape)
-        if self.base_model.original is None:
-            return counts
-        return Counts(*self.base_model.original, counts.flops)
+        counts, original = count(self.base_model, self.input_shape), self.base_model.original
+        return counts if original is None else Counts(*original, counts.flops)
 
     @property
     def num_weights(self) -> int:
@@ -163,15 +160,14 @@ class ConditionalNetwork(nn.Module):
     @torch.no_grad()
     def threshold_without(self, gone: float, batch: ContextBatch) -> float:
         """The threshold that takes this part of the units away, all contexts of the batch together."""
-        dropouts = self.dropouts(batch)
         part = torch.tensor(gone, device=self.device)
-        return float(self.find_masks.threshold_without(part, dropouts, batch.outputs))
+        return float(self.find_masks.threshold_without(part, self.dropouts(batch), batch.outputs))
 
     @torch.no_grad()
     def fraction_above(self, threshold: float, batch: ContextBatch) -> float:
         """Which part of the units a threshold takes away, all contexts of the batch together."""
-        dropouts = self.dropouts(batch)
-        return float((self.find_masks.noisiest_links(dropouts, batch.outputs) >= threshold).float().mean())
+        rates = self.find_masks.noisiest_links(self.dropouts(batch), batch.outputs)
+        return float((rates >= threshold).float().mean())
 
     def masked(self, x: Inputs, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
@@ -198,8 +194,7 @@ class ConditionalNetwork(nn.Module):
 
     def add_decoder_(self, *, rng: Generator | None = None) -> None:
         """Begin to read contexts back from the masks; set ``decoder`` to None to end it."""
-        family, outputs = self.hypernet.family, self.find_masks.outputs
-        decoder = ContextDecoder(self.layers, self.space, family, outputs, rng=rng)
+        decoder = ContextDecoder(self.layers, self.space, self.hypernet.family, self.find_masks.outputs, rng=rng)
         self.decoder = decoder.to(self.device)
 
     def context_nll(self, posteriors: Sequence[LayerPosterior], batch: ContextBatch, *, noise: Noise) -> Tensor:  # (K,)

@@ -200,7 +200,6 @@ GENERATORS: dict[str, type[GeneratorSpec]] = {spec.kind: spec for spec in (Full,
 
 
 def generator_from_dict(data: Mapping[str, Any]) -> GeneratorSpec:
-    """The generator that ``to_dict`` described."""
     options = dict(data)
     kind = options.pop("kind", None)
     if kind not in GENERATORS:
@@ -286,8 +285,7 @@ class _LowRankHead(_SharedHead):
         columns = layer.num_inputs * layer.kernel_area
         self.rank = rank
         self.left_matrix = nn.Parameter(initial.map(layer.num_outputs * rank, width, rng=rng))
-        right = kaiming_uniform(rank, columns, gain=1.0, rng=rng).mT.contiguous()
-        self.right = Constant(right)
+        self.right = Constant(kaiming_uniform(rank, columns, gain=1.0, rng=rng).mT.contiguous())
 
     def left(self, embedding: Tensor) -> Tensor:  # (K, O, R)
         """``U(c)``."""

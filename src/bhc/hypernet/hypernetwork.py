@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,6 +22,7 @@ from bhc.posterior import FAMILIES, Family, LayerDropout, LayerMean, LayerPoster
 
 Encoding = tuple[Tensor, ...]  # what ``ContextSpace.encode`` returns
 EMBEDDING_WIDTH = 100
+T = TypeVar("T")
 FEW_LAYERS = 4  # networks of so many or fewer are trained as published
 SMALLEST = 1e-4  # a layer of zeros has a prior too
 
@@ -85,8 +87,7 @@ class VectorHeads(nn.Module):
         with torch.no_grad():
             # The paper's noise is for weights and scales; a bias starts as it was.
             self.mean_map.matrix[self.num_numbers :] = 0
-        logvar = initial.log_variance(self.num_numbers, rng=rng)
-        self.logvar_map = Map(logvar, width, initial, rng=rng)
+        self.logvar_map = Map(initial.log_variance(self.num_numbers, rng=rng), width, initial, rng=rng)
 
     def means(self, embedding: Tensor) -> tuple[LayerVectors, ...]:
         """Means of the scales, and the biases."""
@@ -102,7 +103,9 @@ class VectorHeads(nn.Module):
     def beliefs(self, embedding: Tensor) -> Iterator[tuple[Scales | None, Scales | None, Tensor | None]]:
         """Input scales, output scales and bias of each layer."""
         scales, biases = self._split(self.mean_map(embedding))
-        paired = self._scales(scales, self.logvar_map(embedding))
+        logvars = self.logvar_map(embedding).split_with_sizes(self.scale_sizes, dim=1)
+        parts = zip(scales, logvars, strict=True)
+        paired = [self.family.scales(mean, logvar) if mean.shape[1] else None for mean, logvar in parts]
         return zip(paired[::2], paired[1::2], [part if part.shape[1] else None for part in biases], strict=True)
 
     def log_dropouts(self, embedding: Tensor) -> Iterator[tuple[Tensor | None, Tensor | None]]:
@@ -115,10 +118,6 @@ class VectorHeads(nn.Module):
         """Means of each group of scales, and the bias of each layer; absent ones are empty."""
         parts = means.split_with_sizes([*self.scale_sizes, *self.bias_sizes], dim=1)
         return parts[: len(self.scale_sizes)], parts[len(self.scale_sizes) :]
-
-    def _scales(self, means: Sequence[Tensor], logvars: Tensor) -> list[Scales | None]:
-        parts = zip(means, logvars.split_with_sizes(self.scale_sizes, dim=1), strict=True)
-        return [self.family.scales(mean, logvar) if mean.shape[1] else None for mean, logvar in parts]
 
 
 def scale_mean(scales: Scales | None) -> Tensor | None:
@@ -171,18 +170,16 @@ class Design:
             raise BhcError(f"the prior's standard deviations must be positive, given {self.prior_stds}")
 
     def limits_for(self, layers: Sequence[Layer]) -> tuple[float | None, ...]:
-        """The largest standard deviation of each layer's weights."""
-        limits = self.std_limits or (None,) * len(layers)
-        if len(limits) != len(layers):
-            raise BhcError(f"{len(limits)} limits on standard deviations for {len(layers)} layers")
-        return limits
+        return _one_each(self.std_limits or (None,) * len(layers), layers, "limits on standard deviations")
 
     def priors_for(self, layers: Sequence[Layer]) -> tuple[float, ...]:
-        """The prior's standard deviation of each layer's weights."""
-        stds = self.prior_stds or usual_prior_stds(layers)
-        if len(stds) != len(layers):
-            raise BhcError(f"{len(stds)} standard deviations of the prior for {len(layers)} layers")
-        return stds
+        return _one_each(self.prior_stds or usual_prior_stds(layers), layers, "standard deviations of the prior")
+
+
+def _one_each(values: tuple[T, ...], layers: Sequence[Layer], what: str) -> tuple[T, ...]:
+    if len(values) != len(layers):
+        raise BhcError(f"{len(values)} {what} for {len(layers)} layers")
+    return values
 
 
 class HyperNetwork(nn.Module):

@@ -1,5 +1,5 @@
 """HTTP service and web page: a network for whoever asks.
 
-``asked`` what a request may say, ``service`` what is answered, ``preview`` and ``answers`` what the page shows;
+``schemas`` what a request may say, ``service`` what is answered, ``preview`` and ``inputs`` what the page shows;
 ``workers`` the processes that answer, ``app`` the HTTP around them, ``server`` the socket and its end.
 """

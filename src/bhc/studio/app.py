@@ -28,7 +28,7 @@ CACHED = 256  # networks
 class Settings:
     """What a service is started with, beside its workers."""
 
-    bounds: RequestLimits = field(default_factory=RequestLimits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     token: str | None = None
     cache: int = CACHED  # networks; 0 keeps none
 
@@ -87,7 +87,7 @@ def build_app(workers: Workers, settings: Settings) -> Gate:
     _add_watching(app, handler)
     app.openapi = partial(describe, app, workers.facts, workers.example)  # type: ignore[method-assign]
     app.mount("/", StaticFiles(directory=PAGE, html=True))
-    return Gate(app, settings.bounds, handler.metrics, settings.token)
+    return Gate(app, settings.limits, handler.metrics, settings.token)
 
 
 def _add_networks(app: FastAPI, handler: RequestHandler) -> None:
@@ -123,7 +123,7 @@ def _add_networks(app: FastAPI, handler: RequestHandler) -> None:
 
         It is the `domain` of later requests, holds all that is needed of the samples, and stays good.
         """
-        limit = handler.settings.bounds.samples
+        limit = handler.settings.limits.samples
         return DomainToken(**await handler.workers.ask("domain", await request.body(), limit))
 
     @app.get("/v1/model", responses=answered(ModelFacts), summary="What may be asked")
@@ -152,9 +152,8 @@ def _add_page(app: FastAPI, handler: RequestHandler) -> None:
         """An image of the run's validation sample."""
         content = await handler.workers.ask("picture", label, number)
         if content is None:
-            raise Refusal(
-                404, f"there is no picture {number} of class {label}", "GET /v1/model says how many there are"
-            )
+            problem = f"there is no picture {number} of class {label}"
+            raise Refusal(404, problem, "GET /v1/model says how many there are")
         headers = {"Cache-Control": f"private, max-age={PICTURE_SECONDS}"}
         return Response(content, media_type="image/png", headers=headers)
 

@@ -99,15 +99,15 @@ def as_input(image: Any, shape: tuple[int, ...]) -> Tensor:  # (1, *shape)
 def answer(model: Compressor, small: Compressed, x: Tensor) -> dict[str, Any]:
     """What both say to ``x``, (1, ...), and what each costs."""
     report = small.report
-    told = small.predict(x)
+    prediction = small.predict(x)
     names = model.model.class_names or tuple(map(str, range(model.network.num_classes)))
     tailored = {
-        **_told(told.labels, told.probabilities, small.classes, names),
+        **_answer(prediction.labels, prediction.probabilities, small.classes, names),
         "weights": report.weights_after,
         "bytes": report.file_bytes,
         "flops": report.flops_after,
-        "outside": None if told.outside is None else bool(told.outside[0]),
-        "outside_score": float(told.outside_score[0]),
+        "outside": None if prediction.outside is None else bool(prediction.outside[0]),
+        "outside_score": float(prediction.outside_score[0]),
     }
     return {"tailored": tailored, "full": _full(model, small, x, names)}
 
@@ -119,14 +119,14 @@ def _full(model: Compressor, small: Compressed, x: Tensor, names: tuple[str, ...
         return None
     probabilities = torch.softmax(network.base_model(x), dim=1)
     return {
-        **_told(probabilities.argmax(1), probabilities, tuple(range(network.num_classes)), names),
+        **_answer(probabilities.argmax(1), probabilities, tuple(range(network.num_classes)), names),
         "weights": network.num_weights,
         "bytes": small.report.parameter_bytes_before,
         "flops": small.report.flops_before,
     }
 
 
-def _told(labels: Tensor, probabilities: Tensor, classes: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Any]:
+def _answer(labels: Tensor, probabilities: Tensor, classes: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Any]:
     label = int(labels[0])
     return {
         "label": label,

@@ -44,8 +44,6 @@ PAGE_HEADERS = [
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one request may send."""
-
     body: int = 1 << 20  # bytes of JSON
     upload: int = 16 << 20  # bytes of samples
     samples: int = 2_000
@@ -62,10 +60,8 @@ class Refusal(Exception):
 
 
 class Gate:
-    """The application with its guard."""
-
-    def __init__(self, app: App, bounds: RequestLimits, metrics: Metrics, token: str | None = None) -> None:
-        self.app, self.bounds, self.metrics, self.token = app, bounds, metrics, token
+    def __init__(self, app: App, limits: RequestLimits, metrics: Metrics, token: str | None = None) -> None:
+        self.app, self.limits, self.metrics, self.token = app, limits, metrics, token
         self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +79,8 @@ class Gate:
 
         body = bytearray()
         try:
-            _check_head(scope)
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEAD:
+                raise Refusal(431, f"the head of the request has more than {LARGEST_HEAD:,} bytes", connection="close")
             self._check_token(scope)
             await self._read(scope, receive, body)
             await self.app(scope, _replay(bytes(body), receive), noting)
@@ -104,12 +101,12 @@ class Gate:
 
     async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> None:
         """All of the body, or a refusal as soon as it is too much or too slow."""
-        limit = self.bounds.upload if scope["path"] == UPLOADS else self.bounds.body
+        limit = self.limits.upload if scope["path"] == UPLOADS else self.limits.body
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
             raise _too_much(limit)
         try:
-            async with asyncio.timeout(self.bounds.seconds):
+            async with asyncio.timeout(self.limits.seconds):
                 more = True
                 while more:
                     message = await receive()
@@ -124,17 +121,8 @@ class Gate:
                     if self.held > RESIDENT:
                         raise Refusal(429, "too much is being sent at once", "try again in a moment", retry_after="1")
         except TimeoutError:
-            raise Refusal(
-                408,
-                f"the request did not arrive within {self.bounds.seconds:g} s",
-                "send it faster",
-                connection="close",
-            ) from None
-
-
-def _check_head(scope: Scope) -> None:
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEAD:
-        raise Refusal(431, f"the head of the request has more than {LARGEST_HEAD:,} bytes", connection="close")
+            late = f"the request did not arrive within {self.limits.seconds:g} s"
+            raise Refusal(408, late, "send it faster", connection="close") from None
 
 
 def _too_much(limit: int) -> Refusal:
@@ -144,13 +132,13 @@ def _too_much(limit: int) -> Refusal:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """The body that was read, then whatever comes after it."""
-    told = False
+    replayed = False
 
     async def again() -> Message:
-        nonlocal told
-        if told:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        told = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
@@ -165,7 +153,6 @@ async def _answer(send: Send, refusal: Refusal) -> None:
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Give every exception its answer."""
     answers: dict[type[Exception], Callable[[Request, Any], Response]] = {
         BhcError: lambda _, error: _problem(422, error.problem, error.hint),
         Refusal: lambda _, error: JSONResponse(error.body, error.status, error.headers),

@@ -67,12 +67,10 @@ class Preview:
         for threshold in np.linspace(span["most"], span["least"], POINTS).tolist():
             floats = factory.at(threshold)
             cut = floats.cut
-            error = None if judge is None else _error(judge, floats.graph, cut)
-            ratio = self.model.network.num_weights / cut.num_weights
             yield {
                 "threshold": threshold,
-                "ratio": ratio,
-                "error": error,
+                "ratio": self.model.network.num_weights / cut.num_weights,
+                "error": None if judge is None else _error(judge, floats.graph, cut),
                 "weights": cut.num_weights,
                 "flops": cut.num_flops,
             }

@@ -28,13 +28,10 @@ BACKLOG = 512
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen."""
-
     host: str = "127.0.0.1"
     port: int = 8765
 
     def open(self) -> socket.socket:
-        """The listening socket."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,8 +120,6 @@ class QuietServer(uvicorn.Server):
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """A service to be started."""
-
     run: Path
     place: Address = field(default_factory=Address)
     config: WorkerConfig = field(default_factory=WorkerConfig)

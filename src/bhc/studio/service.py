@@ -35,7 +35,6 @@ class Cache(Generic[V]):
         return len(self._values)
 
     def get(self, key: str) -> V | None:
-        """What was kept under a key."""
         if key not in self._values:
             return None
         self._values.move_to_end(key)
@@ -97,13 +96,12 @@ class Service:
             raise BhcError(f"a number is too large: {error}") from None
 
     def emitted(self, given: Mapping[str, Any]) -> Compressed:
-        """The network for a request."""
         return self._emit(self.request(given))
 
-    def _emit(self, asked: Request, cutter: Cutter | None = None) -> Compressed:
+    def _emit(self, request: Request, cutter: Cutter | None = None) -> Compressed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # reports carry the same words
-            return emit(self.model.model, asked, cutter=cutter)
+            return emit(self.model.model, request, cutter=cutter)
 
     def network(self, given: Mapping[str, Any]) -> NetworkResponse:
         """A network as a file."""
@@ -121,8 +119,7 @@ class Service:
     def preview(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the page shows of a network."""
         preview = self._preview(given)
-        small = self._kept(given, preview.cutter)
-        return preview.show(small)
+        return preview.show(self._kept(given, preview.cutter))
 
     def answer(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the network and the one it was cut from say to an image."""
@@ -135,8 +132,7 @@ class Service:
         key = key_of(context_of(given))
         known = self._previews.get(key)
         if known is None:
-            context = self.request(given).context
-            known = Preview(self.model.model, Cutter(self.model.network, context))
+            known = Preview(self.model.model, Cutter(self.model.network, self.request(given).context))
             self._previews.put(key, known)
         return known
 
@@ -161,7 +157,6 @@ class Service:
         return {"domain": to_token(mean), "samples": mean.size}
 
     def facts(self) -> dict[str, Any]:
-        """What may be asked, and what the networks are cut from."""
         return facts_of(self.model, self.name, self._pictures)
 
     def picture(self, label: int, number: int) -> bytes | None:
@@ -222,6 +217,3 @@ def key_of(given: Mapping[str, Any]) -> str:
 def named(run: Path) -> str:
     """What a run is called."""
     return run.resolve().name
-
-
-__all__ = ["NetworkResponse", "Service", "context_of", "key_of", "named"]

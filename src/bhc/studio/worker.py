@@ -24,8 +24,6 @@ from bhc.studio.service import Service, named
 
 @dataclass(frozen=True)
 class Done:
-    """A request was answered."""
-
     value: Any
 
 
@@ -35,9 +33,6 @@ class Refused:
 
     problem: str
     hint: str
-
-    def error(self) -> BhcError:
-        return BhcError(self.problem, hint=self.hint)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Worker:
             case Done():
                 return outcome.value
             case Refused():
-                raise outcome.error()
+                raise BhcError(outcome.problem, hint=outcome.hint)
             case Fault():
                 raise WorkerFault(outcome.trace)
 
@@ -184,7 +184,6 @@ class Workers:
 
     @property
     def example(self) -> dict[str, Any]:
-        """A request that the run answers."""
         return dict(self.workers[0].known["example"])
 
     @property
@@ -253,8 +252,4 @@ class Workers:
         self._free.append(worker)
 
     async def close(self) -> None:
-        """Let all end."""
         await asyncio.gather(*(worker.close() for worker in self.workers))
-
-
-__all__ = ["Busy", "TookTooLong", "WorkerConfig", "WorkerFault", "Workers"]

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.tensors import read_tensors, write_tensors
-from bhc.training.run import RunFolder, load_network_, network_tensors
+from bhc.training.run import RunFolder, load_network_
 
 
 @dataclass
@@ -52,8 +52,7 @@ def save_checkpoint(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Replace the folder's checkpoint."""
-    tensors = {f"network.{name}": tensor for name, tensor in network_tensors(network).items()}
+    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_tensors(optimizer, network).items()}
     for rank, own in enumerate(states):
         tensors |= {_generators_of(rank) + name: state for name, state in own.items()}
@@ -61,7 +60,6 @@ def save_checkpoint(
 
 
 def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dict[str, Tensor], Header]:
-    """The tensors, and where the run was."""
     tensors, header = read_tensors(folder.checkpoint)
     saved, wanted = header.get("settings", {}), json.loads(json.dumps(settings))
     different = [name for name in wanted if saved.get(name) != wanted[name]]
@@ -95,10 +93,6 @@ def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor], network
                 hint="it was written by another version; start again with overwrite=True",
             )
         optimizer.state[parameters[name]][part] = value.to(parameters[name].device)
-
-
-def generator_states(generators: dict[str, Generator]) -> dict[str, Tensor]:
-    return {name: rng.get_state() for name, rng in generators.items()}
 
 
 def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor], *, rank: int = 0) -> None:

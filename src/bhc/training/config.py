@@ -16,8 +16,6 @@ from bhc.training.stages import Recipe
 
 @dataclass(frozen=True)
 class TrainingSets:
-    """The examples of a run."""
-
     train: Split
     validation: Split
     calibration: Split | None = None  # put into the model and not looked at: that is what guarantees rest on

@@ -64,8 +64,11 @@ class Consolidate(Stage):
         if self.thresholds is not None and self.ratios is not None:
             raise BhcError("consolidation covers thresholds or ratios, given both", hint="leave one of them out")
         for name in ("thresholds", "ratios"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _ascending(name, getattr(self, name)))
+            if (limits := getattr(self, name)) is not None:
+                low, high = map(float, limits)
+                if not low <= high:
+                    raise BhcError(f"the range of {name} must ascend, given {limits}")
+                object.__setattr__(self, name, (low, high))
         if self.ratios is not None and self.ratios[0] < 1:
             raise BhcError(f"a network cannot become less than 1 times smaller, given ratios {self.ratios}")
 
@@ -128,10 +131,3 @@ class Consolidate(Stage):
             temperature=self.temperature,
         )
         return Loss(total, {"distillation": total})
-
-
-def _ascending(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(bound) for bound in bounds)
-    if not low <= high:
-        raise BhcError(f"the range of {name} must ascend, given {bounds}")
-    return low, high

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 import torch
@@ -32,7 +33,6 @@ class Probe:
     sources: tuple[int, ...] | None = None
 
     def examples(self, data: Split) -> Split:
-        """Those that it is tried on."""
         own = data.restricted_to(self.classes)
         return own if self.sources is None else own.from_sources(self.sources)
 
@@ -72,8 +72,8 @@ def _ratios(
     network: ConditionalNetwork, dropouts: Sequence[LayerDropout], batch: ContextBatch, threshold: float
 ) -> Tensor:  # (K,)
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
-    fates = network.find_masks(dropouts, thresholds, batch.outputs, batch.inputs)
-    return network.num_weights / count_weights(network, fates.layers)
+    masks = network.find_masks(dropouts, thresholds, batch.outputs, batch.inputs)
+    return network.num_weights / count_weights(network, masks.layers)
 
 
 def harmonic(values: Sequence[float]) -> float:
@@ -219,10 +219,11 @@ def try_contexts(
     """
     device = network.device
     batch = ContextBatch.of(contexts, network.num_classes).to(device)
-    places = [_padded(len(own), max(map(len, examples))) for own in examples]
+    slots = torch.arange(max(map(len, examples)))
+    places = [torch.where(slots < len(own), slots, 0) for own in examples]  # filled up with the first
     images = torch.stack([own.inputs[at] for own, at in zip(examples, places, strict=True)])  # (K, B, ...)
     labels = torch.stack([own.labels[at] for own, at in zip(examples, places, strict=True)]).to(device)
-    counted = torch.stack([torch.arange(labels.shape[1]) < len(own) for own in examples]).to(device)
+    counted = torch.stack([slots < len(own) for own in examples]).to(device)
     dropouts, means = network.dropouts(batch), network.hypernet.means(checked_encoding(network.space, batch))
     found: list[list[ThresholdTrial]] = []
     known: NetworkMask | None = None
@@ -257,22 +258,13 @@ def _answers(
     return torch.cat(parts, dim=1)
 
 
-def _padded(count: int, length: int) -> Tensor:
-    """Places of ``count`` examples, filled up with the first to so many."""
-    places = torch.arange(length)
-    return torch.where(places < count, places, 0)
-
-
 def _same(one: NetworkMask, other: NetworkMask) -> bool:
     """Whether both leave the same of every layer."""
+    kept = attrgetter("keep_in", "keep_out", "keep_weight")
     return all(
         a is b or (a is not None and b is not None and torch.equal(a, b))
         for before, after in zip(one.layers, other.layers, strict=True)
-        for a, b in (
-            (before.keep_in, after.keep_in),
-            (before.keep_out, after.keep_out),
-            (before.keep_weight, after.keep_weight),
-        )
+        for a, b in zip(kept(before), kept(after), strict=True)
     )
 
 

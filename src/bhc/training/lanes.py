@@ -96,18 +96,16 @@ class StreamSchedule:
 
     def _unknown(self, lane: int, before: Iterable[Moment]) -> list[Moment]:
         """What it has to be told to wait for: the last of each other lane, unless that follows from the rest."""
-        latest = {other: max(m.number for m in before if m.lane == other) for other in {m.lane for m in before}}
+        lanes = {moment.lane for moment in before}
+        latest = [Moment(other, max(m.number for m in before if m.lane == other)) for other in lanes]
         waits: list[Moment] = []
         known = self._known[lane][-1]
         # The last to end first: it may have waited for the others.
-        for moment in sorted((Moment(*pair) for pair in latest.items()), key=self._end_of, reverse=True):
+        for moment in sorted(latest, key=lambda m: self._ends[m.lane][m.number], reverse=True):
             if moment.lane != lane and moment.number > known[moment.lane]:
                 waits.append(moment)
                 known = tuple(map(max, known, self._known[moment.lane][moment.number]))
         return waits
-
-    def _end_of(self, moment: Moment) -> float:
-        return self._ends[moment.lane][moment.number]
 
 
 class Lent:
@@ -196,7 +194,6 @@ def memory_of(tensor: Tensor) -> int:
 
 
 def tensors_among(values: Any) -> Iterator[Tensor]:
-    """All tensors among arguments or results."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (list, tuple)):
@@ -207,7 +204,6 @@ def tensors_among(values: Any) -> Iterator[Tensor]:
 
 
 def written_by(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The arguments that an operation changes."""
     for place, argument in enumerate(operation._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from tensors_among(args[place] if place < len(args) else kwargs.get(argument.name))

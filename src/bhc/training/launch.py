@@ -30,16 +30,8 @@ from bhc.training.config import TrainingConfig, TrainingSets
 from bhc.training.device import computing, configure_process
 from bhc.training.loop import train
 from bhc.training.progress import Progress, Silent
-from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, network_tensors, save_run
-from bhc.training.team import (
-    ALONE,
-    LostContact,
-    Team,
-    joined,
-    require_fabric,
-    started_as_one_of_several,
-    team_size,
-)
+from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, save_run
+from bhc.training.team import ALONE, LostContact, Team, joined, require_fabric, team_size
 
 NODES_ENVIRONMENT = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # where the first machine is, and which one this is
 LOOK_EVERY = 0.05  # seconds
@@ -115,7 +107,7 @@ def carry_out(
     network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, processes: Processes
 ) -> TrainedModel:
     """By this process alone, by it and those that torchrun started with it, or by several that are started here."""
-    if started_as_one_of_several():
+    if team_size() > 1:
         if processes.size not in (1, team_size()):
             raise BhcError(
                 f"{processes.size} processes asked for in one of {team_size()} that were started together",
@@ -142,16 +134,13 @@ def _launch(
     network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, processes: Processes
 ) -> TrainedModel:
     if getattr(mp.current_process(), "_inheriting", False):
-        raise BhcError(
-            "a process of the team tried to start a team of its own: it ran the script again",
-            hint=GUARD,
-        )
+        raise BhcError("a process of the team tried to start a team of its own: it ran the script again", hint=GUARD)
     processes.check(config.device)
     if config.run is not None and processes.holds_first:
         # Said here before anything is started.
         RunFolder(config.run).open(resume=config.resume, overwrite=config.overwrite)
     network.hypernet.reset_()  # what an earlier training froze is no part of what is sent
-    payload = JobPayload(network.to_dict(), network_tensors(network), sets, replace(config, progress=Silent()))
+    payload = JobPayload(network.to_dict(), dict(network.state_dict()), sets, replace(config, progress=Silent()))
     with tempfile.TemporaryDirectory(prefix="bhc-") as folder:
         _ProcessMonitor(payload, processes, Path(folder), config.progress).go()
         return load_run(Path(folder))

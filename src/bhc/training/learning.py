@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.contexts import BinaryBudget, Budgets, ContextBatch
+from bhc.contexts import BinaryBudget, Budgets
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import LayerPosterior
 from bhc.training import optimiser
 from bhc.training.objective import negative_elbo, restrict
 from bhc.training.stages import (
@@ -85,7 +84,7 @@ class Learn(Stage):
 
     def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
         batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
-        logits, posteriors = self._sample(network, x, batch, draw, scalars)
+        logits, posteriors = network.noisy(x, batch, noise=draw.noise, gone=self.left_out(scalars))
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
         divergence = network.hypernet.kl(posteriors)
         num_data = draw.data.context_sizes(batch)
@@ -99,13 +98,11 @@ class Learn(Stage):
             total = total + self.context_weight * terms["context_nll"]
         return Loss(total, terms)
 
-    def _sample(
-        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, scalars: StepScalars
-    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
-        return network.noisy(x, batch, noise=draw.noise)
+    def left_out(self, scalars: StepScalars) -> Tensor | None:
+        """Which part of the units a step does without; None where none is left out."""
+        return None
 
     def warmth(self, step: int) -> float:
-        """The warm-up factor of the divergence, from 0 to 1."""
         warm_steps = self.warm_up * self.steps
         return 1.0 if warm_steps <= 0 else min(1.0, step / warm_steps)
 
@@ -149,10 +146,8 @@ class Narrow(Learn):
     def largest_ratio(self) -> float:
         return self.final_ratio
 
-    def _sample(
-        self, network: ConditionalNetwork, x: Tensor, batch: ContextBatch, draw: BatchSource, scalars: StepScalars
-    ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
-        return network.noisy(x, batch, noise=draw.noise, gone=scalars.gone)
+    def left_out(self, scalars: StepScalars) -> Tensor:
+        return scalars.dropped_fraction
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from bhc.posterior import PooledNoise
 from bhc.training.checkpoint import (
     Header,
     Position,
-    generator_states,
     read_checkpoint,
     restore_generators_,
     restore_network_,
@@ -27,7 +26,7 @@ from bhc.training.device import describe_device
 from bhc.training.learning import Learn
 from bhc.training.measuring import Measurements
 from bhc.training.progress import Silent
-from bhc.training.run import RunFolder, TrainedModel, network_tensors, save_run
+from bhc.training.run import RunFolder, TrainedModel, save_run
 from bhc.training.safeguards import CollapseWatch
 from bhc.training.seen_domains import SeenDomains
 from bhc.training.stages import BatchSource, Stage
@@ -87,7 +86,7 @@ class _Trainer:
         """All stages, from wherever the run is."""
         self.measured.check_ratios()
         restored = self._open_folder()
-        self.team.share_(network_tensors(self.network).values())
+        self.team.share_(self.network.state_dict().values())
         first = self.position.stage
         for index in range(first, len(self.config.recipe)):
             if index > self.position.stage:
@@ -135,8 +134,7 @@ class _Trainer:
             take.leave_out(self.position.gone)
         take.limit.restore_(self.position.norms)
         skipped_before = self.position.skipped
-        progress = self.progress
-        progress.begin(stage.title, stage.steps, self.position.stage_step)
+        self.progress.begin(stage.title, stage.steps, self.position.stage_step)
         try:
             while self.position.stage_step < stage.steps:
                 if isinstance(self.draw.noise, PooledNoise):
@@ -153,7 +151,7 @@ class _Trainer:
                     self._check(take, skipped_before)
                     self._save(take.optimizer)
         finally:
-            progress.end()
+            self.progress.end()
         if self.folder:
             self._save(take.optimizer)
 
@@ -232,7 +230,7 @@ class _Trainer:
         assert self.folder is not None
         self.position.seconds = self._seconds()
         header = Header(self.position, self.network.hypernet.gates is not None, self.team.size)
-        states = self.team.gather(generator_states(self.draw.generators))
+        states = self.team.gather({name: rng.get_state() for name, rng in self.draw.generators.items()})
         self.team.decide(
             partial(save_checkpoint, self.folder, self.network, optimizer, states, header, settings=self.settings)
         )

@@ -1,5 +1,6 @@
 """What a run measures of its network on the way: sizes, errors, and the range of thresholds in use."""
 
+from itertools import count
 from typing import Any
 
 import torch
@@ -72,10 +73,8 @@ class Measurements:
 
     def part_for(self, ratio: float, stage: Stage) -> float:
         """The part of the units that is gone from networks which are so many times smaller."""
-        return self.team.decide(lambda: self._part_for(ratio, self.contexts_of(stage)))
-
-    def _part_for(self, ratio: float, contexts: ContextBatch) -> float:
-        return self.network.fraction_above(threshold_for(self.network, contexts, ratio), contexts)
+        network, contexts = self.network, self.contexts_of(stage)
+        return self.team.decide(lambda: network.fraction_above(threshold_for(network, contexts, ratio), contexts))
 
     def ratio(self, position: Position) -> float:
         """Harmonic pruning ratio over the probes: of what is gone, or at the middle of the thresholds in use."""
@@ -93,15 +92,10 @@ class Measurements:
     def _trade_off(self, position: Position) -> list[Point]:
         low, high = self._thresholds(position)
         grid = torch.linspace(low, high, CURVE_POINTS).tolist()
-        done = 0
-
-        def on_look() -> None:
-            nonlocal done
-            self.progress.update(done := done + 1, {})
-
+        looks = count(1)
         self.progress.begin("measuring", CURVE_POINTS * self.panel.num_passes)
         try:
-            return trade_off(self.network, self.panel, grid, on_look=on_look)
+            return trade_off(self.network, self.panel, grid, on_look=lambda: self.progress.update(next(looks), {}))
         finally:
             self.progress.end()
 

@@ -12,8 +12,8 @@ def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: i
 
     Where conditions may be left out, one more leaves out all.
     """
-    asked = spread(space.probes(num_classes, limit), limit)
-    probes = [_probe(space, train, request, num_classes) for request in asked]
+    requests = spread(space.probes(num_classes, limit), limit)
+    probes = [_probe(space, train, request, num_classes) for request in requests]
     if space.optional:
         probes.append(Probe(space.resolve({}), tuple(range(num_classes))))
     return tuple(probes)

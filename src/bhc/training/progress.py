@@ -64,23 +64,17 @@ class Bars(AbstractContextManager["Bars"]):
     """A live bar for each piece of work, with loss terms, sparsity and the time left."""
 
     def __init__(self) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as RichProgress
 
         # Sized for a terminal of 80 columns.
-        self._bars = RichProgress(
-            TextColumn("{task.description:>13}"),
-            BarColumn(bar_width=8),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left"),
-            TextColumn("{task.fields[terms]}"),
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description:>13}"),
+            progress.BarColumn(bar_width=8),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(compact=True),
+            progress.TextColumn("left"),
+            progress.TextColumn("{task.fields[terms]}"),
             console=Console(stderr=True),
         )
         self._task: Any = None

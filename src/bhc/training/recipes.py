@@ -30,8 +30,8 @@ def default_recipe(
 
 def ratios_around(ratio: float) -> tuple[float, float]:
     """Where networks that were narrowed to a ratio are of use."""
-    least, most = (max(LEAST, part * ratio) for part in COVERED)
-    return least, most
+    low, high = COVERED
+    return max(LEAST, low * ratio), max(LEAST, high * ratio)
 
 
 def usual_ratio(network: ConditionalNetwork) -> float:

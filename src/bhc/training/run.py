@@ -62,14 +62,11 @@ class MetricsFile:
         write_bytes(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines."""
         return [record for record in read_json_lines(self.path) if isinstance(record.get("step"), int)]
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths and readers of one run."""
-
     path: Path
 
     @property
@@ -102,18 +99,10 @@ class RunFolder:
         for left_over in (self.description, self.checkpoint, self.metrics.path):
             left_over.unlink(missing_ok=True)
 
-    def store(self, kind: str, tensors: dict[str, Tensor], header: dict[str, Any]) -> str:
-        """Write tensors to a file named by its content; returns the name."""
-        content = tensors_to_bytes(tensors, header)
-        name = f"{kind}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+    def store(self, kind: str, content: bytes, *, suffix: str = "safetensors") -> str:
+        """Write a file that is named by its content; returns the name."""
+        name = f"{kind}-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
         write_bytes(self.path / name, content)
-        return name
-
-    def store_json(self, kind: str, content: dict[str, Any]) -> str:
-        """Write plain data to a file named by its content; returns the name."""
-        text = json.dumps(content, ensure_ascii=False, indent=0).encode()
-        name = f"{kind}-{hashlib.sha256(text).hexdigest()[:16]}.json"
-        write_bytes(self.path / name, text)
         return name
 
     def forget_others(self, names: list[str]) -> None:
@@ -149,9 +138,8 @@ class TrainedModel:
 
 
 def save_run(folder: RunFolder, model: TrainedModel) -> None:
-    """Write a finished run."""
     gates = {"gates": model.network.hypernet.gates is not None}
-    files = {"model": folder.store("model", network_tensors(model.network), gates)}
+    files = {"model": folder.store("model", tensors_to_bytes(dict(model.network.state_dict()), gates))}
     for kind in SAMPLES:
         sample: Split | None = getattr(model, kind)
         if sample is not None:
@@ -160,12 +148,13 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
                 parts["sources"] = sample.sources
             if kind == "validation" and model.base_logits is not None:
                 parts["answers"] = model.base_logits  # a deep network takes most of a minute to give them again
-            files[kind] = folder.store(kind, parts, {})
+            files[kind] = folder.store(kind, tensors_to_bytes(parts, {}))
     if model.domains is not None:
         known = {"gap": model.domains.gap, "spread": model.domains.spread}
-        files["domains"] = folder.store("domains", {"means": model.domains.means}, known)
+        files["domains"] = folder.store("domains", tensors_to_bytes({"means": model.domains.means}, known))
     if model.vocabulary is not None:
-        files["vocabulary"] = folder.store_json("vocabulary", model.vocabulary.to_dict())
+        words = json.dumps(model.vocabulary.to_dict(), ensure_ascii=False, indent=0).encode()
+        files["vocabulary"] = folder.store("vocabulary", words, suffix="json")
     description = {
         "format": "bhc-run",
         "version": VERSION,
@@ -181,7 +170,6 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
 
 
 def load_run(path: Path) -> TrainedModel:
-    """Read a finished run."""
     folder = RunFolder(path)
     if not folder.description.exists():
         if folder.checkpoint.exists():
@@ -272,11 +260,6 @@ def words_read(network: ConditionalNetwork) -> list[int]:
     """Out of how many words each embedding of a network picks rows."""
     words = [layer.kind.words(layer.module) for layer in network.layers]
     return [each[0] for each in words if each is not None]
-
-
-def network_tensors(network: ConditionalNetwork) -> dict[str, Tensor]:
-    """Everything with a value in it, by name."""
-    return dict(network.state_dict())
 
 
 def load_network_(

@@ -32,10 +32,11 @@ class SeenDomains:
             return None
         if domains.num_sources is not None:
             sources = domains.sampler.examples(domains.num_sources, MOST_DOMAINS)
-            return cls.among([domains.told.of(train.from_sources(subset).inputs) for subset in sources])
-        drawn = space.find(ClassSubsets)
-        subsets = (drawn or domains).sampler.examples(num_classes, MOST_DOMAINS)
-        return cls.among([domains.told.of(train.restricted_to(subset).inputs) for subset in subsets])
+            samples = (train.from_sources(subset) for subset in sources)
+        else:
+            drawn = space.find(ClassSubsets) or domains
+            samples = (train.restricted_to(subset) for subset in drawn.sampler.examples(num_classes, MOST_DOMAINS))
+        return cls.among([domains.told.of(sample.inputs) for sample in samples])
 
     @classmethod
     def among(cls, domains: list[Tensor]) -> "SeenDomains":

@@ -63,7 +63,7 @@ class StepScalars:
     """Numbers that change from step to step; on the device, so that a captured step reads what they are by then."""
 
     warmth: Tensor  # (): how far what is warmed up has come, 0 to 1
-    gone: Tensor  # (): the part of the units that is gone, in stages that narrow
+    dropped_fraction: Tensor  # (): the part of the units that is gone, in stages that narrow
 
 
 class Stage(ABC):
@@ -138,9 +138,9 @@ def groups(by_parameter: dict[nn.Parameter, float]) -> list[dict[str, Any]]:
 
 def check_numbers(stage: Any, *, positive: tuple[str, ...], not_negative: tuple[str, ...]) -> None:
     """Every number of a stage is finite and on the right side of zero."""
-    bounds = [(name, 0.0, False) for name in positive] + [(name, 0.0, True) for name in not_negative]
-    bounds += [("steps", 0, True), ("contexts", 1, True), ("examples", 1, True)]
-    for name, least, allowed in bounds:
+    limits = [(name, 0.0, False) for name in positive] + [(name, 0.0, True) for name in not_negative]
+    limits += [("steps", 0, True), ("contexts", 1, True), ("examples", 1, True)]
+    for name, least, allowed in limits:
         value = getattr(stage, name)
         if value is not None and not (isfinite(value) and (value > least or (allowed and value == least))):
             word = "at least" if allowed else "more than"

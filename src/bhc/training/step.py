@@ -69,10 +69,9 @@ class StageLoss(nn.Module):
         # In a tuple, which torch does not look into: what stays as it is needs no averaging.
         self._parts = stage, network, draw
 
-    def forward(self, warmth: Tensor, gone: Tensor) -> tuple[Tensor, Terms]:
-        """The loss of one step on contexts and examples drawn anew, and its terms."""
+    def forward(self, warmth: Tensor, dropped_fraction: Tensor) -> tuple[Tensor, Terms]:
         stage, network, draw = self._parts
-        loss = stage.loss(network, draw, StepScalars(warmth, gone))
+        loss = stage.loss(network, draw, StepScalars(warmth, dropped_fraction))
         return loss.total, {name: term.detach() for name, term in loss.terms.items()}
 
 
@@ -113,7 +112,7 @@ class TrainingStep:
         )
         self._loss = team.together(StageLoss(stage, network, draw, [p for group in groups for p in group["params"]]))
         self.limit = SpikeLimit(device) if stage.noisy else NoLimit(device)
-        self._gone = torch.zeros((), device=device)
+        self._dropped_fraction = torch.zeros((), device=device)
         self._skipped = torch.zeros((), device=device)
         self._skipped_in_a_row = torch.zeros((), device=device)
         self._begin()
@@ -127,7 +126,7 @@ class TrainingStep:
 
     def leave_out(self, part: float) -> None:
         """From now on so large a part of the units is gone, in stages that narrow."""
-        self._gone.fill_(part)
+        self._dropped_fraction.fill_(part)
 
     def skipped(self) -> tuple[int, int]:
         """Steps skipped so far, and how many of them were the latest; waits for the device."""
@@ -136,7 +135,7 @@ class TrainingStep:
     def _run(self) -> Terms:
         warmth = self._schedule.advance()
         with self.network.bayesian.computing_in(self.config.autocast):
-            loss, terms = self._loss(warmth, self._gone)
+            loss, terms = self._loss(warmth, self._dropped_fraction)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = gradient_norm(self.optimizer)

@@ -120,13 +120,9 @@ def team_size() -> int:
     return int(text)
 
 
-def started_as_one_of_several() -> bool:
-    return team_size() > 1
-
-
 def is_rank_zero() -> bool:
     """Whether this process is the first, where there is no team yet."""
-    return not started_as_one_of_several() or os.environ.get("RANK", "0") == "0"
+    return team_size() <= 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
@@ -143,7 +139,7 @@ def joined(device: torch.device) -> Iterator[Team]:
         yield FabricTeam(fabric)
         atexit.register(_leave)
     except RuntimeError as error:
-        if not _is_lost(error):
+        if not (isinstance(error, torch.distributed.DistError) or "gloo" in str(error)):
             raise
         raise LostContact(
             f"process {fabric.global_rank} of {fabric.world_size} lost contact with another, which has ended",
@@ -183,8 +179,3 @@ def _connect(device: torch.device) -> Any:
     )
     fabric.launch()
     return fabric
-
-
-def _is_lost(error: RuntimeError) -> bool:
-    """Whether an error of torch means that a process is no longer there."""
-    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
