@@ -17,29 +17,3 @@ from bhc.graph.graph import (
 from bhc.graph.signature import DynamicAxes, Input, Signature
 from bhc.graph.units import Units, find_units
 from bhc.graph.weighted import MOST_WHOLE, Layer, check_outputs, find_features, find_layers, find_whole
-
-__all__ = [
-    "INPUT",
-    "MOST_WHOLE",
-    "Counts",
-    "DynamicAxes",
-    "Graph",
-    "Input",
-    "Inputs",
-    "Layer",
-    "ShapedStep",
-    "Signature",
-    "Step",
-    "Units",
-    "capture",
-    "check_outputs",
-    "count",
-    "describe",
-    "find_features",
-    "find_layers",
-    "find_units",
-    "find_whole",
-    "output_shape",
-    "rebuild",
-    "shaped_steps",
-]

@@ -4,21 +4,3 @@ from bhc.hypernet.conditional import ConditionalNetwork
 from bhc.hypernet.decoder import ContextDecoder
 from bhc.hypernet.generators import GENERATORS, Full, GeneratorSpec, Initial, LowRank, ScalesOnly, generator_from_dict
 from bhc.hypernet.hypernetwork import EMBEDDING_WIDTH, FEW_LAYERS, Design, HyperNetwork, LayerVectors, build_embedder
-
-__all__ = [
-    "EMBEDDING_WIDTH",
-    "FEW_LAYERS",
-    "GENERATORS",
-    "ConditionalNetwork",
-    "ContextDecoder",
-    "Design",
-    "Full",
-    "GeneratorSpec",
-    "HyperNetwork",
-    "Initial",
-    "LayerVectors",
-    "LowRank",
-    "ScalesOnly",
-    "build_embedder",
-    "generator_from_dict",
-]
