@@ -148,7 +148,7 @@ def test_two_files_of_one_seed_are_refused(tmp_path: Path) -> None:
         read_all(tmp_path)
 
 
-# Numbers over seeds
+# Numbers over seeds, and verdicts
 
 
 def test_mean_and_half_the_range_over_seeds() -> None:
@@ -158,9 +158,6 @@ def test_mean_and_half_the_range_over_seeds() -> None:
     assert with_spread(measure([9.0])) == "9.00"
     assert with_spread(measure([None])) == "not recorded"
     assert [ratio_text(value) for value in (1304.4, 53.78, 9.254)] == ["1,304", "53.8", "9.25"]
-
-
-# Verdicts
 
 
 @pytest.mark.parametrize(

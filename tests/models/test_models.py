@@ -100,17 +100,12 @@ def test_one_limit_a_layer(name):
     assert len(models.std_limits(name)) == LAYERS[name]
 
 
-def test_the_limits_of_the_paper():
+def test_the_limits_of_the_paper_and_of_texts():
     assert models.std_limits("lenet-300-100") == (0.2, None, None)
     assert models.std_limits("lenet-5-caffe") == (0.5, None, None, None)
     assert models.std_limits("vgg") == (*[0.1] * 4, *[0.2] * 3, *[None] * 9)
     assert set(models.std_limits("resnet-56")) == {None}
-
-
-def test_every_limit_names_a_layer():
-    for name, limits in models.STD_LIMITS.items():
-        layers = dict(models.outline(name).named_modules())
-        assert all(isinstance(layers[layer], models.WEIGHTED) for layer in limits)
+    assert models.std_limits("text-cnn") == (0.1, 0.1, None)
 
 
 def test_an_outline_has_no_memory():
