@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -11,47 +10,12 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.formats import open_session
 
-WRITERS: dict[str, Callable[..., bhc.Compressed]] = {
-    "save": bhc.Compressed.save,
-    "to_onnx": bhc.Compressed.to_onnx,
-    "to_c": bhc.Compressed.to_c,
-    "to_torch": bhc.Compressed.to_torch,
-}
 LABELS = [4, 9]
 
 
 @pytest.fixture(scope="module")
 def small(quick_model: bhc.Compressor) -> bhc.Compressed:
     return quick_model.compress(classes=LABELS, threshold=-1.5)
-
-
-@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
-def test_an_existing_file_is_replaced_only_on_request(
-    small: bhc.Compressed, writer: Callable[..., bhc.Compressed], tmp_path: Path
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"precious")
-    with pytest.raises(BhcError, match="exists already") as caught:
-        writer(small, path)
-    assert "overwrite=True" in caught.value.hint
-    assert path.read_bytes() == b"precious"
-    assert writer(small, path, overwrite=True) is small
-    assert path.read_bytes() != b"precious"
-    assert [*tmp_path.iterdir()] == [path]
-
-
-@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
-def test_a_path_that_cannot_be_written_to_is_answered_in_words(
-    small: bhc.Compressed, writer: Callable[..., bhc.Compressed], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "file" / "inside", tmp_path / ("x" * 300), tmp_path / "folder"):
-        with pytest.raises(BhcError, match="could not write"):
-            writer(small, path, overwrite=True)
-    with pytest.raises(BhcError, match="could not write"):
-        writer(small, tmp_path / ("x" * 300))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_a_saved_file_is_the_bytes_that_the_report_counts_and_equal_networks_give_equal_ones(

@@ -64,6 +64,13 @@ def test_a_file_that_is_none_is_refused(
 def test_a_file_that_exists_is_replaced_on_request_alone(form: Format, small: bhc.Compressed, tmp_path: Path) -> None:
     path = tmp_path / f"net{form.suffix}"
     path.write_bytes(b"precious")
-    with pytest.raises(BhcError, match="exists"):
+    with pytest.raises(BhcError, match="exists") as caught:
         small.export(path, form.name)
+    assert "overwrite=True" in caught.value.hint
     assert path.read_bytes() == b"precious"
+    assert small.export(path, form.name, overwrite=True) is small
+    assert path.read_bytes() != b"precious"
+    for place in (path / "inside", tmp_path / ("x" * 300), tmp_path):
+        with pytest.raises(BhcError, match="could not write"):
+            small.export(place, form.name, name="net", overwrite=True)
+    assert [*tmp_path.iterdir()] == [path]
