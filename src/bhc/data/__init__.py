@@ -15,22 +15,3 @@ from bhc.examples import (
     Vocabulary,
     augmentation_for,
 )
-
-__all__ = [
-    "NAMES",
-    "PADDING",
-    "UNKNOWN",
-    "Augmentation",
-    "CropAndFlip",
-    "DataSet",
-    "DropWords",
-    "Shift",
-    "ShiftAndNoise",
-    "Split",
-    "Vocabulary",
-    "augmentation_for",
-    "load",
-    "read_recordings",
-    "recordings_in",
-    "with_voices",
-]

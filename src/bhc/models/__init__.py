@@ -84,27 +84,3 @@ def build(
     if rng is not None:
         initialise_(net, rng)
     return net
-
-
-__all__ = [
-    "BUILDERS",
-    "NAMES",
-    "LogMel",
-    "Normalise",
-    "SubsampleAndPad",
-    "build",
-    "check",
-    "lenet_5_caffe",
-    "lenet_300_100",
-    "load_public_resnet_",
-    "outline",
-    "resnet",
-    "resnet_20",
-    "resnet_32",
-    "resnet_44",
-    "resnet_56",
-    "speech_cnn",
-    "std_limits",
-    "text_cnn",
-    "vgg",
-]

@@ -29,50 +29,6 @@ from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.team import is_rank_zero
 
-__all__ = [
-    "FAR",
-    "Bars",
-    "CaptureWarning",
-    "CollapseWarning",
-    "Consolidate",
-    "FreezeOffsets",
-    "Learn",
-    "Lines",
-    "Narrow",
-    "Panel",
-    "Point",
-    "Probe",
-    "Processes",
-    "Progress",
-    "Recipe",
-    "ResumeWarning",
-    "RunFolder",
-    "SeenDomains",
-    "Silent",
-    "Stage",
-    "ThresholdTrial",
-    "TrainedModel",
-    "TrainingConfig",
-    "TrainingSets",
-    "carry_out",
-    "computing",
-    "configure_process",
-    "default_progress",
-    "default_recipe",
-    "describe_device",
-    "find_device",
-    "is_rank_zero",
-    "largest_within",
-    "load_run",
-    "pooled",
-    "save_run",
-    "trade_off",
-    "train",
-    "try_thresholds",
-    "two_stage_budget",
-    "usual_kl_weight",
-]
-
 _MOVED = ("BatchNormPretraining", "Pretraining", "error_of", "load_weights", "pretrain", "save_weights")
 
 
