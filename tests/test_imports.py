@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "data": {"errors", "files", "examples"},
     "layers": {"errors"},
     "models": {"errors", "layers", "deprecated"},
-    "contexts": {"errors", "layers", "deprecated"},
+    "contexts": {"errors", "files", "tensors", "layers", "deprecated"},
     "graph": {"errors", "layers"},
     "posterior": {"errors", "layers", "graph"},
     "hypernet": _BEFORE_HYPERNET,
