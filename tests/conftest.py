@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 import torch
 
 import bhc
+from bhc.contexts import registry as contexts
 from bhc.data import DataSet
+from bhc.formats import format
+from bhc.layers import registry as layers
 from tests import quick_model as kept
 
 # Everything here is small: two threads would mostly wait for each other (make test-machines tries both).
@@ -50,6 +54,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup() -> None:
     """Networks whose weights a test leaves to chance are no others after other tests."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    tables = (layers._BY_MODULE, layers._BY_NAME, layers._BY_TAG, contexts._KINDS, format._FORMATS)
+    before = [dict(table) for table in tables]
+    yield
+    for table, old in zip(tables, before, strict=True):
+        table.clear()
+        table.update(old)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

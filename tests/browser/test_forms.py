@@ -1,35 +1,26 @@
 """A context that the page has never seen: its control is made from what the context says of itself."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.pages import blocks, executed
+
 from .conftest import Visits, served
 from .test_asking import last_asked
 
-DOCS = Path(__file__).parents[2] / "docs" / "adding-a-context.md"
-
 
 @pytest.fixture
-def hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def hours(forgetful: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The run of ``docs/adding-a-context.md``, served."""
-    from bhc.contexts import registry
-
-    before = dict(registry._KINDS)
     monkeypatch.chdir(tmp_path)
-    code, use = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
-    (tmp_path / "time_of_day.py").write_text(code)
-    try:
-        exec(compile(code + use, str(DOCS), "exec"), {"__name__": "page"})
-        monkeypatch.setenv("BHC_IMPORT", str(tmp_path / "time_of_day.py"))
-        with served(tmp_path / "run") as address:
-            yield address
-    finally:
-        registry._KINDS.clear()
-        registry._KINDS.update(before)
+    executed("adding-a-context.md")
+    (tmp_path / "time_of_day.py").write_text(blocks("adding-a-context.md")[0])
+    monkeypatch.setenv("BHC_IMPORT", str(tmp_path / "time_of_day.py"))
+    with served(tmp_path / "run") as address:
+        yield address
 
 
 def test_a_number_that_the_page_knows_nothing_of_slides(visit: Visits, hours: str) -> None:

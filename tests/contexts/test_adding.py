@@ -2,10 +2,8 @@
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +22,12 @@ from bhc.contexts import (
     registry,
 )
 from bhc.errors import BhcError
+from tests import pages
+from tests.pages import blocks, executed
 from tests.studio.serving import serving
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding-a-context.md"
-CODE, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-
-
-@pytest.fixture
-def forgetful() -> Iterator[None]:
-    """What is registered in a test is forgotten after it."""
-    before = dict(registry._KINDS)
-    try:
-        yield
-    finally:
-        registry._KINDS.clear()
-        registry._KINDS.update(before)
+PAGE = "adding-a-context.md"
+CODE, _ = blocks(PAGE)
 
 
 @pytest.fixture
@@ -47,16 +36,12 @@ def page(
 ) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "time_of_day.py").write_text(CODE)
-    names: dict[str, Any] = {"__name__": "page"}
-    for block in (CODE, USE):
-        exec(compile(block, str(PAGE), "exec"), names)
+    names = executed(PAGE)
     assert capsys.readouterr().out == "14.0\n"
     return names
 
 
-def bhc_command(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bhc", "--import", "time_of_day.py", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+bhc_command = partial(pages.bhc_command, plugin="time_of_day.py")
 
 
 def test_hours_have_different_networks_and_others_are_refused(page: dict[str, Any]) -> None:

@@ -1,9 +1,6 @@
 """``docs/adding-a-format.md`` is executed: its format is exported to, run, and offered by command line and service."""
 
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +9,13 @@ import torch
 
 import bhc
 from bhc.errors import BhcError
-from bhc.formats import Export, Format, format, formats
+from bhc.formats import Export, Format, formats
+from tests import pages
+from tests.pages import blocks, executed
 from tests.studio.serving import serving
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding-a-format.md"
-CODE, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-
-
-@pytest.fixture
-def forgetful() -> Iterator[None]:
-    """What is registered in a test is forgotten after it."""
-    before = dict(format._FORMATS)
-    try:
-        yield
-    finally:
-        format._FORMATS.clear()
-        format._FORMATS.update(before)
+PAGE = "adding-a-format.md"
+CODE, _ = blocks(PAGE)
 
 
 @pytest.fixture
@@ -35,16 +23,12 @@ def page(
     forgetful: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in (CODE, USE):
-        exec(compile(block, str(PAGE), "exec"), names)
+    names = executed(PAGE)
     assert capsys.readouterr().out == "True\n"
     return names
 
 
-def bhc_command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bhc", "--import", "npz_format.py", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+bhc_command = partial(pages.bhc_command, plugin="npz_format.py")
 
 
 def small_with(activation: torch.nn.Module) -> bhc.Compressed:
@@ -61,8 +45,8 @@ def test_it_is_one_of_the_formats_and_refuses_what_it_has_no_rule_for(page: dict
 
 def test_the_command_line_lists_it_and_writes_it(page: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "npz_format.py").write_text(CODE)
-    assert "[bhc|onnx|c|pt2|npz]" in bhc_command("export", "--help", folder=tmp_path).stdout
-    done = bhc_command("export", "small.bhc", "--to", "npz", "--out", "again.npz", folder=tmp_path)
+    assert "[bhc|onnx|c|pt2|npz]" in bhc_command("export", "--help").stdout
+    done = bhc_command("export", "small.bhc", "--to", "npz", "--out", "again.npz")
     assert done.returncode == 0, done.stderr
     x = torch.randn(3, 8)
     assert torch.equal(bhc.open_deployed("again.npz").logits(x), bhc.open_deployed("small.npz").logits(x))

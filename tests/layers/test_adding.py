@@ -1,6 +1,5 @@
 """``docs/adding-a-layer.md`` is executed: its layers are packed, read, exported and compared."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import bhc
 from bhc.errors import BhcError
 from bhc.formats import open_session
 from bhc.layers import registry
+from tests.pages import executed
 
 from ..graph.test_taken import cut_in_half, near
-
-PAGE = Path(__file__).parents[2] / "docs" / "adding-a-layer.md"
 
 
 @pytest.fixture
@@ -24,9 +22,7 @@ def page(
 ) -> dict[str, Any]:
     """The names that the page's code leaves behind."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
-        exec(compile(block, str(PAGE), "exec"), names)
+    names = executed("adding-a-layer.md")
     assert capsys.readouterr().out == "True\n"
     return names
 
