@@ -1,6 +1,7 @@
 """``docs/adding-a-context.md`` is executed: its context is trained, and asked for in Python, by command and service."""
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from bhc.contexts import (
     ProbeRequest,
     VectorEmbedder,
     check_space,
+    checked_draw,
     checked_encoding,
     registry,
 )
@@ -125,6 +127,15 @@ class Weather(bhc.ContextSpace):
         return [ProbeRequest({"rain": 1.0})]
 
 
+class Times(torch.nn.Module):
+    def __init__(self, width: int, factor: float) -> None:
+        super().__init__()
+        self.linear, self.factor = torch.nn.Linear(1, width), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.factor
+
+
 def changed(**parts: Any) -> Any:
     return type("Changed", (Weather,), parts)
 
@@ -162,9 +173,34 @@ def test_a_kind_registered_twice_is_refused(forgetful: None) -> None:
         ({"refine": lambda self, batch, rng: replace(batch, class_rates=batch.class_rates * 2)}, "no probabilities"),
         ({"refine": lambda self, batch, rng: replace(batch, outputs=batch.outputs[:, 1:])}, "outputs of (3, 3)"),
         ({"refine": lambda self, batch, rng: replace(batch, values={"rain": torch.zeros(2, 1)})}, "values['rain']"),
+        ({"refine": lambda self, batch, rng: None}, "refine gives NoneType"),
+        ({"refine": lambda self, batch, rng: replace(batch, values={"rain": [1, 2, 3]})}, "values['rain'] of list"),
+        ({"refine": lambda self, batch: batch}, "fails with TypeError"),
+        ({"encode": lambda self, batch: (batch.values["snow"],)}, "encode fails with KeyError"),
+        ({"embedder": lambda self, width: VectorEmbedder(1, width + 1)}, "embedder(8) gives (3, 9)"),
+        ({"embedder": lambda self, width: VectorEmbedder(2, width)}, "embedder does not take"),
+        (
+            {"embedder": lambda self, width: Times(width, math.nan)},
+            "embedder(8) gives (3, 8) of torch.float32 with NaN",
+        ),
+        ({"divergence_weights": lambda self, batch: torch.ones(2)}, "divergence_weights gives (2,)"),
+        ({"divergence_weights": lambda self, batch: torch.full((len(batch),), math.inf)}, "divergence_weights"),
+        ({"probes": lambda self, num_classes, limit: []}, "probes"),
+        ({"probes": lambda self, num_classes, limit: [{"rain": 1}]}, "probes"),
         ({"form": lambda self: {}}, "form"),
+        ({"form": lambda self: {"rain": None}}, "of kind None"),
+        ({"form": lambda self: {"rain": {"kind": "wheel", "words": "rain"}}}, "'wheel'"),
+        ({"form": lambda self: {"rain": {"kind": "range", "words": "rain", "low": 0}}}, "lacks high, step"),
         ({"example": lambda self, seen: {"rain": "much", "snow": 1}}, "example"),
+        ({"resolve_parts": lambda self, request: None}, "resolve_parts gives NoneType"),
+        ({"resolve_parts": lambda self, request: {"rain": "much"}}, "rain is no number"),
+        ({"resolve_parts": lambda self, request: {"rain": math.nan}}, "NaN"),
+        ({"resolve_parts": lambda self, request: {"rain": 1.0, "classes": (0, 4)}}, "classes (0, 4)"),
+        ({"resolve_parts": lambda self, request: {"rain": 1.0, "classes": (0, 1), "appearance": (1,)}}, "appear (1,)"),
         ({"to_dict": lambda self: {"kind": "weather", "rain": {1, 2}}}, "JSON"),
+        ({"to_dict": lambda self: {"kind": "weather", "rain": math.nan}}, "JSON"),
+        ({"to_dict": lambda self: {"kind": "weather", "rain": 1}}, "from_dict does not take"),
+        ({"to_dict": lambda self: {"kind": "wind"}}, "the kind 'weather'"),
     ],
 )
 def test_a_space_that_contradicts_itself_is_named_before_it_is_trained(
@@ -172,8 +208,33 @@ def test_a_space_that_contradicts_itself_is_named_before_it_is_trained(
 ) -> None:
     kind = bhc.register_context(changed(**parts))
     net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4))
-    with pytest.raises(BhcError, match=f"Changed.*{re.escape(problem)}"):
-        bhc.wrap(net, kind(), example_input=torch.zeros(1, 4))
+    for space in (kind(), bhc.Joint(kind(), bhc.Budgets(), missing=0)):
+        with pytest.raises(BhcError, match=f"Changed.*{re.escape(problem)}"):
+            bhc.wrap(net, space, example_input=torch.zeros(1, 4))
+
+
+def test_a_space_without_an_embedder_or_a_description_or_not_registered_is_named(forgetful: None) -> None:
+    net = torch.nn.Linear(4, 4)
+    with pytest.raises(BhcError, match="'weather'") as caught:
+        bhc.wrap(net, Weather(), example_input=torch.zeros(1, 4))
+    assert "bhc.register_context" in caught.value.hint
+    plain = type("Plain", (bhc.ContextSpace,), {k: v for k, v in vars(Weather).items() if not k.startswith("__")})
+    with pytest.raises(BhcError, match="Plain is no dataclass"):
+        bhc.wrap(net, bhc.register_context(plain)(), example_input=torch.zeros(1, 4))
+    blind = bhc.register_context(changed(kind="blind", embedder=lambda self, width: None))
+    with pytest.raises(BhcError, match="Changed: embedder gives NoneType"):
+        bhc.wrap(net, blind(), example_input=torch.zeros(1, 4))
+
+
+def test_a_context_that_is_drawn_wrongly_later_is_named_and_not_drawn_from(forgetful: None) -> None:
+    calls = iter((1.0, 1.0, math.nan))
+    space = bhc.register_context(
+        changed(refine=lambda self, batch, rng: replace(batch, class_rates=batch.class_rates * next(calls)))
+    )()
+    for _ in range(2):
+        checked_draw(space, 5, 4, rng=torch.Generator())
+    with pytest.raises(BhcError, match="Changed: refine gives class_rates"):
+        checked_draw(space, 5, 4, rng=torch.Generator())
 
 
 def test_what_is_not_a_number_later_is_named_too(forgetful: None) -> None:

@@ -22,6 +22,7 @@ from bhc.contexts.masks import (
 )
 from bhc.contexts.registry import (
     check_space,
+    checked_draw,
     checked_encoding,
     example_request,
     from_dict,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bhc.errors import BhcError
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,10 @@ class Presence:
 
 def _rows(contexts: Sequence[Context], name: str) -> Tensor:  # (K, ...)
     """A user's own condition; every context says it, since its space says what stands for nothing said."""
-    rows = [torch.as_tensor(context.values[name], dtype=torch.float32) for context in contexts]
+    try:
+        rows = [torch.as_tensor(context.values[name], dtype=torch.float32) for context in contexts]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BhcError(f"{name} is no number and no tensor of numbers: {error}") from error
     return torch.stack([row.reshape(1) if row.dim() == 0 else row for row in rows])
 
 
@@ -180,8 +184,11 @@ def _appearances(context: Context, num_classes: int) -> list[float]:
     """How often each of all classes appears; what a context does not say is 1 everywhere."""
     if context.classes is None:
         return [1.0] * num_classes
+    told = context.appearance or (1.0,) * len(context.classes)
+    if len(told) != len(context.classes) or not all(0 <= label < num_classes for label in context.classes):
+        raise BhcError(f"classes {context.classes} that appear {told}, of a network that has {num_classes}")
     appearances = [0.0] * num_classes
-    for label, appearance in zip(context.classes, context.appearance or repeat(1.0), strict=False):
+    for label, appearance in zip(context.classes, told, strict=True):
         appearances[label] = float(appearance)
     return appearances
 

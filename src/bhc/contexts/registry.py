@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.space import ContextSpace, Option, TrainingData
+from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.errors import BhcError
 
 # Names that mean something else in Python, on the command line, or in a request to the service.
@@ -21,6 +21,9 @@ RESERVED = frozenset(
     )
 )
 LONGEST_EXAMPLE = 1000  # characters: of what may be left out, longer ones are
+WIDTH_TRIED = 8  # of an embedder; any is as good as another
+# What the studio must be told of controls that any space may have.
+CONTROLS = {"range": ("low", "high", "step"), "choice": ("choices",), "text": ()}
 
 _KINDS: dict[str, type[ContextSpace]] = {}
 
@@ -123,20 +126,32 @@ def check_space(space: ContextSpace, num_classes: int) -> None:
     """Raise if a space's answers do not fit each other, as they would in the midst of training."""
     for part in space.parts:
         part.check_network(num_classes)
+    if space.parts[0] is not space:  # what a part of a joint one does is told with the part's name
+        for part in space.parts:
+            check_space(part, num_classes)
     _check_description(space)
     _check_forms(space)
     try:
-        drawn = space.sample(3, num_classes, rng=Generator().manual_seed(0))
-    except BhcError:  # such as subsets of more classes than there are: training says so, and asking needs no training
-        return
-    _check_rates(space, drawn, num_classes)
-    for part in space.parts:
-        if type(part).observe is ContextSpace.observe:  # what is seen in examples is not known yet
-            shapes = [tuple(row.shape[1:]) for row in checked_encoding(part, drawn)]
-            asked = ContextBatch.of([_example(part)], num_classes)
-            again = [tuple(row.shape[1:]) for row in checked_encoding(part, asked)]
-            if shapes != again:
-                raise _broken(part, f"encode gives {shapes} in training and {again} for its example")
+        drawn = _answer(space, "sample", 3, num_classes, rng=Generator().manual_seed(0))
+    except BhcError as error:
+        if error.__cause__ is None:  # such as subsets of more classes than there are: training says so
+            return
+        raise
+    _check_drawn(space, drawn, 3, num_classes)
+    _check_probes(space, num_classes)
+    weights = _answer(space, "divergence_weights", drawn)
+    if not _is_finite(weights) or weights.shape != (3,):
+        raise _broken(space, f"divergence_weights gives {_described(weights)}", "give a finite number for each context")
+    if type(space).observe is ContextSpace.observe and space.parts[0] is space:  # else examples are yet to be seen
+        _check_encoding(space, drawn, _asked(space, num_classes))
+
+
+def checked_draw(space: ContextSpace, count: int, num_classes: int, *, rng: Generator) -> ContextBatch:
+    """Contexts for a training step; those that a user's own space draws wrongly are named and not drawn from."""
+    drawn = space.sample(count, num_classes, rng=rng)
+    if rng.device.type == "cpu" and not all(map(is_ours, space.parts)):
+        _check_drawn(space, drawn, count, num_classes)
+    return drawn
 
 
 def checked_encoding(space: ContextSpace, batch: ContextBatch) -> tuple[Tensor, ...]:
@@ -149,48 +164,110 @@ def checked_encoding(space: ContextSpace, batch: ContextBatch) -> tuple[Tensor, 
         raise _broken(space, f"encode gives {type(encoding).__name__}", "give a tuple of one tensor")
     for part, rows in zip(space.parts, encoding, strict=True):
         if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.dim() < 2 or len(rows) != len(batch):
-            shape = f"{tuple(rows.shape)} of {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
-            raise _broken(part, f"encode gives {shape} for {len(batch)} contexts", "give floats, a row for each")
+            raise _broken(
+                part, f"encode gives {_described(rows)} for {len(batch)} contexts", "give floats, a row for each"
+            )
         if rows.device.type == "cpu" and not rows.isfinite().all():
             raise _broken(part, "encode gives NaN or infinity")
     return encoding
 
 
-def _example(space: ContextSpace) -> Any:
+def _answer(space: ContextSpace, question: str, *given: Any, **named: Any) -> Any:
+    """What a space answers; where it fails instead, the error says whose answer that is."""
     try:
-        return space.resolve(space.example(None))
+        return getattr(space, question)(*given, **named)
+    except BhcError:
+        raise
+    except Exception as error:
+        raise _broken(space, f"{question} fails with {type(error).__name__}: {error}") from error
+
+
+def _asked(space: ContextSpace, num_classes: int) -> ContextBatch:
+    """A space's own example as training would see it."""
+    try:
+        return ContextBatch.of([_answer(space, "resolve", _answer(space, "example", None))], num_classes)
     except BhcError as error:
         raise _broken(space, f"its own example is refused: {error.problem}") from error
 
 
 def _check_description(space: ContextSpace) -> None:
     try:
-        described = json.loads(json.dumps(space.to_dict()))
+        described = json.loads(json.dumps(_answer(space, "to_dict"), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise _broken(space, f"to_dict gives what JSON cannot hold: {error}") from None
-    if json.loads(json.dumps(from_dict(described).to_dict())) != described:
+    if not isinstance(described, dict) or described.get("kind") != space.kind:
+        raise _broken(space, f"to_dict does not give the kind {space.kind!r}")
+    try:
+        again = from_dict(described).to_dict()
+    except TypeError as error:
+        raise _broken(space, f"from_dict does not take what to_dict gives: {error}") from error
+    if json.loads(json.dumps(again)) != described:
         raise _broken(space, "from_dict makes another space of what to_dict gives")
 
 
-def _check_rates(space: ContextSpace, batch: ContextBatch, num_classes: int) -> None:
+def _check_drawn(space: ContextSpace, batch: ContextBatch, count: int, num_classes: int) -> None:
+    if not isinstance(batch, ContextBatch):
+        raise _broken(space, f"refine gives {_described(batch)}", "give a ContextBatch")
     rates, outputs = batch.class_rates, batch.outputs
-    if len(batch) != 3 or rates.shape != outputs.shape or rates.shape[1] != num_classes or outputs.dtype != torch.bool:
+    if not rates.shape == outputs.shape == (count, num_classes) or outputs.dtype != torch.bool:
         raise _broken(
             space,
             f"refine gives class_rates of {tuple(rates.shape)} and outputs of {tuple(outputs.shape)}, {outputs.dtype}",
-            f"for 3 contexts of {num_classes} classes they are (3, {num_classes}), and outputs are truths",
+            f"for {count} contexts of {num_classes} classes they are {count, num_classes}, and outputs are truths",
         )
     if not (rates.isfinite().all() and (rates >= 0).all() and (rates.sum(1) - 1).abs().max() < 1e-3):
         raise _broken(space, "refine gives class_rates that are no probabilities", "rows are 0 or more and sum to 1")
     for name, rows in batch.values.items():
-        if len(rows) != 3 or not rows.isfinite().all():
-            raise _broken(space, f"refine gives values[{name!r}] of shape {tuple(rows.shape)}", "give numbers, (K, n)")
+        if not _is_finite(rows) or len(rows) != count:
+            raise _broken(space, f"refine gives values[{name!r}] of {_described(rows)}", "give numbers, (K, n)")
+
+
+def _check_encoding(space: ContextSpace, *batches: ContextBatch) -> None:
+    """Of what training draws and of what is asked for: rows of one size, which the embedder takes."""
+    for batch in batches:
+        _answer(space, "encode", batch)
+    rows, asked = (checked_encoding(space, batch) for batch in batches)
+    shapes, again = ([tuple(row.shape[1:]) for row in each] for each in (rows, asked))
+    if shapes != again:
+        raise _broken(space, f"encode gives {shapes} in training and {again} for its example")
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        embedder, width = _answer(space, "embedder_alone", WIDTH_TRIED)
+        try:
+            embedded = embedder(*rows)
+        except Exception as error:
+            raise _broken(space, f"embedder does not take what encode gives: {error}") from error
+    if not _is_finite(embedded) or embedded.shape != (len(rows[0]), width):
+        raise _broken(space, f"embedder({WIDTH_TRIED}) gives {_described(embedded)}", "give finite numbers, (K, width)")
+
+
+def _check_probes(space: ContextSpace, num_classes: int) -> None:
+    probes = _answer(space, "probes", num_classes, space.most_probes)
+    if not isinstance(probes, Sequence) or not probes or not all(isinstance(each, ProbeRequest) for each in probes):
+        raise _broken(space, f"probes gives {probes!r}"[:200], "give a list of one or more ProbeRequest")
 
 
 def _check_forms(space: ContextSpace) -> None:
-    form = space.form()
-    if set(form) != set(space.conditions) or not all("kind" in own and "words" in own for own in form.values()):
-        raise _broken(space, f"form tells of {', '.join(form) or 'nothing'}", "a kind and words for each condition")
+    form = _answer(space, "form")
+    if not isinstance(form, dict) or set(form) != set(space.conditions):
+        raise _broken(space, f"form tells of {', '.join(form or ()) or 'nothing'}", "tell of each condition")
+    for name, control in form.items():
+        kind = control.get("kind") if isinstance(control, dict) else None
+        if kind not in CONTROLS and not (kind and is_ours(space)):
+            raise _broken(space, f"form of {name} is of kind {kind!r}", f"choose one of {', '.join(CONTROLS)}")
+        lacking = [part for part in ("words", *CONTROLS.get(kind, ())) if part not in control]
+        if lacking:
+            raise _broken(space, f"form of {name} lacks {', '.join(lacking)}")
+
+
+def _is_finite(rows: Any) -> bool:
+    return isinstance(rows, Tensor) and bool(rows.isfinite().all())
+
+
+def _described(given: Any) -> str:
+    """What was given, for an error: of a tensor its shape and type, and whether there are other things than numbers."""
+    if not isinstance(given, Tensor):
+        return type(given).__name__
+    return f"{tuple(given.shape)} of {given.dtype}" + ("" if given.isfinite().all() else " with NaN or infinity")
 
 
 def _broken(space: ContextSpace, what: str, hint: str = "") -> BhcError:

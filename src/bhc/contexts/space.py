@@ -109,7 +109,8 @@ class Askable(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``bhc.contexts.from_dict`` turns back into this space: of a dataclass, its fields."""
-        assert is_dataclass(self), f"{type(self).__name__} is no dataclass and needs a to_dict of its own"
+        if not is_dataclass(self):
+            raise BhcError(f"{type(self).__name__} is no dataclass", hint="make it one, or write to_dict and from_dict")
         return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
@@ -135,7 +136,10 @@ class Askable(ABC):
         missing = [name for name in self.conditions if name not in given]
         if missing and not self.optional:
             raise BhcError(f"the context lacks {', '.join(missing)}", hint=f"this model takes all of: {allowed}")
-        return Context.of(self.resolve_parts(given))
+        parts = self.resolve_parts(given)
+        if not isinstance(parts, Mapping):
+            raise BhcError(f"{type(self).__name__}: resolve_parts gives {type(parts).__name__}", hint="give a dict")
+        return Context.of(parts)
 
 
 class Trainable(ABC):

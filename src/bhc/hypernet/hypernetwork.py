@@ -43,6 +43,8 @@ def usual_prior_stds(layers: Sequence[Layer]) -> tuple[float, ...]:
 def build_embedder(space: ContextSpace, width: int, *, rng: Generator | None = None) -> tuple[nn.Module, int]:
     """The embedder for a context space, its weights drawn from ``rng``, and the width it embeds to."""
     embedder, width = space.embedder_alone(width)
+    if not isinstance(embedder, nn.Module):
+        raise BhcError(f"{type(space).__name__}: embedder gives {type(embedder).__name__}", hint="give an nn.Module")
     for module in embedder.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             init.kaiming_uniform_(module.weight, nonlinearity="relu", generator=rng)

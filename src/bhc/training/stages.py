@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bhc.contexts import ContextBatch, ContextSpace
+from bhc.contexts import ContextBatch, ContextSpace, checked_draw
 from bhc.errors import BhcError
 from bhc.examples import Augmentation, Split
 from bhc.hypernet import ConditionalNetwork
@@ -164,7 +164,7 @@ def draw_places(
     network: ConditionalNetwork, draw: BatchSource, contexts: int, examples: int, budget: float | None
 ) -> tuple[ContextBatch, Tensor, Tensor]:
     """Contexts, places of their examples in the training set, and labels, (K * B,) each."""
-    batch = network.space.sample(contexts, network.num_classes, rng=draw.rng)
+    batch = checked_draw(network.space, contexts, network.num_classes, rng=draw.rng)
     if budget is not None:
         batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.rng.device))
     return batch, *draw.data.draw(batch, examples, rng=draw.rng)
