@@ -10,6 +10,7 @@ import torch
 import bhc
 from bhc.errors import BhcError
 from bhc.formats import Export, Format, formats
+from bhc.studio.description import files
 from tests import pages
 from tests.pages import blocks, executed
 from tests.studio.serving import serving
@@ -65,7 +66,7 @@ def test_the_service_hands_it_out(quick_model: bhc.Compressor, tmp_path: Path, m
 
 
 class Plain(Format):
-    name, label, suffix = "plain", "Plain", ".plain"
+    name, label, suffix, media_type = "plain", "Plain", ".plain", "text/plain"
 
     def write(self, network: Any, export: Export) -> bytes:
         return b""
@@ -92,14 +93,25 @@ def test_a_format_with_something_missing_or_taken_is_refused(
         bhc.register_format(type("Changed", (Plain,), changed))
 
 
+def test_the_service_says_which_kinds_of_files_it_answers(forgetful: None) -> None:
+    bhc.register_format(Plain)
+    assert set(files()[200]["content"]) == {"application/octet-stream", "text/x-c", "text/plain"}
+
+
 def test_what_is_no_format_is_refused() -> None:
     with pytest.raises(BhcError, match="no format"):
         bhc.register_format(int)  # type: ignore[arg-type]
 
 
-def test_a_file_of_a_format_that_is_not_registered_says_so(tmp_path: Path) -> None:
-    small = small_with(torch.nn.ReLU())
-    with pytest.raises(BhcError, match="which format"):
-        small.export(tmp_path / "small.npz")
-    with pytest.raises(BhcError, match="no format"):
-        small.export(tmp_path / "small.npz", "npz")
+def test_a_format_that_is_not_registered_is_named_with_what_to_import(tmp_path: Path) -> None:
+    small, path = small_with(torch.nn.ReLU()), tmp_path / "small.npz"
+    attempts = {
+        "which format": lambda: small.export(path),
+        "no format 'npz'": lambda: small.export(path, "npz"),
+        "small.npz is of no format": lambda: bhc.open_deployed(path),
+    }
+    path.write_bytes(b"PK")
+    for problem, attempt in attempts.items():
+        with pytest.raises(BhcError, match=problem) as caught:
+            attempt()
+        assert "--import" in caught.value.hint

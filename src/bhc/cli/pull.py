@@ -21,7 +21,7 @@ from bhc.contexts import Option, request_options
 from bhc.emission import Limits, Report
 from bhc.errors import BhcError
 from bhc.files import write_bytes
-from bhc.formats import Packed, format_of, formats, parse_network
+from bhc.formats import Packed, format_wanted, parse_network
 
 LARGEST_ANSWER = 1 << 30
 TRIES = 4  # a network is only made, nothing is changed: asking again does no harm
@@ -144,11 +144,7 @@ def pull_command(
 
     What arrives is compared with its checksum and then written in one step.
     """
-    known = format_of(out)
-    wanted = format or (None if known is None else known.name)
-    if wanted is None:
-        suffixes = ", ".join(each.suffix for each in formats())
-        raise BhcError(f"{out} does not say which format is wanted", hint=f"end it in {suffixes}, or --format")
+    wanted = format or format_wanted(out).name  # a name that only the service knows is for it to take
     refuse_existing(out, force=force)
     client = Client(url, token=read_token(token_file), timeout=timeout)
     given = vars(Limits(**limits)) | {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}

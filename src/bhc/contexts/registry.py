@@ -21,6 +21,7 @@ RESERVED = frozenset(
     )
 )
 LONGEST_EXAMPLE = 1000  # characters: of what may be left out, longer ones are
+REGISTER = "import the file that calls bhc.register_context for it first, on the command line: bhc --import FILE"
 WIDTH_TRIED = 8  # of an embedder; any is as good as another
 # What the studio must be told of controls that any space may have.
 CONTROLS = {"range": ("low", "high", "step"), "choice": ("choices",), "text": ()}
@@ -65,7 +66,7 @@ def from_dict(data: Mapping[str, Any]) -> ContextSpace:
     if kind not in _KINDS:
         raise BhcError(
             f"contexts of kind {str(kind)[:60]!r} are not registered here",
-            hint="import the file that calls bhc.register_context for it first, on the command line: bhc --import FILE",
+            hint=REGISTER,
         )
     return _KINDS[kind].from_dict(data)
 
@@ -99,7 +100,7 @@ def spaces_for(names: Sequence[str], data: TrainingData, chosen: Mapping[str, An
 def _space_for(name: str, data: TrainingData, chosen: Mapping[str, Any]) -> ContextSpace:
     known = dict.fromkeys(option.name for option in request_options())
     if name not in known:
-        hint = f"join some of these with +: {', '.join(known)}; or none by itself"
+        hint = f"join some of these with +: {', '.join(known)}; or none by itself; for one of your own {REGISTER}"
         raise BhcError(f"unknown context {name!r}", hint=hint)
     for kind in _in_order():
         if name in getattr(kind, "conditions", ()) and (space := kind.for_data(data, chosen)) is not None:

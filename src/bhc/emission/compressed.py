@@ -22,8 +22,7 @@ from bhc.formats import (
     QuantisedNetwork,
     WeightForm,
     format_named,
-    format_of,
-    formats,
+    format_wanted,
     identifier,
     pack,
     packed_parts,
@@ -146,10 +145,7 @@ class Compressed:
         ``name`` is that of the function, in formats that are code; by default the file's.
         """
         target = Path(path)
-        chosen = format_of(target) if format is None else format_named(format)
-        if chosen is None:
-            known = ", ".join(each.suffix for each in formats())
-            raise BhcError(f"{target} does not say which format is wanted", hint=f"end it in one of {known}")
+        chosen = format_wanted(target, format)
         content = self.content(chosen.name, weights=weights, name=name or identifier(target.stem))
         _write(target, content, overwrite=overwrite)
         return self

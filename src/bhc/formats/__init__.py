@@ -14,6 +14,7 @@ from bhc.formats.format import (
     WeightForm,
     format_named,
     format_of,
+    format_wanted,
     formats,
     open_deployed,
     register_format,

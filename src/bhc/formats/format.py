@@ -18,6 +18,7 @@ from bhc.layers import NoForm, kind_of
 
 Rule = Callable[..., Any]
 LARGEST_FILE = 1 << 28
+REGISTER = "for one of your own import the file that calls bhc.register_format, on the command line: bhc --import FILE"
 
 
 class WeightForm(Enum):
@@ -163,9 +164,17 @@ def format_named(name: str) -> Format:
     for each in formats():
         if name in (each.name, *each.aliases):
             return each
-    raise BhcError(
-        f"there is no format {name!r}"[:200], hint=f"choose one of {', '.join(each.name for each in formats())}"
-    )
+    names = ", ".join(each.name for each in formats())
+    raise BhcError(f"there is no format {name!r}"[:200], hint=f"choose one of {names}; {REGISTER}")
+
+
+def format_wanted(path: Path, name: str | None = None) -> Format:
+    """A format by its name, else by what the file's name ends in; BhcError where that says nothing."""
+    found = format_of(path) if name is None else format_named(name)
+    if found is None:
+        suffixes = ", ".join(each.suffix for each in formats())
+        raise BhcError(f"{path} does not say which format is wanted", hint=f"end it in one of {suffixes}; {REGISTER}")
+    return found
 
 
 def format_of(path: Path) -> Format | None:
@@ -178,7 +187,13 @@ def open_deployed(path: str | Path) -> Deployed:
     path = Path(path)
     if not path.exists():
         raise BhcError(f"{path} does not exist")
-    return (format_of(path) or format_named("bhc")).open(path)
+    known = format_of(path)
+    try:
+        return (known or format_named("bhc")).open(path)
+    except BhcError as error:
+        if known is not None:
+            raise
+        raise BhcError(f"{path} is of no format that is registered here: {error.problem}", hint=REGISTER) from error
 
 
 def signature_in(known: Mapping[str, Any]) -> Signature:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-from bhc.studio.description import FILES, PROBLEMS, SAMPLES, answered, describe, page_of
+from bhc.studio.description import PROBLEMS, SAMPLES, answered, describe, files, page_of
 from bhc.studio.metrics import Metrics
 from bhc.studio.middleware import Gate, Refusal, RequestLimits, answer_errors
 from bhc.studio.schemas import Answer, AnswerAsked, Asked, DomainToken, ModelFacts, NetworkAsked, PreviewAnswer
@@ -93,7 +93,7 @@ def build_app(workers: Workers, settings: Settings) -> Gate:
 def _add_networks(app: FastAPI, handler: RequestHandler) -> None:
     """What devices ask for."""
 
-    @app.post("/v1/networks", response_class=Response, responses=FILES, summary="A network as a file")
+    @app.post("/v1/networks", response_class=Response, responses=files(), summary="A network as a file")
     async def network(asked: NetworkAsked, if_none_match: Annotated[str | None, Header()] = None) -> Response:
         """The same request gives the same bytes, unless it limits latency, which is measured.
 

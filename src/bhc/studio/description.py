@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from bhc.formats import formats
 from bhc.studio.schemas import Problem
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -29,16 +30,18 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         504: "The answer took longer than a request may",
     }.items()
 }
-FILES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The file",
-        "content": {
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-            "text/x-c": {"schema": {"type": "string"}},
-        },
-    },
-    304: {"description": "The file is the one named by If-None-Match"},
-}
+
+
+def files() -> dict[int | str, dict[str, Any]]:
+    """A file in any of the formats that are registered."""
+    schema, binary = {"type": "string"}, {"type": "string", "format": "binary"}
+    content = {
+        each.media_type: {"schema": schema if each.media_type.startswith("text/") else binary} for each in formats()
+    }
+    return {
+        200: {"description": "The file", "content": content},
+        304: {"description": "The file is the one named by If-None-Match"},
+    }
 
 
 def answered(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
