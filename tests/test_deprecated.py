@@ -10,6 +10,7 @@ from torch import nn
 import bhc
 from bhc import contexts
 from bhc.data import DataSet
+from bhc.pretraining import usual_recipe
 
 
 def test_old_names_work_and_warn(digits: DataSet, pretrained: nn.Module, quick_model: bhc.Compressor) -> None:
@@ -52,12 +53,20 @@ def test_random_draws_take_their_generator_by_the_old_name(draw: Callable[..., t
     assert torch.equal(old, draw(rng=torch.Generator().manual_seed(3)))
 
 
-def test_what_moved_is_found_at_its_old_place(digits: DataSet) -> None:
+def test_what_moved_is_found_at_its_old_place(digits: DataSet, quick_model: bhc.Compressor) -> None:
     with pytest.warns(DeprecationWarning, match=r"bhc\.pretraining\.pretrain "):
         assert bhc.training.pretrain is bhc.pretrain
     with pytest.warns(DeprecationWarning, match="recipe="), pytest.raises(bhc.BhcError, match="batch"):
         bhc.pretrain("lenet-300-100", digits, plan=bhc.Pretraining(batch=100_000))
     with pytest.warns(DeprecationWarning, match=r"Split\.inputs"):
         assert digits.train.images is digits.train.inputs
+    with pytest.warns(DeprecationWarning, match="inputs="):
+        assert len(bhc.data.Split(images=digits.test.inputs, labels=digits.test.labels)) == len(digits.test)
+    with pytest.warns(DeprecationWarning, match="configure_process"):
+        assert bhc.training.settle is bhc.training.configure_process
+    with pytest.warns(DeprecationWarning, match="usual_recipe"):
+        assert bhc.training.default_plan("vgg") == usual_recipe("vgg")
+    with pytest.raises(TypeError, match="quantisation"):
+        quick_model.compress(classes=[3, 4], quantisation=bhc.Float32(), precision=bhc.Float32())
     with pytest.raises(AttributeError, match="nothing"):
         bhc.training.nothing  # noqa: B018

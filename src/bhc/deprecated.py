@@ -26,6 +26,8 @@ def renamed_in(given: dict[str, Any], who: str, names: dict[str, str], *, stackl
     """Arguments with new names in the place of old ones."""
     for old, new in names.items():
         if old in given:
+            if new in given:
+                raise TypeError(f"{who}() got {new} twice: as {old}= too, which is its old name")
             warnings.warn(f"{who}({old}=) is {new}= now", DeprecationWarning, stacklevel=stacklevel)
             given = {new if name == old else name: value for name, value in given.items()}
     return given

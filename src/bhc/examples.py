@@ -108,6 +108,9 @@ class Split:
         )
 
 
+Split.__init__ = renamed(images="inputs")(Split.__init__)  # type: ignore[method-assign]
+
+
 class Augmentation(Protocol):
     """A way to alter a batch at random."""
 

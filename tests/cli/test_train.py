@@ -9,11 +9,13 @@ import bhc
 from tests.cli.commands import LENET, Commands
 
 
-def test_from_scratch_with_unequal_appearances(cli: Commands, tmp_path: Path) -> None:
+def test_from_scratch_with_unequal_appearances_and_an_old_option(cli: Commands, tmp_path: Path) -> None:
     words = (*LENET, "--out", tmp_path / "run", "--concentration", "1")
     quick = ("--steps", "20", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4")
-    captured = cli("train", *words, *quick)
+    captured = cli("train", *words, *quick, "--generator", "low-rank", "--rank", "2")
     assert "from scratch" in captured.err
+    assert "--generator is --weight-generator now" in captured.err
+    assert bhc.load(tmp_path / "run").network.design.weight_generator == bhc.LowRank(2)
     assert "pretrained" not in captured.out
 
 

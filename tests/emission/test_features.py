@@ -77,9 +77,11 @@ def batch_of(model: bhc.Compressor, *requests: list[int]) -> ContextBatch:
 def test_training_sees_nothing_of_missing_features(name: str) -> None:
     model, x, changed, there = build(name)
     batch = batch_of(model, there)
-    for gone in (None, torch.tensor(0.3)):
+    for part in (None, torch.tensor(0.3)):
         first, second = (
-            model.network.noisy(images, batch, noise=FreshNoise(torch.Generator().manual_seed(7)), gone=gone)[0]
+            model.network.noisy(
+                images, batch, noise=FreshNoise(torch.Generator().manual_seed(7)), dropped_fraction=part
+            )[0]
             for images in (x, changed)
         )
         torch.testing.assert_close(first, second)

@@ -70,7 +70,7 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(name: str, family: s
             return torch.zeros(shape, dtype=like.dtype)
 
     with torch.no_grad():
-        sample, _ = network.noisy(x, batch, noise=Still(), gone=part)
+        sample, _ = network.noisy(x, batch, noise=Still(), dropped_fraction=part)
         masked = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
         whole, _ = network.noisy(x, batch, noise=Still())
     if family == "ghs":  # its scales are skewed: without noise they are not their means
@@ -86,7 +86,7 @@ def test_variances_are_learned_while_units_are_gone(digits: DataSet, pretrained:
     noise = PooledNoise(0)
     noise.advance(0)
     batch = ContextBatch.of([Context()], 10)
-    sample, _ = network.noisy(digits.test.inputs[:8], batch, noise=noise, gone=torch.tensor(0.3))
+    sample, _ = network.noisy(digits.test.inputs[:8], batch, noise=noise, dropped_fraction=torch.tensor(0.3))
     sample.square().sum().backward()
     gradient = network.hypernet.vectors.logvar_map.offset.grad
     assert gradient is not None

@@ -17,8 +17,9 @@ from torch import Tensor
 import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.tensors import read_tensors, tensors_to_bytes
+from bhc.tensors import read_tensors, tensors_to_bytes, write_tensors
 from bhc.training import RunFolder
+from bhc.training.checkpoint import read_checkpoint
 from tests.training.runs import RECIPE, Fit, assert_same_bits
 
 
@@ -94,6 +95,13 @@ def test_a_damaged_description_is_refused(fit: Fit, tmp_path: Path, change: dict
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(BhcError, match=message):
         bhc.load(tmp_path)
+
+
+def test_the_units_that_a_stage_has_dropped_are_read_by_their_old_name_too(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    write_tensors(folder.checkpoint, {}, {"position": {"step": 3, "gone": 0.25}, "gates": False})
+    position = read_checkpoint(folder, settings={})[1].position
+    assert (position.step, position.dropped_fraction) == (3, 0.25)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_it_goes_on_from_what_it_knew(seen: int) -> None:
 
 
 def test_a_new_stage_has_gradients_of_its_own() -> None:
-    position = Position(stage=0, stage_step=200, gone=0.5, norms=(200.0, -1.0))
+    position = Position(stage=0, stage_step=200, dropped_fraction=0.5, norms=(200.0, -1.0))
     position.enter(1)
     assert position == Position(stage=1)
 

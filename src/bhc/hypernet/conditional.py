@@ -138,29 +138,29 @@ class ConditionalNetwork(nn.Module):
         return self.layers[0].module.weight.device
 
     def noisy(
-        self, x: Inputs, batch: ContextBatch, *, noise: Noise, gone: Tensor | None = None
+        self, x: Inputs, batch: ContextBatch, *, noise: Noise, dropped_fraction: Tensor | None = None
     ) -> tuple[Tensor, tuple[LayerPosterior, ...]]:
         """A sample of the logits (K * B, C) and the posterior it came from.
 
-        With ``gone``, (), this part of the units of the batch, those with the largest dropout rates, is left out of the
-        sample; the posterior is that of all.
+        With ``dropped_fraction``, (), this part of the units of the batch, those with the largest dropout rates, is
+        left out of the sample; the posterior is that of all.
         """
         posteriors = self.hypernet.posterior(checked_encoding(self.space, batch))
         masks: Sequence[LayerMask | None] | None = self.find_masks.present_inputs(batch.outputs, batch.inputs)
-        if gone is not None:
+        if dropped_fraction is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [layer.dropout for layer in posteriors]
             with torch.no_grad():
-                threshold = self.find_masks.threshold_without(gone, dropouts, batch.outputs)
+                threshold = self.find_masks.threshold_without(dropped_fraction, dropouts, batch.outputs)
                 threshold = threshold.expand(len(batch), 1)
                 masks = self.find_masks(dropouts, threshold, batch.outputs, batch.inputs).layers
         x = _network_input(x, batch, self.space)
         return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
 
     @torch.no_grad()
-    def threshold_without(self, gone: float, batch: ContextBatch) -> float:
+    def threshold_without(self, dropped_fraction: float, batch: ContextBatch) -> float:
         """The threshold that takes this part of the units away, all contexts of the batch together."""
-        part = torch.tensor(gone, device=self.device)
+        part = torch.tensor(dropped_fraction, device=self.device)
         return float(self.find_masks.threshold_without(part, self.dropouts(batch), batch.outputs))
 
     @torch.no_grad()

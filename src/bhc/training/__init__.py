@@ -29,12 +29,19 @@ from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.team import is_rank_zero
 
-_MOVED = ("BatchNormPretraining", "Pretraining", "error_of", "load_weights", "pretrain", "save_weights")
+_PRETRAINING = ("BatchNormPretraining", "Pretraining", "error_of", "load_weights", "pretrain", "save_weights")
+_MOVED = {name: f"bhc.pretraining.{name}" for name in _PRETRAINING} | {
+    "Plan": "bhc.pretraining.PretrainingRecipe",
+    "default_plan": "bhc.pretraining.usual_recipe",
+    "settle": "bhc.training.configure_process",
+    "speaks": "bhc.training.is_rank_zero",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """What has moved to ``bhc.pretraining`` is found here for one version more."""
+    """What has moved or is called otherwise is found here for one version more."""
     if name not in _MOVED:
         raise AttributeError(f"module 'bhc.training' has no attribute {name!r}")
-    warnings.warn(f"bhc.training.{name} is bhc.pretraining.{name} now", DeprecationWarning, stacklevel=2)
-    return getattr(import_module("bhc.pretraining"), name)
+    warnings.warn(f"bhc.training.{name} is {_MOVED[name]} now", DeprecationWarning, stacklevel=2)
+    package, _, new = _MOVED[name].rpartition(".")
+    return getattr(import_module(package), new)

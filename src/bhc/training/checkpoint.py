@@ -26,12 +26,12 @@ class Position:
     skipped: int = 0
     curves: dict[str, Any] | None = None
     seconds: float = 0.0
-    gone: float | None = None
+    dropped_fraction: float | None = None
     norms: Sequence[float] = (0.0, 0.0)
 
     def enter(self, stage: int) -> None:
         """Begin a stage: what belongs to the one before is over."""
-        self.stage, self.stage_step, self.gone, self.norms = stage, 0, None, (0.0, 0.0)
+        self.stage, self.stage_step, self.dropped_fraction, self.norms = stage, 0, None, (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,12 @@ def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dic
             hint="resume with the options of the first call, or choose another folder",
         )
     try:
-        position = Position(**header["position"])
+        told = dict(header["position"])
+        if "gone" in told:  # as it was called before
+            told["dropped_fraction"] = told.pop("gone")
+        position = Position(**told)
         return tensors, Header(position, bool(header["gates"]), int(header.get("processes", 1)))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise BhcError(f"{folder.checkpoint} is damaged: {error!r}") from error
 
 

@@ -84,7 +84,7 @@ class Learn(Stage):
 
     def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
         batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
-        logits, posteriors = network.noisy(x, batch, noise=draw.noise, gone=self.left_out(scalars))
+        logits, posteriors = network.noisy(x, batch, noise=draw.noise, dropped_fraction=self.left_out(scalars))
         cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
         divergence = network.hypernet.kl(posteriors)
         num_data = draw.data.context_sizes(batch)

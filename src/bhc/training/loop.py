@@ -130,8 +130,8 @@ class _Trainer:
         take = make_step(stage, self.network, self.draw, self.config, first=first, team=self.team)
         if restored is not None:
             restore_optimizer_(take.optimizer, restored, self.network)
-        if self.position.gone is not None:
-            take.leave_out(self.position.gone)
+        if self.position.dropped_fraction is not None:
+            take.leave_out(self.position.dropped_fraction)
         take.limit.restore_(self.position.norms)
         skipped_before = self.position.skipped
         self.progress.begin(stage.title, stage.steps, self.position.stage_step)
@@ -160,8 +160,8 @@ class _Trainer:
         every = max(1, min(NARROW_EVERY, stage.steps // 20))
         ratio = stage.ratio(min(self.position.stage_step + every, stage.steps))
         if ratio is not None and self.position.stage_step % every == 0:
-            self.position.gone = self.measured.part_for(ratio, stage)
-            take.leave_out(self.position.gone)
+            self.position.dropped_fraction = self.measured.part_for(ratio, stage)
+            take.leave_out(self.position.dropped_fraction)
 
     def _check(self, take: TrainingStep, skipped_before: int) -> None:
         """Note how many steps were skipped, and stop where all are."""

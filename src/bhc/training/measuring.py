@@ -79,10 +79,10 @@ class Measurements:
     def ratio(self, position: Position) -> float:
         """Harmonic pruning ratio over the probes: of what is gone, or at the middle of the thresholds in use."""
         contexts = self.contexts_of(self.stages[position.stage])
-        if position.gone is None:
+        if position.dropped_fraction is None:
             threshold = sum(self._thresholds(position)) / 2
         else:
-            threshold = self.network.threshold_without(position.gone, contexts)
+            threshold = self.network.threshold_without(position.dropped_fraction, contexts)
         return harmonic(pruning_ratios(self.network, contexts, threshold).tolist())
 
     def curve(self, position: Position) -> list[dict[str, float]]:
@@ -106,7 +106,7 @@ class Measurements:
 
     def _narrowed_range(self, position: Position) -> tuple[float, float] | None:
         stage = self.stages[position.stage]
-        if position.gone is None or stage.largest_ratio is None:
+        if position.dropped_fraction is None or stage.largest_ratio is None:
             return None
         covered = Consolidate(ratios=ratios_around(stage.largest_ratio))
         return covered.resolved(self.network, self.contexts_of(stage)).thresholds
