@@ -17,14 +17,14 @@ _imported: set[str] = set()
 
 def import_plugins(names: Iterable[str] = ()) -> None:
     """Import modules (``acme.formats``) or files (``acme.py``), and those that the environment names; each once."""
-    wanted = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
-    wanted += [str(Path(name).resolve()) if name.endswith(".py") else name for name in names]
-    for name in dict.fromkeys(wanted):
+    said = (*os.environ.get(VARIABLE, "").split(os.pathsep), *names)
+    wanted = dict.fromkeys(str(Path(name).resolve()) if name.endswith(".py") else name for name in said if name)
+    for name in wanted:
         if name not in _imported:
             _import(name)
             _imported.add(name)
     if wanted:
-        os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(wanted))
+        os.environ[VARIABLE] = os.pathsep.join(wanted)
 
 
 def named_in(words: Sequence[str]) -> list[str]:

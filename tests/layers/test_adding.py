@@ -67,5 +67,7 @@ def test_a_file_with_a_layer_that_is_not_registered_is_refused_by_name(page: dic
     for table in (registry._BY_MODULE, registry._BY_NAME, registry._BY_TAG):
         for key in [key for key, kind in table.items() if "acme" in kind.name]:  # type: ignore[attr-defined]
             del table[key]  # type: ignore[attr-defined]
-    with pytest.raises(BhcError, match=r"acme\.place-norm"):
-        bhc.read("small.bhc")
+    for read in (bhc.read, bhc.open_deployed):
+        with pytest.raises(BhcError, match=r"^layer 'acme\.place-norm'") as caught:
+            read("small.bhc")
+        assert "--import" in caught.value.hint

@@ -91,7 +91,7 @@ def test_a_kind_that_leaves_questions_open_is_refused_with_their_names() -> None
 def test_a_layer_that_is_not_registered_here_is_named() -> None:
     with pytest.raises(BhcError, match=r"acme\.mish"):
         kind_named("acme.mish")
-    with pytest.raises(ValueError, match=r"acme\.mish"):
+    with pytest.raises(BhcError, match=r"acme\.mish"):
         kind_tagged("acme.mish")
     with pytest.raises(BhcError, match="Cube"):
         kind_of(Cube())

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from bhc.contexts.context import ContextBatch
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
-from bhc.errors import BhcError
+from bhc.errors import BhcError, NotRegisteredError
 
 # Names that mean something else in Python, on the command line, or in a request to the service.
 RESERVED = frozenset(
@@ -21,7 +21,6 @@ RESERVED = frozenset(
     )
 )
 LONGEST_EXAMPLE = 1000  # characters: of what may be left out, longer ones are
-REGISTER = "import the file that calls bhc.register_context for it first, on the command line: bhc --import FILE"
 WIDTH_TRIED = 8  # of an embedder; any is as good as another
 # What the studio must be told of controls that any space may have.
 CONTROLS = {"range": ("low", "high", "step"), "choice": ("choices",), "text": ()}
@@ -64,10 +63,7 @@ def from_dict(data: Mapping[str, Any]) -> ContextSpace:
     """The space that a ``to_dict`` described."""
     kind = data.get("kind")
     if kind not in _KINDS:
-        raise BhcError(
-            f"contexts of kind {str(kind)[:60]!r} are not registered here",
-            hint=REGISTER,
-        )
+        raise NotRegisteredError(f"contexts of kind {str(kind)[:60]!r} are not registered here", "register_context")
     return _KINDS[kind].from_dict(data)
 
 
@@ -100,8 +96,8 @@ def spaces_for(names: Sequence[str], data: TrainingData, chosen: Mapping[str, An
 def _space_for(name: str, data: TrainingData, chosen: Mapping[str, Any]) -> ContextSpace:
     known = dict.fromkeys(option.name for option in request_options())
     if name not in known:
-        hint = f"join some of these with +: {', '.join(known)}; or none by itself; for one of your own {REGISTER}"
-        raise BhcError(f"unknown context {name!r}", hint=hint)
+        hint = f"join some of these with +: {', '.join(known)}; or none by itself"
+        raise NotRegisteredError(f"unknown context {name!r}", "register_context", instead=hint)
     for kind in _in_order():
         if name in getattr(kind, "conditions", ()) and (space := kind.for_data(data, chosen)) is not None:
             return space

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bhc.errors import BhcError
+from bhc.errors import BhcError, NotRegisteredError
 from bhc.files import read_bytes
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format
 from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
@@ -68,6 +68,8 @@ def parse_network(content: bytes, path: Path) -> NetworkFile:
         )
     try:
         network, parts = unpack(content)
+    except NotRegisteredError:
+        raise
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, MemoryError, BhcError) as error:
         raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
     return NetworkFile(network, VERSION, len(content), parts)

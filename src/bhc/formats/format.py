@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from bhc.errors import BhcError
+from bhc.errors import BhcError, NotRegisteredError
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Inputs, Signature
 from bhc.layers import NoForm, kind_of
 
 Rule = Callable[..., Any]
 LARGEST_FILE = 1 << 28
-REGISTER = "for one of your own import the file that calls bhc.register_format, on the command line: bhc --import FILE"
 
 
 class WeightForm(Enum):
@@ -165,7 +164,7 @@ def format_named(name: str) -> Format:
         if name in (each.name, *each.aliases):
             return each
     names = ", ".join(each.name for each in formats())
-    raise BhcError(f"there is no format {name!r}"[:200], hint=f"choose one of {names}; {REGISTER}")
+    raise NotRegisteredError(f"there is no format {name!r}"[:200], "register_format", instead=f"choose one of {names}")
 
 
 def format_wanted(path: Path, name: str | None = None) -> Format:
@@ -173,7 +172,8 @@ def format_wanted(path: Path, name: str | None = None) -> Format:
     found = format_of(path) if name is None else format_named(name)
     if found is None:
         suffixes = ", ".join(each.suffix for each in formats())
-        raise BhcError(f"{path} does not say which format is wanted", hint=f"end it in one of {suffixes}; {REGISTER}")
+        problem = f"{path} does not say which format is wanted"
+        raise NotRegisteredError(problem, "register_format", instead=f"end it in one of {suffixes}")
     return found
 
 
@@ -193,7 +193,8 @@ def open_deployed(path: str | Path) -> Deployed:
     except BhcError as error:
         if known is not None:
             raise
-        raise BhcError(f"{path} is of no format that is registered here: {error.problem}", hint=REGISTER) from error
+        problem = f"{path} is of no format that is registered here: {error.problem}"
+        raise NotRegisteredError(problem, "register_format") from error
 
 
 def signature_in(known: Mapping[str, Any]) -> Signature:

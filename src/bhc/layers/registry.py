@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bhc.errors import BhcError
+from bhc.errors import BhcError, NotRegisteredError
 from bhc.layers import (
     activations,
     call_families,
@@ -149,26 +149,21 @@ def kind_of(module: nn.Module) -> LayerKind:
     try:
         return _BY_MODULE[type(module)]
     except KeyError:
-        raise BhcError(
-            f"no kind of layer is registered for {type(module).__name__}",
-            hint="import the file that calls bhc.register_layer first",
-        ) from None
+        name = type(module).__name__
+        raise NotRegisteredError(f"no kind of layer is registered for {name}", "register_layer") from None
 
 
 def kind_named(name: str) -> LayerKind:
     """The kind of a name, as descriptions have it; KeyError where none of ours has it."""
     if isinstance(name, str) and "." in name and name not in _BY_NAME:
-        raise BhcError(
-            f"layer {name[:60]!r} is not registered here",
-            hint="import the file that calls bhc.register_layer for it first",
-        )
+        raise NotRegisteredError(f"layer {name[:60]!r} is not registered here", "register_layer")
     return _BY_NAME[name]
 
 
 def kind_tagged(tag: object) -> LayerKind:
     """The kind of a number or dotted name in a packed file; ValueError for an unknown one."""
     if isinstance(tag, str) and tag not in _BY_TAG:
-        raise ValueError(f"an unknown step: layer {tag[:60]!r} is not registered here (bhc.register_layer)")
+        raise NotRegisteredError(f"layer {tag[:60]!r} is not registered here", "register_layer")
     if not (type(tag) is int or isinstance(tag, str)) or tag not in _BY_TAG:
         raise unknown([tag])
     return _BY_TAG[tag]
