@@ -11,9 +11,11 @@ import bhc
 from bhc.errors import BhcError
 from bhc.formats import open_session
 from bhc.layers import registry
-from tests.pages import executed
+from tests.pages import bhc_command, blocks, executed
 
 from ..graph.test_taken import cut_in_half, near
+
+PAGE = "adding-a-layer.md"
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def page(
 ) -> dict[str, Any]:
     """The names that the page's code leaves behind."""
     monkeypatch.chdir(tmp_path)
-    names = executed("adding-a-layer.md")
+    names = executed(PAGE)
     assert capsys.readouterr().out == "True\n"
     return names
 
@@ -42,6 +44,12 @@ def test_a_run_with_them_is_saved_and_loaded(page: dict[str, Any], tmp_path: Pat
     model.save(tmp_path / "run")
     loaded = bhc.load(tmp_path / "run").compress(classes=[0, 3], threshold=1e6)
     torch.testing.assert_close(loaded.module(x), page["small"].module(x))
+
+
+def test_the_command_line_reads_them_where_their_file_is_imported(page: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "acme.py").write_text("".join(blocks(PAGE)[:2]))
+    done = bhc_command("export", "small.bhc", "--to", "pt2", "--out", "small.pt2", plugin="acme.py")
+    assert (done.returncode, (tmp_path / "small.pt2").exists()) == (0, True), done.stderr
 
 
 def test_the_activation_is_written_as_onnx_by_its_own_rule(page: dict[str, Any], tmp_path: Path) -> None:
