@@ -19,8 +19,9 @@ def test_old_names_work_and_warn(digits: DataSet, pretrained: nn.Module, quick_m
             pretrained, bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], generator=bhc.LowRank(2)
         )
     assert model.network.design.weight_generator == bhc.LowRank(2)
-    with pytest.warns(DeprecationWarning, match="quantisation="):
+    with pytest.warns(DeprecationWarning, match="quantisation=") as told:
         small = quick_model.compress(classes=[3, 4], precision=bhc.Float32())
+    assert told[0].filename == __file__  # the line that is to be changed, not one of ours
     assert set(small.report.bits) == {32}
     with pytest.warns(DeprecationWarning, match="quantisation="):
         (same,) = quick_model.compress_many([{"classes": [3, 4], "precision": bhc.Float32()}])

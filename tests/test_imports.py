@@ -21,7 +21,7 @@ _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
 
 MAY_IMPORT = {
     "errors": set(),
-    "deprecated": set(),
+    "deprecated": {"errors"},
     "files": {"errors"},
     "plugins": {"errors"},
     "tensors": {"errors", "files"},

@@ -1,6 +1,5 @@
 """The facade: a model that hands out networks."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts import ContextSpace, SampleMean, check_space, is_ours
 from bhc.deprecated import renamed, renamed_in
 from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
@@ -214,9 +213,7 @@ def _warn_of_whole(network: ConditionalNetwork) -> None:
     if 2 * stay > network.num_weights:
         shown = "; ".join(map(str, network.whole[:MOST_WHOLE]))
         more = f"; and {len(network.whole) - MOST_WHOLE} more" if len(network.whole) > MOST_WHOLE else ""
-        warnings.warn(
-            f"{100 * stay / network.num_weights:.0f} % of the weights stay whole: {shown}{more}", stacklevel=3
-        )
+        warn(f"{100 * stay / network.num_weights:.0f} % of the weights stay whole: {shown}{more}")
 
 
 @renamed(precision="autocast")

@@ -1,4 +1,11 @@
-"""The one exception the library raises on purpose."""
+"""The one exception the library raises on purpose, and how it warns."""
+
+import sys
+import warnings
+from pathlib import Path
+from traceback import walk_stack
+
+OURS = str(Path(__file__).parent)
 
 
 class BhcError(Exception):
@@ -23,3 +30,10 @@ class NotRegisteredError(BhcError):
     def __init__(self, problem: str, register: str, *, instead: str = "") -> None:
         how = f"import the file that calls bhc.{register} for it first, on the command line: bhc --import FILE"
         super().__init__(problem, hint=f"{instead}; for one of your own {how}" if instead else how)
+
+
+def warn(message: str | Warning, kind: type[Warning] = UserWarning) -> None:
+    """Warn of the line that called the library, however many functions of its and of torch's lie between."""
+    frames = [frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe())]
+    outermost = max(depth for depth, file in enumerate(frames) if file.startswith(OURS))
+    warnings.warn(message, kind, stacklevel=outermost + 2)

@@ -1,7 +1,6 @@
 """Examples as training and emission take them: inputs with labels, changed at random, and texts as numbers of words."""
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from bhc.deprecated import renamed
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 
 # What an example is stored as: its type, and its dimensions with that of the batch.
 STORED = {
@@ -57,7 +56,7 @@ class Split:
     @property
     def images(self) -> Tensor:
         """The old name of ``inputs``."""
-        warnings.warn("Split.images is Split.inputs now", DeprecationWarning, stacklevel=2)
+        warn("Split.images is Split.inputs now", DeprecationWarning)
         return self.inputs
 
     @cached_property

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+import bhc
 from bhc import contexts
 from bhc.contexts import (
     BinaryBudget,
@@ -171,6 +172,8 @@ def test_a_network_with_other_outputs_is_refused(space, outputs, noun, hint):
     with pytest.raises(BhcError, match=noun) as caught:
         check_space(space, outputs)
     assert hint in caught.value.hint
+    with pytest.raises(BhcError, match=noun):
+        bhc.wrap(torch.nn.Linear(4, outputs), space, example_input=torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("space", [ClassSubsets(10), Joint(Budgets(), ClassSubsets(10)), SingleContext((0, 9))])

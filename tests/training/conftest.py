@@ -17,5 +17,16 @@ def fit(digits: DataSet, pretrained: torch.nn.Module) -> runs.Fit:
 
 
 @pytest.fixture
+def wrap(digits: DataSet, pretrained: torch.nn.Module) -> runs.Fit:
+    """As ``fit`` takes it, but untrained."""
+    return partial(runs.wrapped, digits, pretrained)
+
+
+@pytest.fixture
+def draw(digits: DataSet) -> runs.Draw:
+    return partial(runs.draw_of, digits)
+
+
+@pytest.fixture
 def broken_off(digits: DataSet, pretrained: torch.nn.Module) -> Callable[[Path], None]:
     return partial(runs.broken_off, digits, pretrained)

@@ -11,10 +11,14 @@ from torch import nn
 import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
+from bhc.posterior import FreshNoise
 from bhc.training import Learn, RunFolder, Silent
-from bhc.training.stages import Loss
+from bhc.training.batches import ClassIndex
+from bhc.training.stages import BatchSource, Loss
 
+CPU = torch.device("cpu")
 Fit = Callable[..., bhc.Compressor]
+Draw = Callable[[], BatchSource]
 RECIPE = (
     bhc.Learn(steps=40, kl_weight=0.1, contexts=4, examples=8),
     bhc.Consolidate(steps=20, contexts=8, examples=8),  # as many as there are images: their teacher is asked once
@@ -35,8 +39,20 @@ def train(model: bhc.Compressor, digits: DataSet, **options: object) -> bhc.Comp
     return bhc.fit(model, digits.train, digits.validation, **options)  # type: ignore[arg-type]
 
 
-def fit(digits: DataSet, net: nn.Module, **options: object) -> bhc.Compressor:
-    return train(wrapped(digits, net), digits, **options)
+def fit(
+    digits: DataSet,
+    net: nn.Module,
+    space: ContextSpace | None = None,
+    design: dict[str, object] | None = None,
+    **options: object,
+) -> bhc.Compressor:
+    return train(wrapped(digits, net, space, **(design or {})), digits, **options)
+
+
+def draw_of(digits: DataSet, *, device: torch.device = CPU) -> BatchSource:
+    generators = [torch.Generator(device).manual_seed(seed) for seed in (0, 1)]
+    index = ClassIndex(digits.train, 10, device=device)
+    return BatchSource(index, generators[0], FreshNoise(generators[1]))
 
 
 def mlp(depth: int = 2, width: int = 12) -> nn.Sequential:

@@ -10,8 +10,7 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.stages import StepScalars, draw_examples
 from bhc.training.step import make_step
-from tests.training.runs import RECIPE, Fit, bits
-from tests.training.test_step import draw_of, network_of
+from tests.training.runs import RECIPE, Draw, Fit, bits
 
 DIALS = StepScalars(torch.tensor(1.0), torch.tensor(0.0))
 
@@ -48,19 +47,19 @@ def test_training_with_blends_is_another_training_and_keeps_what_was_learned(fit
 
 @pytest.mark.parametrize("teacher_weight", [0.0, 0.3, 1.0])
 def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch, teacher_weight: float
+    wrap: Fit, draw: Draw, monkeypatch: pytest.MonkeyPatch, teacher_weight: float
 ) -> None:
-    network = network_of(digits, pretrained)
+    network = wrap().network
     stage = bhc.Consolidate(
         blended=0.6, teacher_weight=teacher_weight, thresholds=(0.0, 0.0), contexts=4, examples=8, temperature=3.0
     )
     stage.prepare_(network)
     with monkeypatch.context() as patched:
         shown = watched(network, patched)
-        total = stage.loss(network, draw_of(digits), DIALS).total
+        total = stage.loss(network, draw(), DIALS).total
     ((x, _),) = shown
 
-    batch, first, labels = draw_examples(network, draw_of(digits), 4, 8, None)
+    batch, first, labels = draw_examples(network, draw(), 4, 8, None)
     second = first.float().unflatten(0, (4, 8)).roll(1, 1).flatten(0, 1)
     others = labels.unflatten(0, (4, 8)).roll(1, 1).flatten()
     way = (second - first).flatten(1)
@@ -81,34 +80,32 @@ def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_teacher_that_is_asked_once_an_image_says_the_same(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    network = network_of(digits, pretrained)
+def test_a_teacher_that_is_asked_once_an_image_says_the_same(digits: DataSet, wrap: Fit, draw: Draw) -> None:
+    network = wrap().network
     stage = bhc.Consolidate(thresholds=(0.0, 0.0), contexts=4, examples=8)
     stage.prepare_(network)
-    equipped = stage.equipped(network, draw_of(digits))
+    equipped = stage.equipped(network, draw())
     assert equipped.teacher is not None
     torch.testing.assert_close(equipped.teacher, network.bayesian.plain(digits.train.inputs))
-    asked, remembered = (stage.loss(network, draw, DIALS).total for draw in (draw_of(digits), equipped))
+    asked, remembered = (stage.loss(network, source, DIALS).total for source in (draw(), equipped))
     torch.testing.assert_close(remembered, asked)
 
 
 @pytest.mark.parametrize("changed", ["blended", "augmented", "short"])
 def test_a_teacher_of_images_that_are_seldom_the_same_is_asked_in_each_step(
-    digits: DataSet, pretrained: torch.nn.Module, changed: str
+    wrap: Fit, draw: Draw, changed: str
 ) -> None:
     stage = bhc.Consolidate(steps=2 if changed == "short" else 3500, blended=0.5 if changed == "blended" else 0.0)
-    draw = replace(draw_of(digits), augment=bhc.data.Shift(padding=1) if changed == "augmented" else None)
-    assert stage.equipped(network_of(digits, pretrained), draw).teacher is None
+    source = replace(draw(), augment=bhc.data.Shift(padding=1) if changed == "augmented" else None)
+    assert stage.equipped(wrap().network, source).teacher is None
 
 
-def test_it_trains_for_budgets_that_can_be_asked_for(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = network_of(digits, pretrained, space=bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets(margin=1.0)))
+def test_it_trains_for_budgets_that_can_be_asked_for(wrap: Fit, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = wrap(bhc.Joint(bhc.ClassSubsets(10), bhc.Budgets(margin=1.0))).network
     shown = watched(network, monkeypatch)
     stage = bhc.Consolidate(steps=8)
     stage.prepare_(network)
-    take = make_step(stage, network, draw_of(digits))
+    take = make_step(stage, network, draw())
     for _ in range(stage.steps):
         take()
     budgets = torch.cat([batch.budget for _, batch in shown])

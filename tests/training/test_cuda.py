@@ -14,8 +14,7 @@ from bhc.posterior import FAMILIES
 from bhc.training import CaptureWarning, Stage, TrainingConfig, computing, safeguards, step
 from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.step import CapturedStep, TrainingStep, make_step
-from tests.training.runs import StopAt, assert_same_bits, bits, resumed, train, wrapped
-from tests.training.test_step import draw_of
+from tests.training.runs import StopAt, assert_same_bits, bits, draw_of, resumed, train, wrapped
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

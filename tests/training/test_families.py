@@ -7,9 +7,8 @@ import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
-from tests.training.runs import ALONE, RECIPE, train, wrapped
+from tests.training.runs import ALONE, RECIPE, Fit
 
 SPACES = {
     "subsets": (bhc.ClassSubsets(10), {"classes": [2, 7]}, RECIPE, (2, 7)),
@@ -18,18 +17,13 @@ SPACES = {
 }
 
 
-def fitted(digits: DataSet, net: torch.nn.Module, space: str, family: str, **options: object) -> bhc.Compressor:
-    contexts, _, recipe, _ = SPACES[space]
-    return train(wrapped(digits, net, contexts, family=family), digits, **{"recipe": recipe} | options)
-
-
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_learns_emits_and_comes_back_from_both_kinds_of_file(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, family: str, space: str
+    digits: DataSet, fit: Fit, tmp_path: Path, family: str, space: str
 ) -> None:
-    _, request, _, classes = SPACES[space]
-    model = fitted(digits, pretrained, space, family, run=tmp_path / "run")
+    contexts, request, recipe, classes = SPACES[space]
+    model = fit(contexts, {"family": family}, recipe=recipe, run=tmp_path / "run")
     assert model.model.training["skipped_steps"] == 0
     x = digits.test.inputs
     small = model.compress(**request).save(tmp_path / "small.bhc")
@@ -48,16 +42,10 @@ def test_every_family_learns_emits_and_comes_back_from_both_kinds_of_file(
     assert torch.equal(loaded.compress(**request).module(x), small.module(x))
 
 
-def test_classes_that_the_network_lacks_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    with pytest.raises(BhcError, match="single context"):
-        wrapped(digits, pretrained, bhc.SingleContext((3, 10)))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_consolidation_keeps_the_cut_of_every_family_still(
-    digits: DataSet, pretrained: torch.nn.Module, family: str
-) -> None:
-    first, second = (fitted(digits, pretrained, "single", family, recipe=recipe) for recipe in (ALONE[:1], ALONE))
+def test_consolidation_keeps_the_cut_of_every_family_still(fit: Fit, family: str) -> None:
+    design = {"family": family}
+    first, second = (fit(bhc.SingleContext(), design, recipe=recipe) for recipe in (ALONE[:1], ALONE))
     rates = [model.network.hypernet.dropouts((torch.zeros(1, 0),)) for model in (first, second)]
     moved = False
     for one, other in zip(*rates, strict=True):

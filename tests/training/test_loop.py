@@ -9,7 +9,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.posterior import FAMILIES
-from bhc.training import Point, Recipe, RunFolder, Silent, largest_within
+from bhc.training import Point, Recipe, RunFolder, largest_within
 from tests.training.runs import (
     ALONE,
     RECIPE,
@@ -54,6 +54,7 @@ READING = (
     bhc.Consolidate(steps=20, contexts=4, examples=4),
 )
 PAIRS, SINGLE = bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.SingleContext()
+SMALLER = (torch.zeros(20, 1, 4, 4, dtype=torch.uint8), torch.arange(20) % 10)
 RATIOS = (RECIPE[0], bhc.Consolidate(steps=20, ratios=(1.2, 2.0), contexts=4, examples=8))
 
 
@@ -123,24 +124,23 @@ def test_the_default_threshold_is_the_smallest_network_within_the_error() -> Non
     assert largest_within(points, 0.5).threshold == 1
 
 
-@pytest.mark.parametrize(("options", "noun"), [({"recipe": ()}, "no steps"), ({"device": "nonsense"}, "nonsense")])
-def test_a_recipe_without_steps_and_an_absent_device_are_refused(
-    fit: Fit, options: dict[str, object], noun: str
-) -> None:
+@pytest.mark.parametrize(
+    ("options", "noun"),
+    [
+        ({"recipe": ()}, "no steps"),
+        ({"device": "nonsense"}, "nonsense"),
+        ({"calibration_set": SMALLER}, r"\(1, 4, 4\)"),
+        ({"resume": True}, "no folder was given"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(fit: Fit, options: dict[str, object], noun: str) -> None:
     with pytest.raises(BhcError, match=noun):
         fit(**options)
 
 
-def test_inputs_of_another_shape_are_refused(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    model = wrapped(digits, pretrained)
-    wrong = (torch.zeros(20, 1, 7, 7, dtype=torch.uint8), torch.arange(20) % 10)
+def test_inputs_of_another_shape_are_refused(wrap: Fit) -> None:
     with pytest.raises(BhcError, match="inputs of shape"):
-        bhc.fit(model, wrong, wrong, recipe=RECIPE, progress=Silent())
-
-
-def test_the_deterministic_option_leaves_torch_as_it_was(fit: Fit) -> None:
-    fit(recipe=(bhc.Learn(steps=2, contexts=2, examples=2),), deterministic=True)
-    assert not torch.are_deterministic_algorithms_enabled()
+        bhc.fit(wrap(), SMALLER, SMALLER, recipe=RECIPE)
 
 
 def test_a_second_training_learns_again(fit: Fit, digits: DataSet) -> None:

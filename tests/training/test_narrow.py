@@ -17,16 +17,12 @@ from bhc.training import RunFolder, default_recipe, measuring, usual_kl_weight
 from bhc.training.evaluation import harmonic, largest_ratio, pruning_ratios, threshold_for
 from bhc.training.recipes import RATE_AFTER
 from tests.emission.networks import build
-from tests.training.runs import mlp, train, wrapped
-from tests.training.test_step import network_of
+from tests.training import runs
+from tests.training.runs import Fit, mlp, wrapped
 
 LEARN = bhc.Learn(steps=150, kl_weight=0.1, contexts=4, examples=8)
 NARROW = bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0)
-PAIRS = bhc.ConsecutivePairs()
-
-
-def fit(digits: DataSet, net: nn.Module, recipe: tuple[bhc.Learn, ...], **options: object) -> bhc.Compressor:
-    return train(wrapped(digits, net, bhc.ClassSubsets(10, PAIRS)), digits, recipe=recipe, **options)
+PAIRS, DOMAINS = bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.InputDomains((1, 8, 8), full_scale=16.0)
 
 
 def pairs(network: ConditionalNetwork) -> ContextBatch:
@@ -40,11 +36,11 @@ def test_the_ratio_rises_by_equal_factors_and_then_stays() -> None:
     assert bhc.Learn().ratio(10) is None
 
 
-def test_where_single_weights_go_there_is_nothing_to_narrow(digits: DataSet, pretrained: nn.Module) -> None:
-    model = wrapped(digits, pretrained, bhc.SingleContext(), family="sparse-vd")
+def test_where_single_weights_go_there_is_nothing_to_narrow(fit: Fit, wrap: Fit) -> None:
+    single, design = bhc.SingleContext(), {"family": "sparse-vd"}
     with pytest.raises(BhcError, match="takes units away"):
-        train(model, digits, recipe=(NARROW,))
-    assert not any(isinstance(stage, bhc.Narrow) for stage in default_recipe(model.network))
+        fit(single, design, recipe=(NARROW,))
+    assert not any(isinstance(stage, bhc.Narrow) for stage in default_recipe(wrap(single, **design).network))
 
 
 @pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
@@ -81,8 +77,8 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(name: str, family: s
 
 
 @pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
-def test_variances_are_learned_while_units_are_gone(digits: DataSet, pretrained: nn.Module, family: str) -> None:
-    network = wrapped(digits, pretrained, bhc.SingleContext(), family=family).network
+def test_variances_are_learned_while_units_are_gone(digits: DataSet, wrap: Fit, family: str) -> None:
+    network = wrap(bhc.SingleContext(), family=family).network
     noise = PooledNoise(0)
     noise.advance(0)
     batch = ContextBatch.of([Context()], 10)
@@ -93,8 +89,8 @@ def test_variances_are_learned_while_units_are_gone(digits: DataSet, pretrained:
     assert gradient.count_nonzero() > 0
 
 
-def test_a_part_of_the_units_and_a_threshold_say_the_same(digits: DataSet, pretrained: nn.Module) -> None:
-    network = fit(digits, pretrained, (LEARN,)).network
+def test_a_part_of_the_units_and_a_threshold_say_the_same(fit: Fit) -> None:
+    network = fit(PAIRS, recipe=(LEARN,)).network
     for ratio in [1 + step / 4 for step in range(1, 60)]:
         threshold = threshold_for(network, pairs(network), ratio)
         again = network.threshold_without(network.fraction_above(threshold, pairs(network)), pairs(network))
@@ -106,28 +102,26 @@ def test_a_part_of_the_units_and_a_threshold_say_the_same(digits: DataSet, pretr
 
 
 @pytest.mark.parametrize("stage", [bhc.Narrow(steps=20, final_ratio=1e6), bhc.Consolidate(steps=20, ratios=(2, 1e6))])
-def test_ratios_out_of_reach_are_refused_before_the_first_step(
-    digits: DataSet, pretrained: nn.Module, stage: bhc.Narrow
-) -> None:
+def test_ratios_out_of_reach_are_refused_before_the_first_step(fit: Fit, stage: bhc.Narrow) -> None:
     with pytest.raises(BhcError, match=r"1e\+06 times smaller"):
-        fit(digits, pretrained, (LEARN, stage))
+        fit(PAIRS, recipe=(LEARN, stage))
 
 
 @pytest.mark.parametrize(("steps", "closing"), [(7, 0.7), (60, 1.0), (150, 0.7)])
 def test_however_short_it_is_narrowing_ends_at_the_ratio(
-    digits: DataSet, pretrained: nn.Module, monkeypatch: pytest.MonkeyPatch, steps: int, closing: float
+    fit: Fit, monkeypatch: pytest.MonkeyPatch, steps: int, closing: float
 ) -> None:
     asked = []
     monkeypatch.setattr(measuring, "threshold_for", lambda *given: asked.append(given[-1]) or threshold_for(*given))
-    fit(digits, pretrained, (replace(NARROW, steps=steps, closing=closing),))
+    fit(PAIRS, recipe=(replace(NARROW, steps=steps, closing=closing),))
     assert asked[0] > 1
     assert max(asked) == NARROW.final_ratio
 
 
-def test_where_the_budget_is_fixed_its_networks_are_narrowed(digits: DataSet, pretrained: nn.Module) -> None:
+def test_where_the_budget_is_fixed_its_networks_are_narrowed(fit: Fit) -> None:
     recipe = (*bhc.two_stage_budget(LEARN, LEARN), replace(NARROW, budget=1.0))
     recipe += (bhc.Consolidate(steps=5, ratios=(4.0, 6.0), budget=1.0),)
-    model = train(wrapped(digits, pretrained, bhc.BinaryBudget()), digits, recipe=recipe)
+    model = fit(bhc.BinaryBudget(), recipe=recipe)
     assert model.model.thresholds is not None
     high = ContextBatch.of([Context(budget=1.0)], 10)
     ratios = [float(pruning_ratios(model.network, high, threshold)) for threshold in model.model.thresholds]
@@ -151,7 +145,7 @@ def deep(digits: DataSet) -> nn.Module:
 def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digits: DataSet, deep: nn.Module) -> None:
     wrong, far = {}, replace(NARROW, final_ratio=20.0)
     for name, recipe in {"at once": (LEARN, LEARN), "narrowed": (LEARN, far)}.items():
-        model = fit(digits, deep, recipe)
+        model = runs.fit(digits, deep, PAIRS, recipe=recipe)
         threshold = threshold_for(model.network, pairs(model.network), far.final_ratio)
         ratios = pruning_ratios(model.network, pairs(model.network), threshold)
         assert float(9 / (1 / ratios).sum()) == pytest.approx(far.final_ratio, rel=0.05)
@@ -164,36 +158,27 @@ def test_narrowing_ends_at_the_ratio_and_at_less_error_than_cutting_at_once(digi
 
 
 @pytest.mark.parametrize(
-    "space",
-    [
-        bhc.InputDomains((1, 8, 8), PAIRS, full_scale=16.0),
-        bhc.BinaryBudget(),
-        bhc.Joint(bhc.ClassSubsets(10, PAIRS), bhc.InputDomains((1, 8, 8), PAIRS, full_scale=16.0), bhc.Budgets()),
-    ],
-    ids=["domain", "budget", "joint"],
+    "space", [DOMAINS, bhc.BinaryBudget(), bhc.Joint(PAIRS, DOMAINS, bhc.Budgets())], ids=["domain", "budget", "joint"]
 )
 @pytest.mark.parametrize("generator", [bhc.LowRank(rank=2), bhc.Full()], ids=lambda spec: spec.kind)
-def test_every_kind_of_context_and_generator_is_narrowed(
-    digits: DataSet, pretrained: nn.Module, space: ContextSpace, generator: bhc.LowRank
-) -> None:
+def test_every_kind_of_context_and_generator_is_narrowed(fit: Fit, space: ContextSpace, generator: bhc.LowRank) -> None:
     recipe = (replace(LEARN, steps=20), replace(NARROW, steps=20), bhc.Consolidate(steps=5, ratios=(4.0, 6.0)))
-    model = wrapped(digits, pretrained, space, weight_generator=generator)
-    train(model, digits, recipe=recipe, autocast=torch.bfloat16)
+    model = fit(space, {"weight_generator": generator}, recipe=recipe, autocast=torch.bfloat16)
     curve = model.model.training["curves"]["after"]
     assert curve[0]["ratio_harmonic"] == pytest.approx(6, rel=0.1)
     assert curve[-1]["ratio_harmonic"] == pytest.approx(4, rel=0.1)
 
 
 def test_without_consolidation_the_curve_is_drawn_around_what_is_left(digits: DataSet, deep: nn.Module) -> None:
-    model = fit(digits, deep, (LEARN, NARROW)).model
+    model = runs.fit(digits, deep, PAIRS, recipe=(LEARN, NARROW)).model
     curve = model.training["curves"]["after"]
     assert model.thresholds == pytest.approx((curve[0]["threshold"], curve[-1]["threshold"]))
     ratios = [curve[place]["ratio_harmonic"] for place in (0, -1)]
     assert ratios == pytest.approx([1.25 * NARROW.final_ratio, 0.5 * NARROW.final_ratio], rel=0.1)
 
 
-def test_the_diary_tells_the_ratio_as_it_rises(digits: DataSet, pretrained: nn.Module, tmp_path: Path) -> None:
-    fit(digits, pretrained, (LEARN, NARROW), run=tmp_path / "run")
+def test_the_diary_tells_the_ratio_as_it_rises(fit: Fit, tmp_path: Path) -> None:
+    fit(PAIRS, recipe=(LEARN, NARROW), run=tmp_path / "run")
     found = [r["ratio"] for r in RunFolder(tmp_path / "run").metrics.read() if r["stage"] == "narrow"]
     near = pytest.approx(NARROW.final_ratio, rel=0.01)
     rising = [ratio for ratio in found if ratio != near]
@@ -203,7 +188,7 @@ def test_the_diary_tells_the_ratio_as_it_rises(digits: DataSet, pretrained: nn.M
 
 
 def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> None:
-    shallow, deep = (network_of(digits, mlp(depth)) for depth in (FEW_LAYERS, FEW_LAYERS + 1))
+    shallow, deep = (wrapped(digits, mlp(depth)).network for depth in (FEW_LAYERS, FEW_LAYERS + 1))
     assert default_recipe(shallow) == (bhc.Learn(), bhc.Consolidate())
     learn, narrow, consolidate = default_recipe(deep)
     assert isinstance(learn, bhc.Learn)
@@ -215,6 +200,6 @@ def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> No
 
 
 def test_many_weights_get_a_small_weight_of_the_divergence(digits: DataSet) -> None:
-    small, large = (usual_kl_weight(network_of(digits, mlp(6, width))) for width in (32, 512))
+    small, large = (usual_kl_weight(wrapped(digits, mlp(6, width)).network) for width in (32, 512))
     assert large < small <= bhc.Learn().kl_weight
     assert large == pytest.approx(small * 32 / 512, rel=0.3)

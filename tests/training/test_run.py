@@ -39,8 +39,6 @@ def test_a_finished_run_loads_and_emits_the_same_network(fit: Fit, digits: DataS
 def test_resume_without_a_run_is_refused(fit: Fit, tmp_path: Path) -> None:
     with pytest.raises(BhcError, match="no run to resume"):
         fit(run=tmp_path / "none", resume=True)
-    with pytest.raises(BhcError, match="no folder was given"):
-        fit(resume=True)
 
 
 def test_a_checkpoint_of_another_run_or_that_is_damaged_is_refused_and_outlives_a_failing_save(
@@ -201,11 +199,6 @@ def test_saving_again_keeps_calibration_images_and_forgets_others(fit: Fit, digi
     model = fit(calibration_set=pair, recipe=(bhc.Learn(steps=1, contexts=2),))
     assert model.model.calibration is not None
     assert len(model.model.calibration) == 600
-
-
-def test_calibration_images_of_another_shape_are_refused(fit: Fit, digits: DataSet) -> None:
-    with pytest.raises(BhcError, match=r"\(1, 4, 4\)"):
-        fit(calibration_set=(digits.test.inputs[:, :, :4, :4], digits.test.labels))
 
 
 def test_a_loaded_run_asks_the_pretrained_network_nothing(

@@ -12,10 +12,9 @@ from bhc.training import Consolidate, Stage, safeguards
 from bhc.training.checkpoint import Position
 from bhc.training.safeguards import LARGEST, LATEST, SpikeLimit, gradient_norm
 from bhc.training.step import make_step
-from tests.training.runs import Fit, StopAt, assert_same_bits, multiplied, resumed, wrapped
-from tests.training.test_step import LEARN, draw_of, network_of
+from tests.training.runs import CPU, Draw, Fit, StopAt, assert_same_bits, multiplied, resumed
+from tests.training.test_step import LEARN
 
-CPU = torch.device("cpu")
 CONSOLIDATE = Consolidate(steps=20, contexts=2, examples=4)
 
 
@@ -89,12 +88,12 @@ def test_a_new_stage_has_gradients_of_its_own() -> None:
 
 @pytest.mark.long
 def test_a_run_that_cuts_resumes_to_the_same_bits(
-    fit: Fit, digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, wrap: Fit, digits: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a limit so low that every other step is cut."""
     monkeypatch.setattr(safeguards, "LATEST", 3)
     monkeypatch.setattr(safeguards, "LARGEST", 1.0)
-    whole, again = resumed(lambda: wrapped(digits, pretrained), digits, tmp_path, StopAt(40, "learning"))
+    whole, again = resumed(wrap, digits, tmp_path, StopAt(40, "learning"))
     assert_same_bits(whole, again)
     monkeypatch.setattr(safeguards, "LARGEST", 1e9)
     with pytest.raises(AssertionError):
@@ -116,11 +115,11 @@ def test_the_norm_is_that_of_all_gradients() -> None:
 
 
 def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+    wrap: Fit, draw: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A million times the loss once: after it Adam's second moments are those of gradients that were cut."""
     multiplied(monkeypatch, lambda step: 1e6 if step == 5 else 1.0)
-    take = make_step(LEARN, network_of(digits, pretrained), draw_of(digits))
+    take = make_step(LEARN, wrap().network, draw())
     for _ in range(4):
         take()
     take.limit.restore_((LATEST, math.log(0.5)))
@@ -134,14 +133,14 @@ def test_a_step_with_a_spike_moves_the_optimiser_by_no_more_than_its_part(
 
 @pytest.mark.parametrize(("stage", "cut"), [(LEARN, True), (CONSOLIDATE, False)], ids=["learn", "consolidate"])
 def test_gradients_are_cut_where_there_is_noise(
-    stage: Stage, cut: bool, digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, cut: bool, wrap: Fit, draw: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = []
     for largest in (1e-6, 1e9):
         monkeypatch.setattr(safeguards, "LARGEST", largest)
-        network = network_of(digits, pretrained)
+        network = wrap().network
         stage.prepare_(network)
-        take = make_step(stage, network, draw_of(digits))
+        take = make_step(stage, network, draw())
         take.limit.restore_((LATEST, 0.0))
         take()
         ends.append(second_moments(take.optimizer))

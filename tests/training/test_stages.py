@@ -13,17 +13,17 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.training import Stage, two_stage_budget
 from bhc.training.optimiser import RISING, USUAL_INPUTS, USUAL_SIZE, rising_steps, slowdown
 from bhc.training.step import Schedule
-from tests.training.runs import train, wrapped
+from tests.training.runs import Fit
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
 
 
-def test_ratios_become_the_thresholds_that_give_them(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_ratios_become_the_thresholds_that_give_them(fit: Fit) -> None:
     recipe = (
         bhc.Learn(steps=200, kl_weight=0.3, contexts=8, examples=8),
         bhc.Consolidate(steps=10, ratios=(2.0, 6.0), contexts=8, examples=8),
     )
-    model = train(wrapped(digits, pretrained, bhc.ClassSubsets(10, bhc.ConsecutivePairs())), digits, recipe=recipe)
+    model = fit(bhc.ClassSubsets(10, bhc.ConsecutivePairs()), recipe=recipe)
     low, high = model.model.thresholds or (0.0, 0.0)
     curve = model.model.training["curves"]["after"]
     assert [curve[0]["threshold"], curve[-1]["threshold"]] == pytest.approx([low, high])
@@ -41,8 +41,8 @@ def test_the_divergence_warms_up() -> None:
     assert bhc.Learn(warm_up=0).warmth(0) == 1
 
 
-def test_log_variances_and_maps_have_rates_of_their_own(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    network = wrapped(digits, pretrained).network
+def test_log_variances_and_maps_have_rates_of_their_own(wrap: Fit) -> None:
+    network = wrap().network
     rate, hypernet = rates(bhc.Learn(rate=1e-3, logvar_rate=1e-2, map_slowdown=10), network), network.hypernet
     assert rate[id(hypernet.weights[0].shared_mean.offset)] == 1e-3
     assert rate[id(hypernet.weights[0].shared_logvar.offset)] == 1e-2
@@ -53,15 +53,12 @@ def test_log_variances_and_maps_have_rates_of_their_own(digits: DataSet, pretrai
 
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
 def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
-    digits: DataSet, pretrained: torch.nn.Module, generator: bhc.ScalesOnly
+    fit: Fit, generator: bhc.ScalesOnly
 ) -> None:
-    def run(recipe: tuple[bhc.Learn, ...]) -> bhc.Compressor:
-        design = {"weight_generator": generator, "std_limits": (0.2, None, None)}
-        return train(wrapped(digits, pretrained, bhc.BinaryBudget(), **design), digits, recipe=recipe)
-
-    first, freeze, second = two_stage_budget(LEARN, LEARN)
-    before = run((first,)).compress(budget=0, threshold=0.0)
-    both = run((first, freeze, second))
+    design = {"weight_generator": generator, "std_limits": (0.2, None, None)}
+    recipe = two_stage_budget(LEARN, LEARN)
+    only, both = (fit(bhc.BinaryBudget(), design=design, recipe=stages) for stages in (recipe[:1], recipe))
+    before = only.compress(budget=0, threshold=0.0)
     after = both.compress(budget=0, threshold=0.0)
     for one, other in zip(before.module.state_dict().values(), after.module.state_dict().values(), strict=True):
         assert torch.equal(one, other)
@@ -88,10 +85,10 @@ ASKED = {
 
 @pytest.mark.parametrize(("space", "request_"), ASKED.values(), ids=ASKED)
 def test_every_kind_of_context_trains_and_emits(
-    digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace, request_: dict[str, object]
+    digits: DataSet, fit: Fit, space: ContextSpace, request_: dict[str, object]
 ) -> None:
     recipe = (bhc.Learn(steps=15, kl_weight=0.05, contexts=4, examples=8), bhc.Consolidate(steps=10))
-    model = train(wrapped(digits, pretrained, space), digits, recipe=recipe)
+    model = fit(space, recipe=recipe)
     sample = digits.train.restricted_to([1, 2]).inputs
     small = model.compress(**{key: sample if value == "images" else value for key, value in request_.items()})
     classes = 2 if "classes" in request_ else 10
@@ -132,11 +129,9 @@ def test_numbers_that_make_no_sense_are_refused(stage: type[Stage], options: dic
     ("space", "noun"),
     [(CLASSES, "not conditioned"), (bhc.Joint(CLASSES, bhc.BinaryBudget()), "alone"), (bhc.Budgets(), "alone")],
 )
-def test_the_two_stage_recipe_is_for_a_binary_budget_alone(
-    digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace, noun: str
-) -> None:
+def test_the_two_stage_recipe_is_for_a_binary_budget_alone(fit: Fit, space: ContextSpace, noun: str) -> None:
     with pytest.raises(BhcError, match=noun):
-        train(wrapped(digits, pretrained, space), digits, recipe=two_stage_budget(LEARN, LEARN))
+        fit(space, recipe=two_stage_budget(LEARN, LEARN))
 
 
 def chain(layers: int, *, inputs: int = 4, sizes: Sequence[float] = ()) -> ConditionalNetwork:

@@ -2,27 +2,14 @@ import pytest
 import torch
 
 import bhc
-from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import FAMILIES, FreshNoise
+from bhc.posterior import FAMILIES
 from bhc.training import Stage, TrainingConfig
-from bhc.training.batches import ClassIndex
-from bhc.training.stages import BatchSource, StepScalars
+from bhc.training.stages import StepScalars
 from bhc.training.step import Schedule, TrainingStep, make_step
-from tests.training.runs import multiplied, wrapped
+from tests.training.runs import CPU, Draw, Fit, multiplied
 
 LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)
-CPU = torch.device("cpu")
-
-
-def network_of(digits: DataSet, net: torch.nn.Module, **design: object) -> ConditionalNetwork:
-    return wrapped(digits, net, **design).network
-
-
-def draw_of(digits: DataSet, *, device: torch.device = CPU, seed: int = 0) -> BatchSource:
-    generators = [torch.Generator(device).manual_seed(seed + offset) for offset in (0, 1)]
-    index = ClassIndex(digits.train, 10, device=device)
-    return BatchSource(index, generators[0], FreshNoise(generators[1]))
 
 
 def copies(network: ConditionalNetwork) -> dict[str, torch.Tensor]:
@@ -53,11 +40,11 @@ def test_the_schedule_gives_warmth_and_rates_of_each_step_from_any_on(stage: Sta
 
 @pytest.mark.parametrize("first_step", [0, 8])
 def test_a_step_is_that_of_a_plain_optimiser_at_the_warmth_and_the_rates_of_its_place(
-    digits: DataSet, pretrained: torch.nn.Module, first_step: int
+    wrap: Fit, draw: Draw, first_step: int
 ) -> None:
-    first, second = (network_of(digits, pretrained) for _ in range(2))
-    take = make_step(LEARN, first, draw_of(digits), first=first_step)
-    groups, draw = LEARN.parameter_groups(second), draw_of(digits)
+    first, second = (wrap().network for _ in range(2))
+    take = make_step(LEARN, first, draw(), first=first_step)
+    groups, same_draw = LEARN.parameter_groups(second), draw()
     base = [group["lr"] for group in groups]
     plain = torch.optim.Adam(groups)
     for step in range(first_step, first_step + 10):
@@ -65,7 +52,7 @@ def test_a_step_is_that_of_a_plain_optimiser_at_the_warmth_and_the_rates_of_its_
         for group, rate in zip(plain.param_groups, base, strict=True):
             group["lr"] = rate * LEARN.rate_factor(step)
         plain.zero_grad()
-        LEARN.loss(second, draw, StepScalars(torch.tensor(LEARN.warmth(step)), torch.zeros(()))).total.backward()
+        LEARN.loss(second, same_draw, StepScalars(torch.tensor(LEARN.warmth(step)), torch.zeros(()))).total.backward()
         plain.step()
         second.hypernet.clip_()
     for name, tensor in first.state_dict().items():
@@ -75,17 +62,12 @@ def test_a_step_is_that_of_a_plain_optimiser_at_the_warmth_and_the_rates_of_its_
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("value", "before"), [(float("nan"), 3), (float("inf"), 3), (float("nan"), 0)])
 def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
-    digits: DataSet,
-    pretrained: torch.nn.Module,
-    monkeypatch: pytest.MonkeyPatch,
-    family: str,
-    value: float,
-    before: int,
+    wrap: Fit, draw: Draw, monkeypatch: pytest.MonkeyPatch, family: str, value: float, before: int
 ) -> None:
     """Also the very first."""
     multiplied(monkeypatch, lambda step: value if before < step <= before + 2 else 1.0)
-    network = network_of(digits, pretrained, family=family)
-    take = make_step(LEARN, network, draw_of(digits))
+    network = wrap(family=family).network
+    take = make_step(LEARN, network, draw())
     for _ in range(before):
         take()
     known, adam = copies(network), state_of(take)
@@ -103,9 +85,9 @@ def test_a_step_whose_loss_is_not_finite_changes_nothing_and_is_counted(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_one_gradient_that_is_not_finite_is_enough(digits: DataSet, pretrained: torch.nn.Module, value: float) -> None:
-    network = network_of(digits, pretrained)
-    take = make_step(LEARN, network, draw_of(digits))
+def test_one_gradient_that_is_not_finite_is_enough(wrap: Fit, draw: Draw, value: float) -> None:
+    network = wrap().network
+    take = make_step(LEARN, network, draw())
     take()
     before, adam = copies(network), state_of(take)
 
@@ -125,17 +107,14 @@ def test_one_gradient_that_is_not_finite_is_enough(digits: DataSet, pretrained: 
 
 
 @pytest.mark.parametrize("capture", [True, False])
-def test_without_a_gpu_a_step_is_not_captured(digits: DataSet, pretrained: torch.nn.Module, capture: bool) -> None:
-    assert (
-        type(make_step(LEARN, network_of(digits, pretrained), draw_of(digits), TrainingConfig(capture=capture)))
-        is TrainingStep
-    )
+def test_without_a_gpu_a_step_is_not_captured(wrap: Fit, draw: Draw, capture: bool) -> None:
+    assert type(make_step(LEARN, wrap().network, draw(), TrainingConfig(capture=capture))) is TrainingStep
 
 
-def test_limits_on_standard_deviations_hold_after_every_step(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_limits_on_standard_deviations_hold_after_every_step(wrap: Fit, draw: Draw) -> None:
     limit = 0.0111  # a little over where the log-variances start
-    network = network_of(digits, pretrained, std_limits=(limit, None, None))
-    take = make_step(bhc.Learn(steps=20, logvar_rate=0.1, contexts=2, examples=4), network, draw_of(digits))
+    network = wrap(std_limits=(limit, None, None)).network
+    take = make_step(bhc.Learn(steps=20, logvar_rate=0.1, contexts=2, examples=4), network, draw())
     for _ in range(20):
         take()
     first, second, _ = ((0.5 * head.shared_logvar.offset).exp().max() for head in network.hypernet.weights)

@@ -7,7 +7,6 @@ network that was asked for with just these figures.
 """
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +18,7 @@ from bhc.emission.cut import Cutter
 from bhc.emission.guarantee import MORE_IMAGES, Calibration, Guarantee
 from bhc.emission.request import Limits, Request
 from bhc.emission.search import Search
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 from bhc.training import TrainedModel
 
 CHUNK = 256  # contexts whose scales are in memory at once
@@ -67,7 +66,7 @@ def emit(model: TrainedModel, request: Request, *, cutter: Cutter | None = None)
             factory.judge.let_go()
     for note, kind in ((report.threshold_note, ThresholdWarning), (report.domain_note, DomainWarning)):
         if note is not None:
-            warnings.warn(note, kind, stacklevel=3)
+            warn(note, kind)
     return Compressed(candidate.finished, report, candidate.content)
 
 

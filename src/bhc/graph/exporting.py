@@ -16,7 +16,7 @@ from torch.export.graph_signature import OutputKind
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 from bhc.graph.program import Exported, find_modules, only
 from bhc.graph.signature import DynamicAxes, Examples
 
@@ -101,13 +101,13 @@ def _say_what_is_changed(net: nn.Module, own: nn.Module) -> None:
     """The copy computes in single precision, and language models without a cache."""
     dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in net.parameters()} - {"float32"}
     if dtypes:
-        warnings.warn(f"{type(net).__name__} is {', '.join(sorted(dtypes))}; it is taken in float32", stacklevel=5)
+        warn(f"{type(net).__name__} is {', '.join(sorted(dtypes))}; it is taken in float32")
     configurations = [getattr(module, "config", None) for module in own.modules()]
     cached = [config for config in configurations if getattr(config, "use_cache", False)]
     for config in cached:
         config.use_cache = False  # type: ignore[union-attr]
     if cached:
-        warnings.warn(f"the cache of {type(net).__name__} is switched off (use_cache)", stacklevel=5)
+        warn(f"the cache of {type(net).__name__} is switched off (use_cache)")
 
 
 @torch.no_grad()

@@ -1,9 +1,9 @@
 """How it learns: objective, stages, loop, checkpoints, run folders."""
 
-import warnings
 from importlib import import_module
 from typing import Any
 
+from bhc.errors import warn
 from bhc.training.config import TrainingConfig, TrainingSets
 from bhc.training.consolidation import Consolidate
 from bhc.training.device import computing, configure_process, describe_device, find_device
@@ -42,6 +42,6 @@ def __getattr__(name: str) -> Any:
     """What has moved or is called otherwise is found here for one version more."""
     if name not in _MOVED:
         raise AttributeError(f"module 'bhc.training' has no attribute {name!r}")
-    warnings.warn(f"bhc.training.{name} is {_MOVED[name]} now", DeprecationWarning, stacklevel=2)
+    warn(f"bhc.training.{name} is {_MOVED[name]} now", DeprecationWarning)
     package, _, new = _MOVED[name].rpartition(".")
     return getattr(import_module(package), new)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch import multiprocessing as mp
 from torch.multiprocessing.spawn import start_processes
 
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
 from bhc.training.config import TrainingConfig, TrainingSets
@@ -202,7 +202,7 @@ class _ProcessMonitor:
             "begin": self.progress.begin,
             "update": self.progress.update,
             "end": self.progress.end,
-            "warn": lambda warning: warnings.warn(warning, stacklevel=2),
+            "warn": warn,
             "error": lambda problem, hint: self.errors.append(BhcError(problem, hint=hint)),
             "traceback": self.tracebacks.append,
         }

@@ -1,14 +1,13 @@
 """The training loop: stages one after the other, with checkpoints, a diary and progress."""
 
 import time
-import warnings
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
 from bhc.training.checkpoint import (
@@ -217,11 +216,10 @@ class _Trainer:
     def _read(self, folder: RunFolder) -> tuple[dict[str, Tensor], Header]:
         tensors, header = read_checkpoint(folder, settings=self.settings)
         if header.processes != self.team.size:
-            warnings.warn(
+            warn(
                 f"the checkpoint was written by a run on {header.processes} processes and goes on with "
                 f"{self.team.size}: it does not end at the same bits",
                 ResumeWarning,
-                stacklevel=2,
             )
         folder.metrics.cut_back_(header.position.step)
         return tensors, header

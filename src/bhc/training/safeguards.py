@@ -1,12 +1,12 @@
 """What keeps a run from being lost: gradients far larger than usual are cut, a network that sees nothing is noticed."""
 
-import warnings
 from collections.abc import Sequence
 from math import exp, log
 
 import torch
 from torch import Tensor
 
+from bhc.errors import warn
 from bhc.training.evaluation import Probe
 
 LARGEST = 5.0  # norm of a step's gradients, in usual ones
@@ -86,9 +86,8 @@ class CollapseWatch:
     def look(self, cross_entropy: float) -> None:
         self._looks = self._looks + 1 if self.chance > 0 and cross_entropy > NEAR_CHANCE * self.chance else 0
         if self._looks == LOOKS:
-            warnings.warn(
+            warn(
                 f"the cross-entropy stays at that of guessing ({self.chance:.2f}): the divergence outweighs the data."
                 " Use a smaller kl_weight or a larger num_data, warm up longer, or lower logvar_rate.",
                 CollapseWarning,
-                stacklevel=2,
             )

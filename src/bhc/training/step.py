@@ -6,7 +6,6 @@ live there, gradients that are too large are cut there, and a step where they ar
 """
 
 import gc
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from bhc.errors import warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import optimiser
 from bhc.training.config import TrainingConfig
@@ -204,7 +204,7 @@ class CapturedStep(TrainingStep):
                 rng.graphsafe_set_state(state)
             self._schedule.go_to(self._first + WARM_UP)
             reason = str(error).splitlines()[0]
-            warnings.warn(f"training runs kernel by kernel: {reason}", CaptureWarning, stacklevel=2)
+            warn(f"training runs kernel by kernel: {reason}", CaptureWarning)
             self._take = self._run
             return self._run()
         self._graph = graph
