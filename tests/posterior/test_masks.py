@@ -32,7 +32,6 @@ def finder():
     return finder_of(small_chain())
 
 
-# Which rates are noisy, as (layer, side, places), and what goes with them, as places by layer and side.
 # The network, which rates are noisy, as places by layer and side, and what goes with them.
 NOISY_UNITS = {
     "everything quiet stays": (small_chain, {}, {}),
@@ -109,21 +108,6 @@ def test_rescue_is_a_matter_of_one_context(finder):
     assert last.keep_in.sum(1).tolist() == [5, 1]
 
 
-def test_every_context_has_a_threshold_of_its_own(finder):
-    rates = dropouts(finder, contexts=2)
-    rates[2].in_log_dropout[:] = torch.arange(5.0)
-    threshold = torch.tensor([[1.5], [3.5]])
-    last = finder(rates, threshold, all_classes(finder, 2)).layers[-1]
-    assert last.keep_in.sum(1).tolist() == [2, 4]
-
-
-def test_the_last_layer_keeps_the_classes_of_the_context(finder):
-    rates = dropouts(finder, contexts=2)
-    rates[2].out_log_dropout.fill_(NOISY)
-    outputs = torch.tensor([[True, False, False, True], [False, True, False, False]])
-    assert torch.equal(finder(rates, at(0, 2), outputs).layers[-1].keep_out, outputs)
-
-
 def test_layers_without_output_scales_are_cut_by_their_readers(finder):
     rates = [
         LayerDropout(None, torch.tensor([[QUIET, NOISY, QUIET]])),
@@ -145,20 +129,10 @@ def test_rates_are_not_changed(finder):
         assert torch.equal(layer.out_log_dropout, outputs)
 
 
-@pytest.fixture
 def two_convolutions():
     """Units: 1 channel, 3 filters, 2 filters (4 positions each), 5 hidden, 4 classes."""
-    chain = in_a_row(
-        nn.Conv2d(1, 3, 2),
-        nn.ReLU(),
-        nn.Conv2d(3, 2, 2),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8, 5),
-        nn.ReLU(),
-        nn.Linear(5, 4),
-    )
-    return finder_of(chain)
+    steps = (nn.Conv2d(1, 3, 2), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.MaxPool2d(2), nn.Flatten())
+    return in_a_row(*steps, nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 4))
 
 
 def slow_weight_masks(layers, kept):
@@ -182,10 +156,10 @@ def slow_weight_masks(layers, kept):
     return keep_in, keep_out
 
 
-@pytest.mark.parametrize("chain", ["finder", "two_convolutions"])
+@pytest.mark.parametrize("chain", [small_chain, two_convolutions])
 @pytest.mark.parametrize("threshold", [-12.0, -7.0, -5.0, 0.0])
-def test_a_unit_lives_if_a_kept_weight_leads_to_it_and_one_leads_from_it(request, chain, threshold):
-    contexts, finder = 30, request.getfixturevalue(chain)
+def test_a_unit_lives_if_a_kept_weight_leads_to_it_and_one_leads_from_it(chain, threshold):
+    contexts, finder = 30, finder_of(chain())
     rates = random_weight_rates(finder, contexts=contexts)
     masks = finder(rates, at(threshold, contexts), all_classes(finder, contexts)).layers
     for context in range(contexts):

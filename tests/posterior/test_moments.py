@@ -5,7 +5,7 @@ import torch
 
 from bhc.posterior import clip_variance, log_dropout, marginal_variance, masked_mean, relaxed_mask
 
-from .toys import CONVOLUTION, LINEAR, normals, random_posterior, silent
+from .toys import CONVOLUTION, LINEAR, normals, random_posterior
 
 
 def test_log_dropout_is_the_variance_over_the_squared_mean():
@@ -78,15 +78,6 @@ def test_marginal_variance_is_that_of_sampled_weights(shape):
     deviations = (weights - weights.mean(0)).square()
     standard_error = deviations.std(0) / math.sqrt(samples)
     assert ((deviations.mean(0) - given).abs() < 5 * standard_error).all()
-
-
-def test_marginal_variance_without_noise_is_zero():
-    layer = silent(random_posterior(LINEAR).mean)
-    mean = layer.mean
-    logvars = layer.weight_logvar, layer.in_scale.logvar, layer.out_scale.logvar
-    pairs = zip((mean.weight.base, mean.in_scale, mean.out_scale), logvars, strict=True)
-    given = marginal_variance(*(tensor for pair in pairs for tensor in pair))
-    torch.testing.assert_close(given, torch.zeros_like(given))
 
 
 def test_clip_variance_lowers_what_is_over_the_limit_and_nothing_else():

@@ -21,12 +21,9 @@ def unscaled_means(layers, contexts):
 
 
 def random_scales(mean, seed):
-    return LayerMean(
-        mean.weight,
-        mean.bias,
-        normals(*mean.in_scale.shape, centre=1.0, seed=seed).float(),
-        normals(*mean.out_scale.shape, centre=1.0, seed=seed + 50).float(),
-    )
+    scales = (mean.in_scale, mean.out_scale)
+    drawn = (normals(*each.shape, centre=1.0, seed=seed + 50 * n).float() for n, each in enumerate(scales))
+    return LayerMean(mean.weight, mean.bias, *drawn)
 
 
 def masks(layers, contexts, keep):
@@ -34,10 +31,6 @@ def masks(layers, contexts, keep):
         LayerMask(keep(contexts, len(layer.reads)), keep(contexts, layer.num_outputs), torch.zeros(contexts).bool())
         for layer in layers
     ]
-
-
-def everything(*shape):
-    return torch.ones(shape).bool()
 
 
 def images(count):
@@ -66,5 +59,7 @@ def test_all_units_at_scale_one_and_without_noise_are_the_network_itself(build):
     graph, x = build(), images(6)
     layers = layers_of(graph)
     means, bayesian = unscaled_means(layers, 3), BayesianGraph(graph, layers)
-    torch.testing.assert_close(bayesian.masked(x, means, masks(layers, 3, everything)), graph(x))
+    torch.testing.assert_close(
+        bayesian.masked(x, means, masks(layers, 3, lambda *shape: torch.ones(shape).bool())), graph(x)
+    )
     torch.testing.assert_close(bayesian.noisy(x, [silent(mean) for mean in means], noise=Silence()), graph(x))

@@ -3,13 +3,11 @@ import math
 import pytest
 import torch
 
-from bhc.posterior import FreshNoise, PooledNoise
+from bhc.posterior import PooledNoise
+
+from .toys import fresh_noise
 
 LIKE = torch.zeros(1)
-
-
-def fresh(seed):
-    return FreshNoise(torch.Generator().manual_seed(seed))
 
 
 def pooled(seed=0, *, step=0, size=10_000, lifetime=500):
@@ -25,7 +23,7 @@ def assert_standard_normal(sample):
     assert abs(sample.var().item() - 1) < 5 * math.sqrt(2 / count)
 
 
-@pytest.mark.parametrize("make", [fresh, pooled])
+@pytest.mark.parametrize("make", [fresh_noise, pooled])
 def test_equal_seeds_give_equal_bits(make):
     first, second, other = make(7), make(7), make(8)
     for shape in ((3, 4), (5,)):
@@ -36,7 +34,7 @@ def test_equal_seeds_give_equal_bits(make):
     assert first.normal((2, 3), LIKE.double()).dtype == torch.float64
 
 
-@pytest.mark.parametrize("make", [fresh, lambda seed: pooled(seed, size=1 << 18)])
+@pytest.mark.parametrize("make", [fresh_noise, lambda seed: pooled(seed, size=1 << 18)])
 def test_numbers_are_standard_normal(make):
     assert_standard_normal(make(0).normal((100, 1000), LIKE))
 
@@ -85,11 +83,11 @@ def test_a_window_larger_than_half_of_the_pool_is_drawn_anew():
 def test_the_caller_s_random_numbers_are_left_alone():
     state = torch.get_rng_state()
     pooled().normal((20,), LIKE)
-    fresh(0).normal((20,), LIKE)
+    fresh_noise().normal((20,), LIKE)
     assert torch.equal(state, torch.get_rng_state())
 
 
 def test_fresh_noise_lies_in_memory_as_what_it_goes_with():
     like = torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    assert fresh(0).normal(like.shape, like).stride() == like.stride()
-    assert fresh(0).normal((2, 3), like).is_contiguous()
+    assert fresh_noise().normal(like.shape, like).stride() == like.stride()
+    assert fresh_noise().normal((2, 3), like).is_contiguous()

@@ -25,17 +25,12 @@ def gradients(function, inputs):
     return torch.autograd.grad(weighted, inputs)
 
 
-def plain_moments(h, weight, variance):
-    return h @ weight.T, (h * h) @ variance.T
-
-
 def scaled(h, mean, logvar):
     return ScaledByNoise.apply(h, mean, logvar, normals(2, 5, 4, seed=80))
 
 
 def plain_scaled(h, mean, logvar):
-    scale = mean[:, None] + (0.5 * logvar).exp()[:, None] * normals(2, 5, 4, seed=80)
-    return h * scale[..., None]
+    return h * plain_drawn(mean, logvar)[..., None]
 
 
 def sampled(mean, variance):
@@ -91,7 +86,7 @@ def moments_and_scales(*places, biases=2):
 TWINS = {
     "moments": (
         MeanAndVariance.apply,
-        plain_moments,
+        lambda h, weight, variance: (h @ weight.T, (h * h) @ variance.T),
         (normals(5, 4), normals(3, 4, seed=1), normals(3, 4, seed=2).exp()),
     ),
     "scaled, one number a unit": (
@@ -99,11 +94,7 @@ TWINS = {
         plain_scaled,
         (normals(2, 5, 4, 1), normals(2, 4, seed=1), normals(2, 4, seed=2)),
     ),
-    "scaled, a map a unit": (
-        scaled,
-        plain_scaled,
-        (normals(2, 5, 4, 3), normals(2, 4, seed=1), normals(2, 4, seed=2)),
-    ),
+    "scaled, a map a unit": (scaled, plain_scaled, (normals(2, 5, 4, 3), normals(2, 4, seed=1), normals(2, 4, seed=2))),
     "low-rank moments": (
         MeanAndVariance.apply,
         plain_low_rank_moments,
@@ -120,6 +111,12 @@ TWINS = {
     "sampled in full, maps": (sampled_in_full, plain_sampled_in_full, moments_and_scales(2, 3)),
     "sampled in full, a shared bias": (sampled_in_full, plain_sampled_in_full, moments_and_scales(5, biases=1)),
     "sampled": (sampled, plain_sampled, (normals(5, 4), normals(5, 4, seed=1).exp())),
+    # Rates from -20 to 20 and further: within the clamp at 10 and beyond it, on both sides.
+    "divergence of scales": (
+        ScaleDivergence.apply,
+        lambda mean, logvar: kl_scales(log_dropout(mean, logvar)),
+        (normals(3, 41), torch.linspace(-20, 20, 41).double().expand(3, -1)),
+    ),
 }
 
 
@@ -149,24 +146,6 @@ def test_a_sample_without_variance_has_a_finite_gradient():
     mean, variance = leaves(normals(5, 4), torch.zeros(5, 4).double())
     sampled(mean, variance).sum().backward()
     assert variance.grad.isfinite().all()
-
-
-def test_the_divergence_of_scales_equals_its_plain_twin_within_and_beyond_the_clamp():
-    rng = torch.Generator().manual_seed(0)
-    mean = torch.randn(3, 40, dtype=torch.float64, generator=rng).requires_grad_()
-    logvar = (8 * torch.randn(3, 40, dtype=torch.float64, generator=rng)).requires_grad_()
-    weights = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
-    fast, plain = ScaleDivergence.apply(mean, logvar), kl_scales(log_dropout(mean, logvar))
-    torch.testing.assert_close(fast, plain)
-    for one, other in zip(
-        torch.autograd.grad((fast * weights).sum(), (mean, logvar)),
-        torch.autograd.grad((plain * weights).sum(), (mean, logvar)),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
-    rates = log_dropout(mean, logvar)
-    assert (rates.abs() > 10).any()
-    assert (rates.abs() < 10).any()
 
 
 @pytest.mark.parametrize("rank", [None, 2])

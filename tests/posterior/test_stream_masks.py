@@ -46,26 +46,15 @@ def slow_alive(finder, rates, threshold, outputs):
     return torch.tensor(alive)
 
 
-def places_of(finder):
-    return {layer.name: place for place, layer in enumerate(finder.layers)}
-
-
 def must_write(finder):
     """By layer, the outputs that it may not leave to others: it has no others, or they are factors, groups, kept."""
-    written = [unit for layer in finder.layers for unit in layer.writes.tolist()]
-    tied = {
-        unit for layer in finder.layers if layer.groups > 1 or layer.name == "gate" for unit in layer.writes.tolist()
-    }
-    outputs = set(finder.outputs.tolist())
-    return {
-        layer.name: torch.tensor(
-            [
-                written.count(unit) == 1 or unit in tied | outputs or bool(finder.always[unit])
-                for unit in layer.writes.tolist()
-            ]
-        )
-        for layer in finder.layers
-    }
+    written = torch.cat([layer.writes for layer in finder.layers]).bincount(minlength=finder.num_units)
+    must = (written == 1) | torch.as_tensor(finder.always)
+    must[finder.outputs] = True
+    for layer in finder.layers:
+        if layer.groups > 1 or layer.name == "gate":
+            must[layer.writes] = True
+    return {layer.name: must[layer.writes] for layer in finder.layers}
 
 
 @pytest.mark.parametrize(
@@ -102,9 +91,9 @@ def test_units_follow_the_rules_one_at_a_time(threshold, build, keep):
 
 def test_a_writer_that_is_noisy_throughout_writes_one_unit_of_the_stream_all_the_same():
     finder = finder_of(branching_graph())
-    rates, by_name = dropouts(finder), places_of(finder)
-    rates[by_name["one"]].out_log_dropout[0] = torch.tensor([NOISY, NOISY, NOISY - 1, NOISY, NOISY])
-    assert mask(finder, rates)[by_name["one"]].keep_out.tolist() == [[False, False, True, False, False]]
+    rates, place = dropouts(finder), [layer.name for layer in finder.layers].index("one")
+    rates[place].out_log_dropout[0] = torch.tensor([NOISY, NOISY, NOISY - 1, NOISY, NOISY])
+    assert mask(finder, rates)[place].keep_out.tolist() == [[False, False, True, False, False]]
 
 
 @pytest.mark.parametrize("threshold", [-12.0, -10.0, -9.0, -8.0, -7.0, 0.0])

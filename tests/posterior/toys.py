@@ -85,13 +85,7 @@ def posterior_of(weight, bias, weight_logvar, in_scale, out_scale):
 def small_chain(*, seed=0):
     """One convolution, a flatten and two linear layers on 6 x 6 images, weights drawn from the seed."""
     chain = in_a_row(
-        nn.Conv2d(1, 3, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(12, 5),
-        nn.ReLU(),
-        nn.Linear(5, 4),
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 4)
     )
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
