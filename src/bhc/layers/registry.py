@@ -162,11 +162,11 @@ def kind_named(name: str) -> LayerKind:
 
 def kind_tagged(tag: object) -> LayerKind:
     """The kind of a number or dotted name in a packed file; ValueError for an unknown one."""
-    if isinstance(tag, str) and tag not in _BY_TAG:
+    if (type(tag) is int or isinstance(tag, str)) and tag in _BY_TAG:
+        return _BY_TAG[tag]
+    if isinstance(tag, str) and "." in tag:  # one of others
         raise NotRegisteredError(f"layer {tag[:60]!r} is not registered here", "register_layer")
-    if not (type(tag) is int or isinstance(tag, str)) or tag not in _BY_TAG:
-        raise unknown([tag])
-    return _BY_TAG[tag]
+    raise unknown([tag])
 
 
 def is_weighted(module: nn.Module) -> bool:
