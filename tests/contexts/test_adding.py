@@ -13,7 +13,6 @@ import torch
 
 import bhc
 from bhc.contexts import (
-    ClassSubsets,
     ContextBatch,
     Option,
     ProbeRequest,
@@ -242,20 +241,6 @@ def test_what_is_not_a_number_later_is_named_too(forgetful: None) -> None:
     batch = replace(ContextBatch.unconditioned(2, 4), values={"rain": torch.tensor([[1.0], [float("nan")]])})
     with pytest.raises(BhcError, match=r"Weather: .*NaN"):
         checked_encoding(space, batch)
-
-
-@pytest.mark.parametrize("kind", registry._KINDS.values(), ids=list(registry._KINDS))
-def test_every_kind_of_ours_answers_for_itself(kind: type[bhc.ContextSpace]) -> None:
-    made = {
-        "classes": lambda: ClassSubsets(4),
-        "domain": lambda: bhc.InputDomains((1, 2, 2)),
-        "features": lambda: bhc.FeatureSubsets((1, 2, 2)),
-        "vocabulary": lambda: bhc.VocabularySubsets((9,)),
-        "joint": lambda: bhc.Joint(ClassSubsets(4), bhc.Budgets()),
-    }.get(kind.kind, kind)()
-    check_space(made, 4)
-    assert {option.name for option in made.options} == set(made.conditions) or kind is bhc.Joint
-    assert made.probes(4, 5)
 
 
 def test_reserved_names_are_all_that_commands_and_limits_take() -> None:

@@ -82,9 +82,16 @@ def test_the_budget_that_stands_for_none_leaves_the_stage_s_weight_as_it_is(weig
     assert torch.equal(space.divergence_weights(ContextBatch.unconditioned(2, 10)), torch.ones(2))
 
 
-@pytest.mark.parametrize(("weights", "nearest"), [((0.01, 0.1), 1.0), ((2.0, 3.0), 0.0)])
-def test_where_no_budget_has_a_weight_of_one_the_nearest_stands_for_none(weights, nearest):
-    assert Budgets(weights).default_budget == nearest
+@pytest.mark.parametrize(
+    ("kind", "weights", "nearest"),
+    [
+        (Budgets, (0.01, 0.1), 1.0),
+        (Budgets, (2.0, 3.0), 0.0),
+        *((BinaryBudget, weights, 1.0) for weights in ((0.4, 2.0), (0.1, 1.0))),  # one of the two that there are
+    ],
+)
+def test_where_no_budget_has_a_weight_of_one_the_nearest_stands_for_none(kind, weights, nearest):
+    assert kind(weights).default_budget == nearest
 
 
 def test_only_numbers_between_zero_and_one_are_ordered():
@@ -105,9 +112,3 @@ def test_a_joint_run_of_before_needs_all_of_its_parts():
     assert not space.optional
     with pytest.raises(BhcError, match="lacks budget"):
         space.resolve({"classes": [1, 2]})
-
-
-def test_a_binary_budget_that_is_left_out_is_one_of_the_two():
-    assert Budgets((0.5, 2.0)).default_budget == pytest.approx(0.5)
-    assert BinaryBudget((0.4, 2.0)).default_budget == 1.0
-    assert BinaryBudget((0.1, 1.0)).default_budget == 1.0

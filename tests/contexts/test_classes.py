@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.contexts import ClassSubsets, ConsecutivePairs, Context, ContextBatch, RandomSubsets
+from bhc.contexts import ClassSubsets, Context, ContextBatch, RandomSubsets
 from bhc.errors import BhcError
 
 PLAIN = ClassSubsets(10)
@@ -82,13 +82,6 @@ def test_what_names_no_classes_is_refused(space, classes, problem, hint):
     assert hint in caught.value.hint
 
 
-def test_a_context_that_is_asked_for_is_encoded_as_a_binary_vector():
-    space = ClassSubsets(5)
-    contexts = [space.resolve({"classes": classes}) for classes in ([1, 2], [0, 3, 4])]
-    (encoded,) = space.encode(ContextBatch.of(contexts, 5))
-    assert encoded.tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 1, 1]]
-
-
 def test_training_contexts_of_equal_appearance_are_encoded_as_those_of_use():
     space = ClassSubsets(10, RandomSubsets((2, 3, 7)))
     batch = space.sample(50, 10, rng=seeded())
@@ -125,13 +118,6 @@ def test_equal_seeds_give_equal_contexts():
     assert torch.equal(first.class_rates, second.class_rates)
     other = space.sample(20, 10, rng=seeded(5))
     assert not torch.equal(first.class_rates, other.class_rates)
-
-
-def test_the_paper_s_pairs_can_be_the_sampler():
-    batch = ClassSubsets(10, ConsecutivePairs()).sample(100, 10, rng=seeded())
-    first = batch.outputs.float().argmax(1)
-    assert batch.outputs[torch.arange(100), first + 1].all()
-    assert batch.outputs.sum(1).unique().tolist() == [2]
 
 
 @pytest.mark.parametrize(

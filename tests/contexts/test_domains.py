@@ -5,7 +5,6 @@ import torch
 from bhc.contexts import (
     ClassSubsets,
     ConsecutivePairs,
-    Context,
     ContextBatch,
     InputDomains,
     Joint,
@@ -97,12 +96,6 @@ def test_a_training_domain_is_the_mean_of_the_examples_drawn_for_it():
     observed = SPACE.observe(batch, x)
     torch.testing.assert_close(observed.domain, x.float().mean(1))
     assert torch.equal(observed.class_rates, batch.class_rates)
-
-
-def test_a_domain_may_be_told_of_some_contexts_alone():
-    (encoded,) = SPACE.encode(ContextBatch.of([resolve(pixels()), Context()], 10))
-    torch.testing.assert_close(encoded[0], pixels().float().mean(0) / 255)
-    assert not encoded[1].any()
 
 
 def test_pairs_are_the_default():

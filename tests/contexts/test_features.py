@@ -8,7 +8,6 @@ from bhc.contexts import (
     ContextBatch,
     FeatureSubsets,
     Joint,
-    ListedFeatures,
     VocabularySubsets,
     WordsOfTexts,
 )
@@ -91,12 +90,6 @@ def test_a_batch_has_the_masks_of_its_contexts_and_all_features_where_none_are_s
     (encoded,) = SPACE.encode(batch)
     assert encoded.dtype == torch.float32
     assert torch.equal(encoded, batch.inputs.float())
-
-
-def test_training_draws_the_sampler_s_masks():
-    space = FeatureSubsets((4,), ListedFeatures(((0,), (1, 2))))
-    batch = space.sample(50, 3, rng=seeded())
-    assert {tuple(row.nonzero().flatten().tolist()) for row in batch.inputs} == {(0,), (1, 2)}
 
 
 def test_masks_of_values_lie_over_the_input_as_they_are():

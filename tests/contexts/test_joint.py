@@ -44,13 +44,14 @@ def test_a_missing_part_is_named_with_all_that_are_needed_where_none_may_be_miss
     assert caught.value.hint == "this model takes all of: classes, budget"
 
 
-def test_every_part_is_sampled_and_encoded_in_order():
-    space = Joint(Budgets(), THREES, missing=0)
-    batch = sample(space)
-    budget, classes = space.encode(batch)
+def test_every_part_is_sampled_and_encoded_in_order_and_none_is_left_out_unless_it_may_be():
+    space = Joint(Budgets(), THREES, CORNER, missing=0)
+    batch = sample(space, 500)
+    budget, classes, features = space.encode(batch)
     assert torch.equal(budget, batch.budget)
     assert torch.equal(classes, batch.outputs.float())
     assert batch.outputs.sum(1).unique().tolist() == [3]
+    assert features.tolist() == [[1, 0, 0, 0]] * 500
 
 
 @pytest.mark.parametrize(
@@ -143,12 +144,6 @@ def test_training_leaves_out_each_part_of_as_many_contexts_as_stated():
         assert abs(part.float().mean() - 0.3) < 5 * (0.21 / 4000) ** 0.5
     both = (unsaid["classes"] & unsaid["features"]).float().mean()
     assert abs(both - 0.09) < 5 * (0.09 * 0.91 / 4000) ** 0.5
-
-
-def test_nothing_is_left_out_unless_it_may_be():
-    batch = sample(Joint(THREES, CORNER, WEIGHTS, missing=0), 500)
-    assert (batch.outputs.sum(1) == 3).all()
-    assert (batch.inputs.sum(1) == 1).all()
 
 
 def test_where_classes_are_left_out_all_are_drawn_and_all_outputs_stay():

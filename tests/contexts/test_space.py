@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -73,8 +74,16 @@ def test_a_description_says_nothing_of_what_there_was_not_in_runs_of_before():
     assert set(InputDomains((1, 28, 28)).to_dict()) == {"kind", "image_shape", "sampler", "full_scale"}
 
 
+def test_there_is_a_space_of_every_kind():
+    assert {space.kind for space in SPACES.values()} >= set(contexts.registry._KINDS)
+
+
 @EACH
-def test_every_condition_is_described(space):
+def test_a_space_answers_for_itself_and_describes_every_condition(space):
+    num_classes = getattr(space, "num_classes", 10)
+    check_space(space, num_classes)
+    assert space.probes(num_classes, 5)
+    assert {option.name for option in space.options} == set(space.conditions) or isinstance(space, Joint)
     assert set(space.describe()) == set(space.conditions)
     assert all(space.describe().values())
 
@@ -147,17 +156,12 @@ NAN, INFINITY = math.nan, math.inf
         (Joint, (ClassSubsets(10), Budgets(), ClassSubsets(10)), "classes, budget, classes"),
         (Joint, (ClassSubsets(10), SingleContext()), "nothing to ask"),
         (Joint, (InputDomains((1, 1_000), summary=Spectrum()), FeatureSubsets((1, 1_000))), "spectrum"),
+        *((partial(Joint, missing=part), (ClassSubsets(10), Budgets()), "missing") for part in (-0.1, 1.0, 2, NAN)),
     ],
 )
 def test_a_space_that_cannot_be_is_refused(make, given, noun):
     with pytest.raises(BhcError, match=noun):
         make(*given)
-
-
-@pytest.mark.parametrize("missing", [-0.1, 1.0, 2, NAN])
-def test_an_impossible_part_that_is_missing_is_refused(missing):
-    with pytest.raises(BhcError, match="missing"):
-        Joint(ClassSubsets(10), Budgets(), missing=missing)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +178,6 @@ def test_a_network_with_other_outputs_is_refused(space, outputs, noun, hint):
     assert hint in caught.value.hint
     with pytest.raises(BhcError, match=noun):
         bhc.wrap(torch.nn.Linear(4, outputs), space, example_input=torch.zeros(1, 4))
-
-
-@pytest.mark.parametrize("space", [ClassSubsets(10), Joint(Budgets(), ClassSubsets(10)), SingleContext((0, 9))])
-def test_a_network_with_the_outputs_of_its_classes_fits(space):
-    check_space(space, 10)
 
 
 TASTE = SINGLE["spectrum"].to_dict() | {"summary": {"kind": "taste"}}

@@ -24,10 +24,6 @@ def assert_frequency(count, total, probability):
     assert abs(count - total * probability) <= 5 * deviation
 
 
-def test_the_paper_s_pairs_are_all_consecutive_ones():
-    assert ConsecutivePairs().subsets(5) == ((0, 1), (1, 2), (2, 3), (3, 4))
-
-
 def test_all_subsets_come_in_order_and_once():
     expected = [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]
     assert list(all_subsets(3, (2, 1, 2))) == expected
