@@ -45,42 +45,40 @@ def test_features_are_a_mask_or_places(features):
 
 
 A_MASK, A_PLACE = "a mask of shape (1, 2, 3), true where a feature is there", "places from 0 to 5"
+OF_ONE = "a mask of shape (3,), true where a feature is there, or places from 0 to 2"
 FLOATS = LAST.float()
 
 
 @pytest.mark.parametrize(
-    ("features", "problem", "hint"),
+    ("space", "features", "problem", "hint"),
     [
         # most likely a mask of numbers
-        *((given, "named twice", "bool") for given in ((3, 5, 3), np.array([0, 1, 1, 0, 0, 1], dtype=np.uint8))),
+        *((SPACE, given, "named twice", "bool") for given in ((3, 5, 3), np.array([0, 1, 1, 0, 0, 1], dtype=np.uint8))),
         *(
-            (torch.ones(shape, dtype=torch.bool), f"a feature mask of shape {shape}", A_MASK)
+            (SPACE, torch.ones(shape, dtype=torch.bool), f"a feature mask of shape {shape}", A_MASK)
             for shape in ((5,), (1, 3, 2), (2, 3), (1, 6), ())
         ),
-        *((given, "no feature is there", "at least one") for given in ([False] * 6, torch.zeros(1, 2, 3).bool())),
-        ([], "no feature is there", "at least one"),
-        *(([0, place], f"there is no feature {place}", A_PLACE) for place in (-1, 6, 100)),
+        (FeatureSubsets((3,)), torch.ones(2, dtype=torch.bool), "a feature mask", OF_ONE),
         *(
-            (given, "an array of float", A_MASK)
+            (SPACE, given, "no feature is there", "at least one")
+            for given in ([False] * 6, torch.zeros(1, 2, 3).bool(), [])
+        ),
+        *((SPACE, [0, place], f"there is no feature {place}", A_PLACE) for place in (-1, 6, 100)),
+        *(
+            (SPACE, given, "an array of float", A_MASK)
             for given in ([0.0, 1.0], FLOATS, FLOATS.reshape(1, 2, 3), np.array([0.5]), [float("nan")])
         ),
-        *((given, "an array of int64", A_PLACE) for given in (3, torch.zeros(1, 2, 3).long(), [[0, 1]])),
-        *((given, "not an array", A_MASK) for given in ("all", {}, [[1], [2, 3]], ["a"])),
+        *((SPACE, given, "an array of int64", A_PLACE) for given in (3, torch.zeros(1, 2, 3).long(), [[0, 1]])),
+        *((SPACE, given, "not an array", A_MASK) for given in ("all", {}, [[1], [2, 3]], ["a"])),
+        *((VocabularySubsets((50,)), given, "no word left", "") for given in ([0, 1], [1])),
     ],
     ids=repr,
 )
-def test_what_tells_no_features_is_refused(features, problem, hint):
+def test_what_tells_no_features_is_refused(space, features, problem, hint):
     with pytest.raises(BhcError) as caught:
-        SPACE.resolve({"features": features})
+        space.resolve({"features": features})
     assert problem in caught.value.problem
     assert hint in caught.value.hint
-
-
-def test_the_shape_of_a_single_dimension_reads_as_one():
-    with pytest.raises(BhcError) as caught:
-        FeatureSubsets((3,)).resolve({"features": torch.ones(2, dtype=torch.bool)})
-    assert "a mask of shape (3,)" in caught.value.hint
-    assert "places from 0 to 2" in caught.value.hint
 
 
 def test_a_batch_has_the_masks_of_its_contexts_and_all_features_where_none_are_said():
@@ -152,9 +150,3 @@ def test_frequent_words_are_most_often_there_and_more_so_the_more_texts():
     assert sizes.max() > 1.2 * sizes.min()
     few = WordsOfTexts(sampler.rates, (1, 1)).draw(3_000, (WORDS,), rng=seeded())
     torch.testing.assert_close(few.float().mean(0), torch.tensor(sampler.rates), rtol=0, atol=0.04)
-
-
-@pytest.mark.parametrize("features", [[0, 1], [1]])
-def test_a_vocabulary_without_words_is_refused(features):
-    with pytest.raises(BhcError, match="no word left"):
-        VocabularySubsets((WORDS,)).resolve({"features": features})
