@@ -22,16 +22,12 @@ def with_decoder(**options):
     return network
 
 
-def as_they_are(masks):
-    return masks
-
-
 def shuffled(masks):
     """Each context is shown the masks of some other, never the same for long."""
     return masks[torch.randperm(len(masks))]
 
 
-def learn_to_read(network, *, through=as_they_are, steps=200):
+def learn_to_read(network, *, through=lambda masks: masks, steps=200):
     """Train hypernetwork and decoder on nothing else; the part of the contexts that is then read without a fault."""
     parameters = [*network.hypernet.embedder.parameters(), *network.hypernet.vectors.parameters()]
     optimizer = torch.optim.Adam([*parameters, *network.decoder.parameters()], lr=1e-2)
@@ -110,10 +106,7 @@ def test_the_budget_is_read_in_its_own_unit():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"space": SingleContext()}, "SingleContext"),
-        ({"space": ClassSubsets(10), "family": "sparse-vd"}, "scales"),
-    ],
+    [({"space": SingleContext()}, "SingleContext"), ({"space": ClassSubsets(10), "family": "sparse-vd"}, "scales")],
 )
 def test_what_cannot_be_read_is_refused(options, message):
     network = conditional(ScalesOnly(), **options)

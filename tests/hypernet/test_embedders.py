@@ -1,13 +1,7 @@
 import pytest
 import torch
 
-from bhc.contexts import (
-    BinaryBudget,
-    Budgets,
-    ClassSubsets,
-    Joint,
-    SingleContext,
-)
+from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, Joint, SingleContext
 from bhc.hypernet import build_embedder
 
 from .toys import DOMAIN, SAMPLE, SPACES, all_equal, contexts, perturb_, seeded

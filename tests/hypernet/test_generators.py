@@ -7,14 +7,7 @@ from torch.nn import functional as F
 
 from bhc.contexts import BinaryBudget
 from bhc.errors import BhcError
-from bhc.hypernet import (
-    EMBEDDING_WIDTH,
-    Full,
-    Initial,
-    LowRank,
-    ScalesOnly,
-    generator_from_dict,
-)
+from bhc.hypernet import EMBEDDING_WIDTH, Full, Initial, LowRank, ScalesOnly, generator_from_dict
 from bhc.hypernet import GENERATORS as KINDS
 from bhc.posterior import FreshNoise
 
@@ -159,10 +152,7 @@ class TestEveryGenerator:
         perturb_(model.hypernet, std=0.01)
         x, batch = images(network, 6), pairs(3)
         outputs = [
-            (
-                each.noisy(x, batch, noise=FreshNoise(seeded()))[0],
-                each.masked(x, batch, threshold=at(0.0, 3)),
-            )
+            (each.noisy(x, batch, noise=FreshNoise(seeded()))[0], each.masked(x, batch, threshold=at(0.0, 3)))
             for each in (model, restored(model))
         ]
         assert all_equal(*outputs)

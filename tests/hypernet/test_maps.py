@@ -12,12 +12,9 @@ from bhc.posterior import GroupNormalJeffreys
 from .toys import seeded
 
 
-def random_map(*shape, width=7):
-    return Map(torch.randn(shape, generator=seeded()), width, Initial(), rng=seeded(1))
-
-
 def test_a_map_adds_a_product_with_the_embedding_to_its_offset():
-    map_, embedding = random_map(3, 4, 2), torch.randn(2, 7, generator=seeded(2))
+    map_ = Map(torch.randn(3, 4, 2, generator=seeded()), 7, Initial(), rng=seeded(1))
+    embedding = torch.randn(2, 7, generator=seeded(2))
     expected = map_.offset + torch.einsum("ne,ke->kn", map_.matrix, embedding).reshape(2, 3, 4, 2)
     torch.testing.assert_close(map_(embedding), expected)
     assert torch.equal(map_(torch.zeros(2, 7)), map_.offset.expand(2, 3, 4, 2))

@@ -7,15 +7,15 @@ from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
 
 
-def chain(layers: int, size: float = 0.02) -> nn.Sequential:
+def chain(layers: int, size: float) -> nn.Sequential:
     net = nn.Sequential(*[part for _ in range(layers - 1) for part in (nn.Linear(4, 4), nn.ReLU())], nn.Linear(4, 3))
     for number, layer in enumerate(net[::2], start=1):
         nn.init.constant_(layer.weight, size * number)
     return net
 
 
-def wrapped(layers: int, **options: object) -> ConditionalNetwork:
-    return bhc.wrap(chain(layers), bhc.ClassSubsets(3), example_input=torch.zeros(1, 4), **options).network
+def wrapped(layers: int, size: float = 0.02, **options: object) -> ConditionalNetwork:
+    return bhc.wrap(chain(layers, size), bhc.ClassSubsets(3), example_input=torch.zeros(1, 4), **options).network
 
 
 def test_few_layers_have_the_paper_s_prior_and_many_that_of_their_weights() -> None:
@@ -25,9 +25,7 @@ def test_few_layers_have_the_paper_s_prior_and_many_that_of_their_weights() -> N
 
 
 def test_a_layer_of_zeros_has_a_prior_too() -> None:
-    net = chain(6, size=0.0)
-    network = bhc.wrap(net, bhc.ClassSubsets(3), example_input=torch.zeros(1, 4)).network
-    assert all(std > 0 for std in network.hypernet.prior_stds)
+    assert all(std > 0 for std in wrapped(6, size=0.0).hypernet.prior_stds)
 
 
 def test_the_prior_counts_in_the_divergence_and_noise_starts_under_it() -> None:
@@ -48,10 +46,7 @@ def test_it_is_kept_with_a_run() -> None:
     assert ConditionalNetwork.from_dict(older).hypernet.prior_stds == (1.0,) * 6
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [((1.0, 1.0), "3 layers"), ((1.0, 0.0, 1.0), "positive")],
-)
+@pytest.mark.parametrize(("given", "message"), [((1.0, 1.0), "3 layers"), ((1.0, 0.0, 1.0), "positive")])
 def test_a_prior_that_cannot_be_is_refused(given: tuple[float, ...], message: str) -> None:
     with pytest.raises(BhcError, match=message):
         wrapped(3, prior_stds=given)

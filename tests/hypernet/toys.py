@@ -18,6 +18,7 @@ from bhc.contexts import (
 )
 from bhc.hypernet import ConditionalNetwork, Design, Full, Initial, LowRank, ScalesOnly
 from bhc.models import lenet_5_caffe, lenet_300_100
+from bhc.posterior import FreshNoise
 
 from ..formats.graphs import chain_of
 
@@ -122,9 +123,12 @@ def all_equal(first, second):
     return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def assert_gradients_reach(module):
-    """Every parameter with numbers in it learns something finite."""
-    for name, parameter in module.named_parameters():
+def assert_gradients_reach_all(model, x, batch):
+    """Every parameter with numbers in it learns something finite from logits and divergence."""
+    logits, beliefs = model.noisy(x, batch, noise=FreshNoise(seeded()))
+    assert logits.shape == (len(x), 10)
+    (logits.square().sum() + model.hypernet.kl(beliefs).sum()).backward()
+    for name, parameter in model.hypernet.named_parameters():
         if parameter.numel():
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
