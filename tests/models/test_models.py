@@ -7,20 +7,9 @@ from torch import nn
 from bhc import models
 from bhc.errors import BhcError
 
-LAYERS = {
-    "lenet-300-100": 3,
-    "lenet-5-caffe": 4,
-    "vgg": 16,
-    "resnet-20": 20,
-    "resnet-32": 32,
-    "resnet-44": 44,
-    "resnet-56": 56,
-    "speech-cnn": 4,
-    "text-cnn": 3,
-}
 IMAGES, WORDS = (3, 32, 32), 3_297
 OTHERS = {"speech-cnn": ((1, 6_400), 32_768.0), "text-cnn": ((40,), float(WORDS))}  # no images: shapes and scales
-OF_IMAGES = [name for name in LAYERS if name not in OTHERS]
+OF_IMAGES = [name for name in models.NAMES if name not in OTHERS]
 
 
 def rng(seed=0):
@@ -97,7 +86,9 @@ def test_activations_neither_die_nor_explode_at_the_start(name):
 
 @pytest.mark.parametrize("name", models.NAMES)
 def test_one_limit_a_layer(name):
-    assert len(models.std_limits(name)) == LAYERS[name]
+    kinds = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Embedding
+    layers = [module for module in models.outline(name).modules() if isinstance(module, kinds)]
+    assert len(models.std_limits(name)) == len(layers)
 
 
 def test_the_limits_of_the_paper_and_of_texts():

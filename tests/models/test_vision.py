@@ -25,13 +25,6 @@ def test_weights_of_the_literature():
     ]
 
 
-def test_the_widths_of_the_vgg():
-    net = models.outline("vgg")
-    maps = [module.out_channels for module in net if isinstance(module, nn.Conv2d)]
-    assert maps == [64, 64, 128, 128, 256, 256, 256, *[512] * 6]
-    assert [module.out_features for module in net if isinstance(module, nn.Linear)] == [512, 512, 10]
-
-
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
