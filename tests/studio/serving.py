@@ -1,6 +1,7 @@
 """Real services in processes of their own, asked over loopback."""
 
 import http.client
+import io
 import json
 import os
 import re
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import bhc
 
@@ -95,6 +98,13 @@ def children(process: int) -> list[int]:
         if parent == process:
             found.append(int(folder.name))
     return sorted(found)
+
+
+def npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
+    """Samples as a service is sent them."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=pickled)
+    return file.getvalue()
 
 
 def command(*words: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import json
 import re
 import socket
@@ -20,7 +19,7 @@ from typer.testing import CliRunner
 import bhc
 from bhc.cli import app
 from bhc.data import DataSet
-from tests.studio.serving import PATIENCE, Serving, command, environment, serving
+from tests.studio.serving import PATIENCE, Serving, command, environment, npy, serving
 
 
 def raw(server: Serving, message: bytes) -> bytes:
@@ -108,21 +107,15 @@ def test_errors_are_those_of_the_command_line(
 @pytest.mark.long
 def test_a_domain_from_samples(domain_model: bhc.Compressor, digits: DataSet, tmp_path: Path) -> None:
     domain_model.save(tmp_path / "run")
-    samples, file = digits.train.restricted_to([1, 2]).inputs[:50], io.BytesIO()
-    np.save(file, samples.numpy())
+    samples = digits.train.restricted_to([1, 2]).inputs[:50]
+    sent, pickled = npy(samples.numpy()), npy(np.array([print], dtype=object), pickled=True)
     with serving(tmp_path / "run", "--max-samples", "60", "--workers", "2") as server:
-        told = server.ask("POST", "/v1/domains", file.getvalue()).json()
+        told = server.ask("POST", "/v1/domains", sent).json()
         answers = [server.post("/v1/networks", {"domain": told["domain"], "threshold": 0.0}) for _ in range(4)]
         expected = domain_model.compress(domain=samples, threshold=0.0).to_bytes()
         assert {answer.content for answer in answers} == {expected}
-        for bad in (b"", b"\x93NUMPY\x01\x00", _pickled(), file.getvalue()[:-1]):
+        for bad in (b"", b"\x93NUMPY\x01\x00", pickled, sent[:-1]):
             assert server.ask("POST", "/v1/domains", bad).status == 422
-
-
-def _pickled() -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.array([print], dtype=object), allow_pickle=True)
-    return file.getvalue()
 
 
 def test_previews_answers_and_pictures(server: Serving, digits: DataSet) -> None:

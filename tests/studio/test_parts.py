@@ -12,6 +12,7 @@ from bhc.contexts import SampleMean, from_token, to_token
 from bhc.studio.inputs import is_picture, png, sample_of
 from bhc.studio.metrics import Metrics, cpu_seconds, resident_bytes
 from bhc.studio.service import Cache, Service
+from tests.studio.serving import npy
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -29,12 +30,6 @@ def test_pictures_are_those_of_the_class(service: Service) -> None:
     first = sample.inputs[sample.labels == 7][0]
     assert service.picture(7, 0) == png(first)
     assert service.picture(7, 9) is service.picture(-1, 0) is service.picture(10**30, 0) is None
-
-
-def npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=pickled)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("array", [np.ones((20, 1, 2, 2), np.uint8), np.asfortranarray(np.random.rand(20, 1, 2, 2))])

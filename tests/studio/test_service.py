@@ -1,7 +1,5 @@
-import io
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -12,6 +10,7 @@ from bhc.emission import from_file
 from bhc.formats import parse_network
 from bhc.studio import schemas
 from bhc.studio.service import Service
+from tests.studio.serving import npy
 
 
 def logits(form: str, content: bytes, images: torch.Tensor, folder: Path) -> torch.Tensor:
@@ -148,9 +147,3 @@ def test_an_image_gets_two_answers(service: Service, digits: DataSet) -> None:
 def test_what_is_no_image_is_refused(service: Service, image: object) -> None:
     with pytest.raises(bhc.BhcError, match="image"):
         service.answer({"classes": [3, 4], "image": image})
-
-
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
