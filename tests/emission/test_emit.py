@@ -35,11 +35,6 @@ def test_calibration_lowers_the_cross_entropy(quick_model: bhc.Compressor) -> No
     assert losses[0] < losses[1] - 1e-3
 
 
-def test_inputs_of_another_shape_are_refused(quick_model: bhc.Compressor) -> None:
-    with pytest.raises(BhcError, match=r"\(1, 28, 28\)"):
-        quick_model.compress(classes=[1, 2]).predict(torch.zeros(1, 28, 28))
-
-
 def test_a_threshold_outside_the_consolidated_range_warns_and_is_noted_as_are_rescued_layers(
     quick_model: bhc.Compressor,
 ) -> None:

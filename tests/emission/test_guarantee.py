@@ -157,19 +157,6 @@ def test_the_usual_guarantee_takes_nine_bytes(model: bhc.Compressor) -> None:
     assert len(pack(replace(small.network, card=card))) == len(small.to_bytes()) + 9
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [[20, 95, 100], [0, 95, 100, 3], [20, 100, 100, 3], [20, 95, 0, 0], [20, 95, 9, 9], [20, 95, 9, -1], 5, "abcd"],
-    ids=str,
-)
-def test_a_damaged_guarantee_is_refused(model: bhc.Compressor, entry: object, tmp_path: Path) -> None:
-    small = model.compress(classes=PAIR)
-    network = replace(small.network, card={**small.network.card, "guarantee": entry})
-    bhc.Compressed(network, small.report).save(tmp_path / "odd.bhc")
-    with pytest.raises(BhcError, match="report"):
-        bhc.read(tmp_path / "odd.bhc")
-
-
 def test_a_run_without_calibration_images_says_how_to_get_them(quick_model: bhc.Compressor) -> None:
     with pytest.raises(BhcError, match="the run has none") as caught:
         quick_model.compress(classes=PAIR, max_error=5, confidence=0.95)

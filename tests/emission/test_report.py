@@ -8,6 +8,7 @@ import torch
 import bhc
 from bhc.emission import expected_calibration_error
 from bhc.emission.report import from_card, to_card
+from bhc.errors import BhcError
 
 NAMES = ("zero", "one", "two", "drei", "vier", "fünf", "six", "seven", "eight", "nine")
 TIMES = ("emit_ms", "latency_ms")  # of the machine, not of the network
@@ -137,15 +138,21 @@ def test_the_card_holds_nothing_that_can_be_counted(quick_model: bhc.Compressor)
         {"rescued": [9]},
         {"context": 5},
         {"alarm": [2, -1.0]},
+        *({"guarantee": entry} for entry in ([20, 95, 100], [0, 95, 100, 3], [20, 100, 100, 3], 5, "abcd")),
+        *({"guarantee": entry} for entry in ([20, 95, 0, 0], [20, 95, 9, 9], [20, 95, 9, -1])),
     ],
     ids=str,
 )
-def test_a_card_that_contradicts_the_network_is_an_error(
-    quick_model: bhc.Compressor, change: dict[str, object]
+def test_a_card_that_contradicts_the_network_is_refused(
+    quick_model: bhc.Compressor, change: dict[str, object], tmp_path: Path
 ) -> None:
-    network = quick_model.compress(classes=[3, 4]).network
+    small = quick_model.compress(classes=[3, 4])
+    odd = replace(small.network, card=dict(small.network.card) | change)
     with pytest.raises((KeyError, TypeError, ValueError, IndexError)):
-        from_card(replace(network, card=dict(network.card) | change))
+        from_card(odd)
+    bhc.Compressed(odd, small.report).save(tmp_path / "odd.bhc")
+    with pytest.raises(BhcError, match="report"):
+        bhc.read(tmp_path / "odd.bhc")
 
 
 def test_calibration_is_that_of_the_answers_to_the_validation_sample(quick_model: bhc.Compressor) -> None:
