@@ -1,5 +1,8 @@
 """A short training on the small digits, whole or broken off."""
 
+import os
+import sys
+import time
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -118,6 +121,25 @@ def resumed(
     with pytest.raises(bhc.BhcError, match="unfinished"):
         bhc.load(folder / "cut")
     return whole, train(make(), digits, run=folder / "cut", resume=True, **options)
+
+
+OPTIONS = [
+    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "200", "--consolidation-steps", "10",
+    "--kl-weight", "0.1", "--contexts", "2", "--examples", "4", "--checkpoint-every", "20",
+]  # fmt: skip
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def command(out: Path, *more: str) -> list[str]:
+    """A training in a process of its own."""
+    return [sys.executable, "-m", "bhc", *OPTIONS, "--out", str(out), *more]
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never was so"
+        time.sleep(0.02)
 
 
 def told(run: Path) -> list[dict[str, object]]:

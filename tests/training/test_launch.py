@@ -6,8 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.training import Processes, ResumeWarning, RunFolder, Silent, launch, load_run, team
 from tests.training.ranks import tiny_data, tiny_model
-from tests.training.runs import StopAt, Stopped, assert_same_bits
+from tests.training.runs import ENVIRONMENT, OPTIONS, StopAt, Stopped, assert_same_bits, command, wait_until
 
 pytest.importorskip("lightning_fabric")
 
@@ -28,7 +26,6 @@ RECIPE = (
     bhc.Consolidate(steps=10, contexts=2, examples=4),
 )
 WITHIN = 30.0  # seconds, on a busy machine
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def fit(digits: DataSet, run: Path | None = None, **options: object) -> bhc.Compressor:
@@ -96,30 +93,19 @@ def test_a_script_that_trains_whenever_it_is_imported_is_told_so(tmp_path: Path)
     assert launch.GUARD in answer.stderr
 
 
-OPTIONS = [
-    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "200", "--consolidation-steps", "10",
-    "--kl-weight", "0.1", "--contexts", "2", "--examples", "4", "--checkpoint-every", "20",
-]  # fmt: skip
+def start(words: list[str], **variables: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, env=ENVIRONMENT | variables, stdout=pipe, stderr=pipe, text=True)
 
 
-def start(out: Path, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "bhc", *OPTIONS, "--out", str(out), "--devices", "2", *more]
-    return subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def team_of(process: subprocess.Popen[str]) -> list[int]:
-    """The processes it has started to train, in their order."""
+def started_team(out: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A program that has trained for a while, and the two processes that it has started for that, in their order."""
+    process = start(command(out, "--devices", "2"))
+    wait_until(RunFolder(out).checkpoint.exists)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    pids = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(pids) == 2
+    return process, pids
 
 
 def alive(pid: int) -> bool:
@@ -136,10 +122,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lo
 @needs_proc
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_process_is_killed_all_end_and_the_run_goes_on_under_torchrun(tmp_path: Path, victim: int) -> None:
-    program = start(tmp_path)
-    assert wait_until(RunFolder(tmp_path).checkpoint.exists, seconds=120)
-    pids = team_of(program)
-    assert len(pids) == 2
+    program, pids = started_team(tmp_path)
     os.kill(pids[victim], signal.SIGKILL)
     _, messages = program.communicate(timeout=WITHIN)
     assert program.returncode == 2
@@ -162,13 +145,10 @@ def test_when_one_process_is_killed_all_end_and_the_run_goes_on_under_torchrun(t
 @pytest.mark.long
 @needs_proc
 def test_when_the_program_is_killed_its_processes_end_too(tmp_path: Path) -> None:
-    program = start(tmp_path)
-    assert wait_until(RunFolder(tmp_path).checkpoint.exists, seconds=120)
-    pids = team_of(program)
-    assert len(pids) == 2
+    program, pids = started_team(tmp_path)
     program.kill()
     program.wait()
-    assert wait_until(lambda: not any(alive(pid) for pid in pids), seconds=WITHIN)
+    wait_until(lambda: not any(alive(pid) for pid in pids), seconds=WITHIN)
     program.communicate()
 
 
@@ -176,17 +156,8 @@ def test_when_the_program_is_killed_its_processes_end_too(tmp_path: Path) -> Non
 def test_two_machines_train_one_model_and_the_first_writes_it(tmp_path: Path) -> None:
     """Two programs that meet at an address, as on two machines; each has one process."""
     place = {name: Processes(2).environments()[0][name] for name in ("MASTER_ADDR", "MASTER_PORT")}
-    options = [*OPTIONS, "--steps", "40", "--devices", "1", "--nodes", "2"]
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-m", "bhc", *options, "--out", str(tmp_path / str(node))],
-            env=ENVIRONMENT | place | {"NODE_RANK": str(node)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node in range(2)
-    ]
+    options = ("--steps", "40", "--devices", "1", "--nodes", "2")
+    programs = [start(command(tmp_path / str(node), *options), **place, NODE_RANK=str(node)) for node in range(2)]
     (first, messages), (other, _) = (program.communicate(timeout=120) for program in programs)
     assert [program.returncode for program in programs] == [0, 0], messages
     assert "x smaller" in first

@@ -1,10 +1,8 @@
 """The run folder: what is written, read back, refused and left alone."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +18,7 @@ from bhc.errors import BhcError
 from bhc.tensors import read_tensors, tensors_to_bytes, write_tensors
 from bhc.training import RunFolder
 from bhc.training.checkpoint import read_checkpoint
-from tests.training.runs import RECIPE, Fit, assert_same_bits
+from tests.training.runs import ENVIRONMENT, RECIPE, Fit, assert_same_bits, command, wait_until
 
 
 def test_a_finished_run_loads_and_emits_the_same_network(fit: Fit, digits: DataSet, tmp_path: Path) -> None:
@@ -237,37 +235,16 @@ def rewrite_validation(run: Path, change: Callable[[dict[str, Tensor]], dict[str
     path.write_bytes(tensors_to_bytes(change(parts), header))
 
 
-OPTIONS = [
-    "train", "--model", "lenet-300-100", "--data", "digits", "--steps", "150", "--consolidation-steps", "60",
-    "--kl-weight", "0.1", "--contexts", "4", "--examples", "8", "--checkpoint-every", "20",
-]  # fmt: skip
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "bhc", *OPTIONS, "--out", str(out), *more]
-
-
-def run(out: Path, *more: str) -> None:
-    subprocess.run(command(out, *more), env=ENVIRONMENT, check=True, capture_output=True, timeout=300)
-
-
 @pytest.mark.long
 def test_a_run_killed_with_kill_9_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     victim = subprocess.Popen(command(cut), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not RunFolder(cut).checkpoint.exists():
-        assert victim.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline, "no checkpoint appeared"
-        time.sleep(0.02)
+    wait_until(RunFolder(cut).checkpoint.exists)
     time.sleep(0.15)  # into the middle of the next steps
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL
     assert not RunFolder(cut).description.exists()
 
-    run(cut, "--resume")
-    run(whole)
-    one, other = (bhc.load(path).network.state_dict() for path in (whole, cut))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    for words in (command(cut, "--resume"), command(whole)):
+        subprocess.run(words, env=ENVIRONMENT, check=True, capture_output=True, timeout=300)
+    assert_same_bits(bhc.load(whole), bhc.load(cut))

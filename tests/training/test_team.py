@@ -1,6 +1,5 @@
 """Two processes that train together do what one does with both their draws."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def both_draws(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def both_draws(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process whose loss is the mean over its own draws and those of a second one."""
     draw = BatchSource.of(digits.train, 10, device=CPU, seed=second().seed(0))
     noise, steps = draw.noise, 0
@@ -57,7 +56,6 @@ def both_draws(digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
     for stage in (bhc.Learn, bhc.Consolidate):
         doubled(stage)
-    return
 
 
 @pytest.mark.parametrize("case", CASES)
