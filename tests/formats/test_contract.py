@@ -49,7 +49,7 @@ def test_it_says_the_same_in_every_form_and_is_written_the_same_twice(
 
 
 @EACH
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind", None])
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\3\4 and so on", b"{}" * 40, None])
 def test_a_file_that_is_none_is_refused(
     form: Format, small: bhc.Compressed, tmp_path: Path, content: bytes | None
 ) -> None:

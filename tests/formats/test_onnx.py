@@ -98,9 +98,3 @@ def test_metadata_is_json_under_the_library_s_name() -> None:
 def test_bit_packed_weights_are_refused() -> None:
     with pytest.raises(BhcError, match="bit-packed"):
         onnx_bytes(quantised("relu"), weights=WeightForm.BIT_PACKED)
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\0" * 1000, onnx_bytes(floats("relu"))[:-40]])
-def test_what_is_no_model_is_refused(content: bytes) -> None:
-    with pytest.raises(BhcError, match="onnxruntime"):
-        open_session(content)

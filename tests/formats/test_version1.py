@@ -10,15 +10,12 @@ from tools.fuzz.judging import same
 
 import bhc
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork, pack, parse_network
+from bhc.formats import pack, parse_network
 from bhc.tensors import parse_tensors, tensors_to_bytes
 
+from .packed.toys import IT, parse
+
 VERSION_1 = (Path(__file__).parent / "packed" / "version-1.bhc").read_bytes()  # as the writer of version 1 made it
-IT = Path("it.bhc")
-
-
-def parse(content: bytes) -> QuantisedNetwork:
-    return parse_network(content, IT).network
 
 
 def version_1(**changes: Any) -> bytes:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats import QuantisedNetwork, load_program, onnx_bytes, open_session, pack, parse_network, torch_bytes
+from bhc.formats import QuantisedNetwork, load_program, onnx_bytes, open_session, pack, torch_bytes
 from bhc.graph import INPUT, Graph, Step, capture
 from bhc.layers import call_of
 from bhc.layers.aten import Dtype, Own, Read, SizeOf, operator
@@ -19,8 +19,7 @@ from ...graph.nets import seeded
 from ...graph.test_taken import TAKEN, near
 from .test_hostile import check_refused, put
 from .test_reference import agree
-
-IT = Path("it.bhc")
+from .toys import parse
 
 
 def network_of(name: str) -> tuple[QuantisedNetwork, torch.Tensor]:
@@ -35,7 +34,7 @@ def test_whatever_is_captured_is_packed_and_read_also_by_the_reference(name: str
     network, x = network_of(name)
     content = pack(network)
     agree(content, network)
-    read = parse_network(content, IT).network
+    read = parse(content)
     assert near(read.graph(x), network.graph(x))
     assert pack(read) == content
 
@@ -85,7 +84,7 @@ SURVIVING = {
 
 @pytest.mark.parametrize("network", SURVIVING.values(), ids=SURVIVING)
 def test_what_a_call_is_given_survives_a_file(network: QuantisedNetwork) -> None:
-    read = parse_network(pack(network), IT).network
+    read = parse(pack(network))
     for count in (1, 3):
         x = seeded(count, 4)
         assert torch.equal(read.graph(x), network.graph(x))

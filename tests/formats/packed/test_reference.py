@@ -1,6 +1,5 @@
 """The specification's own reader against the library's."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,13 @@ from tools.fuzz.sources import make_sources
 from torch import nn
 
 import bhc
-from bhc.formats import QuantisedNetwork, pack, parse_network
+from bhc.formats import QuantisedNetwork, pack
 from bhc.graph import INPUT, shaped_steps
 from bhc.layers import Embed, ScatterChannels, Select, is_weighted
 from bhc.layers.aten import AtenCall
 
 from . import reference
-from .toys import zoo
+from .toys import parse, zoo
 
 ZOO = zoo()
 
@@ -72,12 +71,12 @@ def agree_on_numbers(
 def test_both_read_the_same(name: str) -> None:
     content = pack(ZOO[name])
     agree(content, ZOO[name])
-    agree(content, parse_network(content, Path("it")).network)
+    agree(content, parse(content))
 
 
 def test_both_read_files_that_begin_others() -> None:
     for content in make_sources()[:-1]:  # the last is of version 1
-        agree(content, parse_network(content, Path("it")).network)
+        agree(content, parse(content))
 
 
 @pytest.mark.filterwarnings("ignore:threshold")

@@ -2,17 +2,25 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from bhc.formats import Codes, QuantisedNetwork
+from bhc.formats import Codes, QuantisedNetwork, parse_network
 from bhc.graph import Graph
 from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, is_weighted
 from tests.formats import chains
 from tests.formats.graphs import GRAPHS, in_a_row, wired
+
+IT = Path("it.bhc")
+
+
+def parse(content: bytes) -> QuantisedNetwork:
+    return parse_network(content, IT).network
+
 
 CARD = {
     "context": {"classes": [3, 4]},
