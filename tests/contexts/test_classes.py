@@ -35,11 +35,7 @@ def test_classes_come_in_any_collection_and_order_by_number_and_by_name(space, c
 
 NAN, INFINITY = float("nan"), float("inf")
 OF_TEN, OF_NAMED = "the classes are 0 to 9", "the classes are 0 to 2 (cat, dog, eel)"
-A_LIST, A_RATE, A_RATE_EACH = (
-    "for example classes=[3, 4]",
-    "for example classes={3: 0.9, 4: 0.1}",
-    "give one for each of 5",
-)
+A_LIST, A_RATE = "for example classes=[3, 4]", "for example classes={3: 0.9, 4: 0.1}"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ A_LIST, A_RATE, A_RATE_EACH = (
             for given in ({1: 0.0}, {1: 0, 2: 0.0}, torch.zeros(5), np.zeros(5))
         ),
         *(
-            (UNEQUAL, torch.ones(shape), f"probabilities of shape {shape}", A_RATE_EACH)
+            (UNEQUAL, torch.ones(shape), f"probabilities of shape {shape}", "give one for each of 5")
             for shape in ((4,), (6,), (1, 5), ())
         ),
         (UNEQUAL, {}, "the class subset is empty", "0 to 4"),

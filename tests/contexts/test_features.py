@@ -111,11 +111,6 @@ def test_a_context_says_how_many_features_there_are():
 WORDS = 50
 
 
-def texts(count=200):
-    """Small numbers are frequent."""
-    return (WORDS * torch.rand(count, 8, generator=seeded()) ** 3).long()
-
-
 def test_unknown_and_padding_are_always_there():
     space = VocabularySubsets((WORDS,), WordsOfTexts((0.0, 0.0, *[0.1] * (WORDS - 2))))  # they are in no text
     drawn = space.sample(100, 3, rng=seeded()).inputs
@@ -142,7 +137,8 @@ def test_other_words_are_read_as_unknown_in_each_context():
 
 
 def test_frequent_words_are_most_often_there_and_more_so_the_more_texts():
-    sampler = WordsOfTexts(WordsOfTexts.among(texts(), WORDS).rates, (1, 100))
+    texts = (WORDS * torch.rand(200, 8, generator=seeded()) ** 3).long()  # small numbers are frequent
+    sampler = WordsOfTexts(WordsOfTexts.among(texts, WORDS).rates, (1, 100))
     masks = sampler.draw(3_000, (WORDS,), rng=seeded())
     often = masks.float().mean(0)
     assert often[0] > often[5] + 0.1 > often[49] + 0.2

@@ -38,10 +38,6 @@ def check(data):
     np.testing.assert_array_equal(data.test.inputs.squeeze(1), TEST[0])
 
 
-def came_from(caplog):
-    return [message.removeprefix("tiny comes from ") for message in caplog.messages if "comes" in message]
-
-
 @pytest.mark.parametrize("name", ["imagenet", "MNIST", ""])
 def test_unknown_name(name):
     with pytest.raises(BhcError, match=f"'{name}'") as caught:
@@ -59,11 +55,11 @@ def test_order_of_the_places(cache, tmp_path, monkeypatch, caplog):
     check(load_recipe(recipe(later)))
     fill(tmp_path / "given" / "tiny")
     check(load_recipe(recipe(later), data_dir=str(tmp_path / "given")))
-    assert came_from(caplog) == [
-        "a giving source",
-        f"cache {cache / 'tiny'}",
-        f"folder {tmp_path / 'common' / 'tiny'}",
-        f"folder {tmp_path / 'given' / 'tiny'}",
+    assert [message for message in caplog.messages if "comes" in message] == [
+        "tiny comes from a giving source",
+        f"tiny comes from cache {cache / 'tiny'}",
+        f"tiny comes from folder {tmp_path / 'common' / 'tiny'}",
+        f"tiny comes from folder {tmp_path / 'given' / 'tiny'}",
     ]
     assert {record.levelname for record in caplog.records} == {"INFO"}  # what is not there is no reason to warn
     assert later.asked == 1
