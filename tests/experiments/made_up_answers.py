@@ -16,7 +16,7 @@ CONFIGS, TARGETS = EXPERIMENTS / "configs" / "contexts", EXPERIMENTS / "targets.
 Points = list[dict[str, float]]
 
 
-def write_answer(folder: Path, name: str, answer: dict[str, Any], seed: int = 0, **changes: Any) -> Path:
+def write_answer(folder: Path, name: str, answer: dict[str, Any], seed: int = 0) -> Path:
     """An answer to the configuration of a name."""
     config = tomllib.loads((CONFIGS / f"{name}.toml").read_text())
     result = {
@@ -30,7 +30,7 @@ def write_answer(folder: Path, name: str, answer: dict[str, Any], seed: int = 0,
         "train_device": "cuda: NVIDIA H200",
         "seconds": 1800.0,
         "answer": answer,
-    } | changes
+    }
     path = folder / "contexts" / f"{name}-seed{seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from experiments.report.beyond import TABLES, Answers
-from experiments.report.beyond.answers import Case
 from experiments.report.beyond.checks import at_least, at_most, verdict
 from experiments.report.beyond.features import Row
 from experiments.report.beyond.fronts import compare, front_of
@@ -30,15 +29,11 @@ from tests.experiments.made_up_answers import (
 from tests.experiments.synthetic import read_all, rows_of, section
 from tests.experiments.toys import EXPERIMENTS
 
-LENET, CAFFE = "LeNet-300-100", "LeNet-5-Caffe"
+LENET = "LeNet-300-100"
 
 
 def page(name: str, answers: Answers) -> str:
     return TABLES[f"{name}.md"](answers)
-
-
-def case_of(answers: Answers, name: str) -> Case:
-    return next(case for case in answers.cases if case.config.name == name)
 
 
 # Intervals and verdicts
@@ -81,7 +76,8 @@ def three_models(unseen: float = 81.0, wrong: int = 12) -> dict[str, Any]:
 
 
 def test_loss_is_paired_subset_by_subset(tmp_path: Path) -> None:
-    pairs = pairs_of(case_of(answers_of(tmp_path, "lenet-300-100-subsets", three_models()), "lenet-300-100-subsets"))
+    answers = answers_of(tmp_path, "lenet-300-100-subsets", three_models())
+    pairs = pairs_of(next(case for case in answers.cases if case.config.name == "lenet-300-100-subsets"))
     assert ratio_loss(pairs).value == pytest.approx(10.0)  # sqrt(81 / sqrt(50 * 200) * 100 / 100) is 0.9
     assert error_loss(pairs).value == pytest.approx(0.1)  # 1.2 - 0.9 and 0.5 - 0.6
     assert harmonic_ratio([pair.unseen for pair in pairs]).value == pytest.approx(2 / (1 / 81 + 1 / 100))
@@ -200,10 +196,6 @@ def test_answers_are_none_of_the_papers_results_and_strangers_are_set_aside(tmp_
     assert sum(len(case.answers) for case in answers.cases) == 1
 
 
-def changed(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -219,7 +211,7 @@ def changed(path: Path, **changes: Any) -> None:
 )
 def test_a_broken_answer_is_named_with_the_place(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     path = write_answer(tmp_path, "lenet-300-100-subsets", three_models())
-    changed(path, **changes)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(BhcError) as refused:
         read(tmp_path)
     assert words in str(refused.value)
