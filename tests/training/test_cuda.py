@@ -1,6 +1,8 @@
 """The same training on a GPU; runs only where there is one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from bhc.posterior import FAMILIES
 from bhc.training import CaptureWarning, Stage, TrainingConfig, computing, safeguards, step
 from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.step import CapturedStep, TrainingStep, make_step
-from tests.training.runs import StopAt, assert_same_bits, bits, draw_of, resumed, train, wrapped
+from tests.training.runs import Fit, StopAt, assert_same_bits, bits, draw_of, resumed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -26,37 +28,28 @@ NARROW = bhc.Narrow(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
 
 
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=2), bhc.Full()], ids=lambda g: g.kind)
-def test_training_on_a_gpu_learns_what_a_cpu_learns(
-    digits: DataSet, pretrained: torch.nn.Module, generator: bhc.ScalesOnly
-) -> None:
+def test_training_on_a_gpu_learns_what_a_cpu_learns(digits: DataSet, fit: Fit, generator: bhc.ScalesOnly) -> None:
     recipe = (bhc.Learn(steps=300, kl_weight=0.1, contexts=8, examples=8), bhc.Consolidate(steps=100))
     errors = []
     for device in ("cpu", "cuda"):
-        model = train(wrapped(digits, pretrained, weight_generator=generator), digits, recipe=recipe, device=device)
+        model = fit(design={"weight_generator": generator}, recipe=recipe, device=device)
         assert model.network.device.type == "cpu"
         errors.append(model.model.training["curves"]["after"][-1]["error"])
         assert model.compress(classes=[3, 4]).predict(digits.test.inputs).labels.shape == (len(digits.test),)
     assert abs(errors[0] - errors[1]) < 3
 
 
-def test_a_deterministic_run_on_a_gpu_resumes_to_the_same_bits(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path
-) -> None:
-    make, stop = lambda: wrapped(digits, pretrained), StopAt(40, "learning")
-    assert_same_bits(*resumed(make, digits, tmp_path, stop, device="cuda", deterministic=True))
+def test_a_deterministic_run_on_a_gpu_resumes_to_the_same_bits(digits: DataSet, wrap: Fit, tmp_path: Path) -> None:
+    stop = StopAt(40, "learning")
+    assert_same_bits(*resumed(wrap, digits, tmp_path, stop, device="cuda", deterministic=True))
 
 
-def take_steps(
-    digits: DataSet,
-    net: torch.nn.Module,
-    stage: Stage,
-    *,
-    capture: bool,
-    space: ContextSpace | None = None,
-    **options: object,
-) -> tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]]:
+Taken = tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]]
+
+
+def take_steps(digits: DataSet, model: bhc.Compressor, stage: Stage, *, capture: bool) -> Taken:
     """All steps of a stage on the GPU: the step, the terms of each loss, and the network after them."""
-    network = wrapped(digits, net, space, **options).network.to("cuda")
+    network = model.network.to("cuda")
     if stage.context_weight:
         network.add_decoder_(rng=torch.Generator().manual_seed(0))
     stage.prepare_(network)
@@ -69,55 +62,54 @@ def take_steps(
     return take, terms, {name: tensor.cpu() for name, tensor in network.state_dict().items()}
 
 
-def assert_same_training(
-    one: tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]],
-    other: tuple[TrainingStep, list[dict[str, float]], dict[str, torch.Tensor]],
-) -> None:
+def assert_same_training(one: Taken, other: Taken) -> None:
     for number, (first, second) in enumerate(zip(one[1], other[1], strict=True)):
         assert first == pytest.approx(second, rel=1e-3, abs=1e-4), number
     for name, tensor in one[2].items():
         torch.testing.assert_close(tensor, other[2][name], rtol=1e-3, atol=1e-3, msg=name)
 
 
-@pytest.mark.parametrize(
-    "stage", [LEARN, NARROW, CONSOLIDATE, BLENDED], ids=["learn", "narrow", "consolidate", "blended"]
-)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_captured_step_is_the_step(digits: DataSet, pretrained: torch.nn.Module, stage: Stage, family: str) -> None:
-    if stage is NARROW and FAMILIES[family].cuts_weights:
-        pytest.skip("takes no units away")
-    captured, eager = (take_steps(digits, pretrained, stage, capture=c, family=family) for c in (True, False))
+def captured_as_it_is(digits: DataSet, make: Callable[[], bhc.Compressor], stage: Stage) -> tuple[Taken, Taken]:
+    """The steps as they are captured, and as they are not: the same training."""
+    captured, eager = (take_steps(digits, make(), stage, capture=capture) for capture in (True, False))
     assert isinstance(captured[0], CapturedStep)
     assert captured[0]._graph is not None
     assert not isinstance(eager[0], CapturedStep)
     assert_same_training(captured, eager)
+    return captured, eager
+
+
+@pytest.mark.parametrize(
+    "stage", [LEARN, NARROW, CONSOLIDATE, BLENDED], ids=["learn", "narrow", "consolidate", "blended"]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_captured_step_is_the_step(digits: DataSet, wrap: Fit, stage: Stage, family: str) -> None:
+    if stage is NARROW and FAMILIES[family].cuts_weights:
+        pytest.skip("takes no units away")
+    captured, _ = captured_as_it_is(digits, partial(wrap, family=family), stage)
     assert len({tuple(terms.values()) for terms in captured[1]}) == STEPS  # each replay draws anew
 
 
 @pytest.mark.parametrize("stage", [LEARN, NARROW, CONSOLIDATE], ids=["learn", "narrow", "consolidate"])
 def test_side_by_side_is_one_after_the_other_to_the_bits(
-    digits: DataSet, pretrained: torch.nn.Module, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    digits: DataSet, wrap: Fit, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = []
     for lanes in (1, 8):
         monkeypatch.setattr(step, "LANES", lanes)
         with computing(torch.device("cuda"), repeatable=True):
-            take, _, end = take_steps(digits, pretrained, stage, capture=True, weight_generator=bhc.LowRank(rank=2))
+            take, _, end = take_steps(digits, wrap(weight_generator=bhc.LowRank(rank=2)), stage, capture=True)
         assert isinstance(take, CapturedStep)
         assert take._graph is not None
         ends.append(end)
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 
-def test_a_captured_step_cuts_what_the_step_cuts(
-    digits: DataSet, pretrained: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_captured_step_cuts_what_the_step_cuts(digits: DataSet, wrap: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit so low that every other step is cut."""
     monkeypatch.setattr(safeguards, "LATEST", 3)
     monkeypatch.setattr(safeguards, "LARGEST", 1.0)
-    captured, eager = (take_steps(digits, pretrained, LEARN, capture=capture) for capture in (True, False))
-    assert captured[0]._graph is not None  # type: ignore[attr-defined]
-    assert_same_training(captured, eager)
+    captured, eager = captured_as_it_is(digits, wrap, LEARN)
     assert captured[0].limit.state() == pytest.approx(eager[0].limit.state(), rel=1e-2)
 
 
@@ -137,14 +129,9 @@ SPACES = {
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_steps_of_every_kind_of_context_are_captured(
-    digits: DataSet, pretrained: torch.nn.Module, space: ContextSpace
-) -> None:
+def test_steps_of_every_kind_of_context_are_captured(digits: DataSet, wrap: Fit, space: ContextSpace) -> None:
     stage = replace(LEARN, context_weight=0.1) if space.likelihoods() else LEARN
-    captured, eager = (take_steps(digits, pretrained, stage, capture=c, space=space) for c in (True, False))
-    assert isinstance(captured[0], CapturedStep)
-    assert captured[0]._graph is not None
-    assert_same_training(captured, eager)
+    captured_as_it_is(digits, partial(wrap, space), stage)
 
 
 @dataclass(frozen=True)
@@ -157,13 +144,13 @@ class Waiting(bhc.Learn):
         return loss
 
 
-def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel(digits: DataSet, pretrained: torch.nn.Module) -> None:
+def test_a_step_that_cannot_be_captured_runs_kernel_by_kernel(digits: DataSet, wrap: Fit) -> None:
     waiting = Waiting(steps=STEPS, kl_weight=0.1, contexts=4, examples=8)
     with pytest.warns(CaptureWarning, match="kernel by kernel"):
-        fallen_back = take_steps(digits, pretrained, waiting, capture=True)
+        fallen_back = take_steps(digits, wrap(), waiting, capture=True)
     assert isinstance(fallen_back[0], CapturedStep)
     assert fallen_back[0]._graph is None
-    assert_same_training(fallen_back, take_steps(digits, pretrained, LEARN, capture=False))
+    assert_same_training(fallen_back, take_steps(digits, wrap(), LEARN, capture=False))
 
 
 @dataclass(frozen=True)
@@ -177,22 +164,17 @@ class OnceBad(bhc.Learn):
 
 
 @pytest.mark.parametrize("capture", [True, False])
-def test_a_bad_step_on_a_gpu_changes_nothing_and_is_counted(
-    digits: DataSet, pretrained: torch.nn.Module, capture: bool
-) -> None:
+def test_a_bad_step_on_a_gpu_changes_nothing_and_is_counted(digits: DataSet, wrap: Fit, capture: bool) -> None:
     stage = OnceBad(steps=STEPS, warm_up=1.0, kl_weight=0.1, contexts=4, examples=8)
-    take, _, state = take_steps(digits, pretrained, stage, capture=capture)
+    take, _, state = take_steps(digits, wrap(), stage, capture=capture)
     assert take.skipped() == (1, 0)
     assert all(tensor.isfinite().all() for tensor in state.values())
     assert {float(memory["step"]) for memory in take.optimizer.state.values()} == {STEPS - 1}
 
 
 @pytest.mark.parametrize(("stop", "title"), [(40, "learning"), (20, "consolidating")])
-def test_a_captured_run_resumes(
-    digits: DataSet, pretrained: torch.nn.Module, tmp_path: Path, stop: int, title: str
-) -> None:
-    make = lambda: wrapped(digits, pretrained)  # noqa: E731
-    whole, again = resumed(make, digits, tmp_path, StopAt(stop, title), device="cuda")
+def test_a_captured_run_resumes(digits: DataSet, wrap: Fit, tmp_path: Path, stop: int, title: str) -> None:
+    whole, again = resumed(wrap, digits, tmp_path, StopAt(stop, title), device="cuda")
     assert again.model.training["steps"] == whole.model.training["steps"] == 60
     for name, tensor in bits(whole).items():
         torch.testing.assert_close(tensor, bits(again)[name], rtol=1e-2, atol=5e-3, msg=name)
