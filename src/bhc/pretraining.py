@@ -144,6 +144,12 @@ def usual_recipe(name: str) -> Pretraining | BatchNormPretraining:
     return BATCH_NORM_RECIPE if has_batch_norm else DEFAULT_RECIPE
 
 
+def build_for(data: DataSet, name: str, *, rng: Generator | None = None) -> nn.Sequential:
+    """A fresh network of ``bhc.models`` that takes the inputs of a data set and tells its classes."""
+    shape, full_scale = data.image_shape, data.full_scale
+    return build(name, image_shape=shape, num_classes=data.num_classes, full_scale=full_scale, rng=rng)
+
+
 @renamed(plan="recipe")
 def pretrain(
     name: str,
@@ -160,13 +166,7 @@ def pretrain(
     """
     place = find_device(device)
     rng = Generator().manual_seed(seed)
-    net = build(
-        name,
-        image_shape=data.image_shape,
-        num_classes=data.num_classes,
-        full_scale=data.full_scale,
-        rng=rng,
-    ).to(place)
+    net = build_for(data, name, rng=rng).to(place)
     if place.type != "cpu":
         rng = Generator(place).manual_seed(seed)
     train_plainly_(net, data.train, recipe or usual_recipe(name), rng=rng, progress=progress)
@@ -243,7 +243,7 @@ def load_weights(path: Path, name: str, data: DataSet, *, held_out: int = 0) -> 
             f"{path} may have learned from the last {held_out:,} training images, so they can prove nothing of it",
             hint=f"hold them out there too: bhc pretrain --model {name} --data {data.name} --calibration {held_out}",
         )
-    net = build(name, image_shape=data.image_shape, num_classes=data.num_classes, full_scale=data.full_scale)
+    net = build_for(data, name)
     net.load_state_dict(tensors)
     return net.eval().requires_grad_(False)
 

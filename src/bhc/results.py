@@ -162,11 +162,7 @@ def environment() -> dict[str, Any]:
     return {
         "commit": _commit(),
         "device": f"cpu, {torch.get_num_threads()} threads ({platform.machine()})",
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__},
     }
 
 

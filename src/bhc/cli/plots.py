@@ -19,8 +19,10 @@ from bhc.files import write_bytes
 from bhc.formats import Part, StoredLayer
 from bhc.hypernet import ConditionalNetwork
 from bhc.layers import Select
+from bhc.studio.preview import rate_groups
 
 BEFORE, AFTER, KEPT, CUT, LINE = "#9aa5b1", "#1f6feb", "#1f6feb", "#e4e8ec", "#c2410c"
+RATES_OF = {"in": "inputs", "out": "outputs", "weight": "weights"}
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -198,13 +200,10 @@ def draw_histogram(axes: Axes, title: str, rates: np.ndarray, threshold: float) 
 
 @torch.no_grad()
 def _scale_groups(network: ConditionalNetwork, context: Context) -> list[tuple[str, np.ndarray]]:
-    """Every group of more than one scale, or single weights where those go, with its rates in this context."""
+    """Every group of rates in this context, by its layer and what it is about."""
     batch = ContextBatch.of([context], network.num_classes)
-    groups = []
-    for layer, dropout in zip(network.layers, network.dropouts(batch), strict=True):
-        for kind, rates in (("inputs", dropout.in_log_dropout), ("outputs", dropout.out_log_dropout)):
-            if rates is not None and rates.shape[1] > 1:
-                groups.append((f"{layer.name} {kind}", rates[0].numpy()))
-        if dropout.weights is not None:
-            groups.append((f"{layer.name} weights", dropout.weights[0].flatten().numpy()))
-    return groups
+    return [
+        (f"{layer.name} {RATES_OF[which]}", rates.numpy())
+        for layer, dropout in zip(network.layers, network.dropouts(batch), strict=True)
+        for which, rates in rate_groups(dropout)
+    ]

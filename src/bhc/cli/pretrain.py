@@ -14,7 +14,7 @@ import bhc.models as models
 from bhc.cli.console import program, say, show
 from bhc.cli.options import Calibration, DataDir, Force, Json, LeaveOut, Seed, refuse_existing
 from bhc.errors import BhcError
-from bhc.pretraining import BatchNormPretraining, Pretraining, error_of, pretrain, save_weights, usual_recipe
+from bhc.pretraining import BatchNormPretraining, Pretraining, build_for, error_of, pretrain, save_weights, usual_recipe
 from bhc.training import default_progress, find_device
 
 
@@ -81,8 +81,6 @@ def _public(path: Path, model: str, dataset: datasets.DataSet) -> nn.Sequential:
         raise BhcError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
     if not isinstance(checkpoint, dict):
         raise BhcError(f"{path} holds a {type(checkpoint).__name__}, not named tensors")
-    net = models.build(
-        model, image_shape=dataset.image_shape, num_classes=dataset.num_classes, full_scale=dataset.full_scale
-    )
+    net = build_for(dataset, model)
     models.load_public_resnet_(net, checkpoint)
     return net.eval().requires_grad_(False)

@@ -17,7 +17,7 @@ from bhc.contexts import ContextSpace, Joint, SingleContext, request_options, sp
 from bhc.errors import BhcError
 from bhc.hypernet import FEW_LAYERS, GENERATORS, Initial, LowRank, generator_from_dict
 from bhc.posterior import FAMILIES, check_family
-from bhc.pretraining import load_weights
+from bhc.pretraining import build_for, load_weights
 from bhc.training import (
     Consolidate,
     Learn,
@@ -146,13 +146,7 @@ def train_command(
     space = joined(spaces_for(names, dataset, chosen | {"two_stage": two_stage}), missing=missing)
     if weights is None:
         say("no --weights given: training from scratch")
-        net = models.build(
-            model,
-            image_shape=dataset.image_shape,
-            num_classes=dataset.num_classes,
-            full_scale=dataset.full_scale,
-            rng=torch.Generator().manual_seed(seed),
-        )
+        net = build_for(dataset, model, rng=torch.Generator().manual_seed(seed))
     else:
         net = load_weights(weights, model, dataset, held_out=calibration or 0)
     if context == "none":  # one context: all examples are its own

@@ -11,7 +11,8 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,40 +73,42 @@ def read_members(
 
     Names are compared and never used as paths, so a member cannot reach a place of its own choice.
     """
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as content:
-            bounded = BoundedReader(content, total, where)
-            # "r|" reads from the front to the back only, which is all a bounded reader can do.
-            with tarfile.open(fileobj=bounded, mode="r|") as archive:
-                found = _read_wanted(archive, limits, where)
-    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError) as error:
-        raise BhcError(
-            f"{where} is damaged: it cannot be read as a .tar.gz archive ({error})", hint=_REPLACE
-        ) from error
+    found: dict[str, bytes] = {}
+    with opened(packed, total=total, where=where) as archive:
+        for member in archive:
+            name = member.name.removeprefix("./")  # some programs put it in front of every name
+            if name not in limits or not member.isreg() or member.issparse():
+                continue
+            # Before a byte is read: a header can declare any size.
+            if member.size > limits[name]:
+                raise BhcError(
+                    f"{name} in {where} has {member.size:,} bytes; at most {limits[name]:,} are expected", hint=_REPLACE
+                )
+            file = archive.extractfile(member)
+            if file is not None:
+                found[name] = file.read()
     missing = [name for name in limits if name not in found]
     if missing:
         raise BhcError(f"{where} lacks {', '.join(missing)}", hint=_REPLACE)
     return found
 
 
-def _read_wanted(archive: tarfile.TarFile, limits: Mapping[str, int], where: str) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for member in archive:
-        name = member.name.removeprefix("./")  # some programs put it in front of every name
-        if name not in limits or not member.isreg() or member.issparse():
-            continue
-        # Before a byte is read: a header can declare any size.
-        if member.size > limits[name]:
-            raise BhcError(
-                f"{name} in {where} has {member.size:,} bytes; at most {limits[name]:,} are expected", hint=_REPLACE
-            )
-        file = archive.extractfile(member)
-        if file is not None:
-            found[name] = file.read()
-    return found
+@contextmanager
+def opened(packed: bytes, *, total: int, where: str) -> Iterator[tarfile.TarFile]:
+    """A ``.tar.gz`` archive of at most ``total`` bytes, decompressed; what is wrong with it is said of ``where``."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as content:
+            bounded = _BoundedReader(content, total, where)
+            # "r|" reads from the front to the back only, which is all a bounded reader can do.
+            with tarfile.open(fileobj=bounded, mode="r|") as archive:
+                yield archive
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError) as error:
+        raise BhcError(
+            f"{where} is damaged: it cannot be read as a .tar.gz archive ({error})", hint=_REPLACE
+        ) from error
 
 
-class BoundedReader(io.RawIOBase):
+class _BoundedReader(io.RawIOBase):
     """Reads up to so many bytes: a small archive can decompress to any size."""
 
     def __init__(self, file: gzip.GzipFile, limit: int, where: str) -> None:

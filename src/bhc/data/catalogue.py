@@ -276,8 +276,7 @@ def load(name: str, *, data_dir: Path | str | None = None) -> DataSet:
     """
     if name not in RECIPES:
         raise BhcError(
-            f"there is no data set '{name}'",
-            hint=f"the data sets are {', '.join(NAMES[:-1])} and {NAMES[-1]}",
+            f"there is no data set '{name}'", hint=f"the data sets are {', '.join(NAMES[:-1])} and {NAMES[-1]}"
         )
     return load_recipe(RECIPES[name], data_dir=data_dir)
 

@@ -49,18 +49,10 @@ class DataSet:
             raise BhcError(f"{self.name} has no source {name!r}", hint=f"its sources are: {known}")
         place = self.source_names.index(name)
         others, own = zip(*(_apart(split, place) for split in (self.train, self.validation, self.test)), strict=True)
-        train, validation, test = others
         names = tuple(other for other in self.source_names if other != name)
         left_out = Split(torch.cat([each.inputs for each in own]), torch.cat([each.labels for each in own]))
-        rest = replace(
-            self,
-            name=f"{self.name}-without-{name}",
-            source_names=names,
-            train=train,
-            validation=validation,
-            test=test,
-        )
-        return rest, left_out
+        parts = dict(zip(("train", "validation", "test"), others, strict=True))
+        return replace(self, name=f"{self.name}-without-{name}", source_names=names, **parts), left_out
 
     @property
     def num_classes(self) -> int:

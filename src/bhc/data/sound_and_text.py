@@ -6,7 +6,6 @@ names in the order of the alphabet, each as a name and its samples. The TREC que
 line.
 """
 
-import gzip
 import io
 import re
 import struct
@@ -25,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bhc.data.archives import BoundedReader
+from bhc.data.archives import opened
 from bhc.data.dataset import DataSet, Splits
 from bhc.data.sources import FileLocation, Form, PackedFile, Unavailable
 from bhc.errors import BhcError
@@ -242,12 +241,8 @@ class RecordingsArchive:
 
     def fetch(self, files: tuple[PackedFile, ...]) -> dict[str, bytes]:
         packed = self.place.read(self.name, limit=_LARGEST_ARCHIVE)
-        try:
-            content = BoundedReader(gzip.GzipFile(fileobj=io.BytesIO(packed)), _LARGEST_UNPACKED, self.title)
-            with tarfile.open(fileobj=content, mode="r|") as archive:  # from the front to the back only
-                recordings = dict(self._read(archive))
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            raise BhcError(f"{self.title} is damaged: it cannot be read as a .tar.gz archive ({error})") from error
+        with opened(packed, total=_LARGEST_UNPACKED, where=self.title) as archive:
+            recordings = dict(self._read(archive))
         return _checked(recordings, files, where=self.title)
 
     def _read(self, archive: tarfile.TarFile) -> Iterator[tuple[str, NDArray[np.int16]]]:

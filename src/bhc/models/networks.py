@@ -41,13 +41,18 @@ def lenet_5_caffe(
 ) -> nn.Sequential:
     """Two 5 x 5 convolutions and two linear layers, 20-50-800-500 on MNIST: 430,500 weights."""
     channels, height, width = image_shape
-    if min(height, width) < 16:
-        raise BhcError(
-            f"lenet-5-caffe needs images of at least 16 x 16 pixels, these have {height} x {width}",
-            hint="use lenet-300-100 for smaller images",
-        )
+    _check_sides("lenet-5-caffe", (height, width), 16)
     layers = _convolutions_then_linear((channels, 20, 50), 500, (height, width), num_classes)
     return named(normalise=Normalise(0.0, PIXEL_STD * full_scale), **layers)
+
+
+def _check_sides(name: str, sides: tuple[int, int], least: int, *, instead: str = "lenet-300-100") -> None:
+    """Raise if images are too small for a network."""
+    if min(sides) < least:
+        raise BhcError(
+            f"{name} needs images of at least {least} x {least} pixels, these have {sides[0]} x {sides[1]}",
+            hint=f"use {instead} for smaller images",
+        )
 
 
 def _convolutions_then_linear(
@@ -93,11 +98,7 @@ class Block(nn.Module):
 
 
 def resnet(
-    depth: int,
-    *,
-    image_shape: tuple[int, int, int] = (3, 32, 32),
-    num_classes: int = 10,
-    full_scale: float = 255.0,
+    depth: int, *, image_shape: tuple[int, int, int] = (3, 32, 32), num_classes: int = 10, full_scale: float = 255.0
 ) -> nn.Sequential:
     """A residual network of ``depth`` layers, which is six times the blocks a stage and two."""
     blocks, left_over = divmod(depth - 2, 2 * len(WIDTHS))
@@ -107,12 +108,7 @@ def resnet(
             hint="it has 6 n + 2 of them: 20, 32, 44, 56, ...",
         )
     channels, height, width = image_shape
-    if min(height, width) < SMALLEST_SIDE:
-        raise BhcError(
-            f"resnet-{depth} needs images of at least {SMALLEST_SIDE} x {SMALLEST_SIDE} pixels,"
-            f" these have {height} x {width}",
-            hint="use lenet-300-100 for smaller images",
-        )
+    _check_sides(f"resnet-{depth}", (height, width), SMALLEST_SIDE)
     first, second, third = WIDTHS
     # Both strided stages round up: four pixels make one, five make two.
     rows, columns = (-(-side // 4) for side in (height, width))
@@ -171,11 +167,7 @@ def vgg(
     Each convolution has batch norm. There is no dropout: it would draw from torch's global state.
     """
     channels, height, width = image_shape
-    if min(height, width) < SMALLEST:
-        raise BhcError(
-            f"vgg needs images of at least {SMALLEST} x {SMALLEST} pixels, these have {height} x {width}",
-            hint="use lenet-300-100 or resnet-20 for smaller images",
-        )
+    _check_sides("vgg", (height, width), SMALLEST, instead="lenet-300-100 or resnet-20")
     pixels = (height // SMALLEST) * (width // SMALLEST)
     return named(
         normalise=CIFAR10.normalise(channels=channels, full_scale=full_scale),

@@ -1,8 +1,8 @@
 """What several networks are made of: chains with names, starting values, shortcuts, the brightness of photographs."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Generator, Tensor, nn
@@ -46,19 +46,12 @@ class PixelStatistics:
     def normalise(self, *, channels: int, full_scale: float) -> Normalise:
         """The first step of a network; images that are not in three colours get the average of the three."""
         if channels != 3:
-            return Normalise(_average(self.mean) * full_scale, _average(self.std) * full_scale)
-        return Normalise(
-            [mean * full_scale for mean in self.mean],
-            [std * full_scale for std in self.std],
-        )
+            return Normalise(fmean(self.mean) * full_scale, fmean(self.std) * full_scale)
+        return Normalise([mean * full_scale for mean in self.mean], [std * full_scale for std in self.std])
 
 
 CIFAR10 = PixelStatistics(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 IMAGENET = PixelStatistics(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-
-
-def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 class SubsampleAndPad(nn.Module):

@@ -5,7 +5,6 @@ Whatever goes wrong is answered in one form, ``{"error": ..., "hint": ...}``, an
 
 import asyncio
 import hmac
-import json
 import sys
 import time
 import traceback
@@ -58,6 +57,10 @@ class Refusal(Exception):
         self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
         self.body = {"error": error, "hint": hint}
 
+    @property
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
 
 class Gate:
     def __init__(self, app: App, limits: RequestLimits, metrics: Metrics, token: str | None = None) -> None:
@@ -85,7 +88,7 @@ class Gate:
             await self._read(scope, receive, body)
             await self.app(scope, _replay(bytes(body), receive), noting)
         except Refusal as refusal:
-            await _answer(noting, refusal)
+            await refusal.response(scope, receive, noting)
         finally:
             self.held -= len(body)
             route = getattr(scope.get("route"), "path", "other")
@@ -144,18 +147,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _answer(send: Send, refusal: Refusal) -> None:
-    body = json.dumps(refusal.body).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body))} | refusal.headers
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
-
-
 def answer_errors(app: FastAPI) -> None:
     answers: dict[type[Exception], Callable[[Request, Any], Response]] = {
         BhcError: lambda _, error: _problem(422, error.problem, error.hint),
-        Refusal: lambda _, error: JSONResponse(error.body, error.status, error.headers),
+        Refusal: lambda _, refusal: refusal.response,
         RequestValidationError: lambda _, error: _problem(422, *_in_words(error)),
         HTTPException: _no_route,
         Busy: lambda *_: _problem(429, "too many requests are waiting", "try again in a moment", {"Retry-After": "1"}),

@@ -78,7 +78,7 @@ class Preview:
     def _histograms(self, threshold: float) -> Iterator[dict[str, Any]]:
         layers = self.cutter.network.layers
         for layer, dropout in zip(layers, self.cutter.scales.dropouts, strict=True):
-            for which, rates in _groups(dropout):
+            for which, rates in rate_groups(dropout):
                 values = rates.numpy()
                 counts, _ = np.histogram(np.clip(values, BINS[0], BINS[-1]), BINS)
                 yield {
@@ -118,8 +118,8 @@ def _places(kept: Tensor, count: int) -> list[int] | None:
     return kept.tolist() if count <= MOST_PLACES else None
 
 
-def _groups(dropout: LayerDropout) -> Iterator[tuple[str, Tensor]]:
-    """Every group of more than one rate."""
+def rate_groups(dropout: LayerDropout) -> Iterator[tuple[str, Tensor]]:
+    """Every group of more than one scale, or single weights where those go, with its rates."""
     for which, rates in (("in", dropout.in_log_dropout), ("out", dropout.out_log_dropout)):
         if rates is not None and rates.shape[1] > 1:
             yield which, rates[0]

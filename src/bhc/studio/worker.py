@@ -8,9 +8,11 @@ import gc
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +56,19 @@ def work(connection: Connection, run: Path) -> None:
     torch.set_flush_denormal(True)
     import_plugins()
     with suppress(EOFError, ConnectionError):
-        service = _loaded(connection, run)
+        loaded = _outcome(lambda: Service(load(run), named(run)).warmed())
+        if not isinstance(loaded, Done):
+            connection.send(loaded)
+            return
+        service: Service = loaded.value
+        connection.send(_outcome(lambda: {"facts": service.facts(), "example": service.example()}))
         # What an emission leaves behind are few objects with much memory, of which the collector sees the number only:
         # it is called after each, and does not look at what was there before the first.
         gc.disable()
         modules = _at_rest()
-        while service is not None:
+        while True:
             task, arguments = connection.recv()
-            connection.send(_outcome(service, task, arguments))
+            connection.send(_outcome(methodcaller(task, *arguments), service))
             gc.collect()
             if len(sys.modules) > modules:  # a format was asked for the first time: what it imports is there to stay
                 modules = _at_rest()
@@ -73,24 +80,9 @@ def _at_rest() -> int:
     return len(sys.modules)
 
 
-def _loaded(connection: Connection, run: Path) -> Service | None:
-    """The service on a run; what there is to know of it, or why there is none, is told."""
+def _outcome(task: Callable[..., Any], *arguments: Any) -> Outcome:
     try:
-        service = Service(load(run), named(run)).warmed()
-        known = Done({"facts": service.facts(), "example": service.example()})
-    except BhcError as error:
-        connection.send(Refused(error.problem, error.hint))
-        return None
-    except Exception:
-        connection.send(Fault(traceback.format_exc()))
-        return None
-    connection.send(known)
-    return service
-
-
-def _outcome(service: Service, task: str, arguments: tuple[Any, ...]) -> Outcome:
-    try:
-        return Done(getattr(service, task)(*arguments))
+        return Done(task(*arguments))
     except BhcError as error:
         return Refused(error.problem, error.hint)
     except Exception:
