@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import bhc
 from tests.cli.commands import Commands
+from tests.training.runs import wait_until
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -114,10 +114,7 @@ def test_a_killed_command_goes_on_where_it_was(run: Path, tmp_path: Path) -> Non
     file, out = write(tmp_path / "c.jsonl", *({"classes": sorted(pair)} for pair in pairs)), tmp_path / "out"
     command = [sys.executable, "-m", "bhc", "compress", str(run), "--contexts", str(file), "--out", str(out)]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (out / "networks.jsonl").exists() or len(list(out.glob("*.bhc"))) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: (out / "networks.jsonl").exists() and len(list(out.glob("*.bhc"))) >= 5)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     with (out / "networks.jsonl").open("a") as cut_off:

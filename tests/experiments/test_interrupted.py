@@ -1,10 +1,8 @@
 """What was broken off goes on where it was."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from bhc.tensors import read_tensors, write_tensors
 from bhc.training import RunFolder, Silent
 from tests.experiments.runner import Place, lasting, stamps, study_file
 from tests.experiments.toys import CONSOLIDATE, EXPERIMENTS
+from tests.training.runs import ENVIRONMENT, wait_until
 
 pytestmark = pytest.mark.usefixtures("few_tries")
 
@@ -31,15 +30,11 @@ def test_a_study_killed_in_training_goes_on_from_its_checkpoint_to_the_same_resu
     folder = RunFolder(cut.runs / "bc-gnj-seed0")
     victim = subprocess.Popen(
         [sys.executable, str(EXPERIMENTS / "run.py"), str(config), *cut.options],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 120
-    while not folder.checkpoint.exists():
-        assert victim.poll() is None, "the study ended before it could be killed"
-        assert time.monotonic() < deadline, "no checkpoint appeared"
-        time.sleep(0.01)
+    wait_until(folder.checkpoint.exists)
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL
     assert not folder.description.exists()

@@ -3,8 +3,8 @@
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,16 +209,11 @@ def test_public_weights_that_are_there_are_what_a_study_starts_from(place: Place
 # Several at once
 
 
-@dataclass
-class Ended:
-    returncode: int
-
-
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What would have been called from here on, to whose success it leads."""
     noted: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: noted.append(command) or Ended(0))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: noted.append(command) or SimpleNamespace(returncode=0))
     return noted
 
 
@@ -254,8 +249,8 @@ def test_jobs_measure_again_where_they_are_told_to(place: Place, commands: list[
 def test_a_job_that_failed_or_was_killed_is_named_and_no_success(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
-    def end(command: list[str], **options: object) -> Ended:
-        return Ended(code if command[command.index("--seeds") + 1] == "1" else 0)
+    def end(command: list[str], **options: object) -> SimpleNamespace:
+        return SimpleNamespace(returncode=code if command[command.index("--seeds") + 1] == "1" else 0)
 
     monkeypatch.setattr(subprocess, "run", end)
     config = study_file(tmp_path, "sparsevd", seeds=[0, 1, 2])

@@ -43,10 +43,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(fit: Fit) -
 
 
 LEARN = bhc.Learn(steps=60, kl_weight=0.1, contexts=2, examples=8)
-NARROWING = (
-    bhc.Learn(steps=150, kl_weight=0.1, contexts=4, examples=8),
-    bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0),
-)
+NARROWING = (RECIPE[0], bhc.Narrow(steps=150, kl_weight=0.1, contexts=4, examples=8, final_ratio=5.0))
 READ = {"kl_weight": 0.1, "context_weight": 0.3, "contexts": 16, "examples": 2}
 READING = (
     bhc.Learn(steps=100, rate=1e-2, **READ),  # type: ignore[arg-type]
@@ -108,11 +105,8 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ma
 
 
 def test_consolidation_keeps_the_masks_and_lowers_the_error(fit: Fit) -> None:
-    recipe = (
-        bhc.Learn(steps=300, kl_weight=0.3, contexts=8, examples=8),
-        bhc.Consolidate(steps=200, contexts=8, examples=8),
-    )
-    model = fit(recipe=recipe)
+    size = {"contexts": 8, "examples": 8}
+    model = fit(recipe=(bhc.Learn(steps=300, kl_weight=0.3, **size), bhc.Consolidate(steps=200, **size)))
     before, after = (model.model.training["curves"][name] for name in ("before", "after"))
     assert [p["ratio_harmonic"] for p in before] == [p["ratio_harmonic"] for p in after]
     assert sum(p["error"] for p in after) < sum(p["error"] for p in before)
