@@ -31,11 +31,6 @@ PIXELS = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
 NUMBERS = torch.zeros(3, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("shape", [(3, 1, 2, 2, torch.uint8), (3, 1, 9, torch.int16), (3, 9, torch.int32)])
-def test_pixels_sounds_and_texts_are_stored_as_whole_numbers_of_their_own(shape):
-    assert len(Split(torch.zeros(shape[:-1], dtype=shape[-1]), NUMBERS)) == 3
-
-
 @pytest.mark.parametrize(
     ("inputs", "labels", "why"),
     [
