@@ -157,7 +157,38 @@ class Service:
         return {"domain": to_token(mean), "samples": mean.size}
 
     def facts(self) -> dict[str, Any]:
-        return facts_of(self.model, self.name, self._pictures)
+        """What ``schemas.ModelFacts`` describes."""
+        trained, network, space = self.model.model, self.model.network, self.model.space
+        names = trained.class_names or tuple(map(str, range(network.num_classes)))
+        sample = trained.validation
+        return {
+            "model": self.name,
+            "classes": list(names),
+            "conditions": space.describe(),
+            "forms": space.form(),
+            "optional": space.optional,
+            "thresholds": thresholds_of(trained),
+            "error_before": trained.training.get("original_error"),
+            "weights_before": network.counts.weights,
+            "bytes_before": 4 * network.counts.parameters,
+            "flops_before": network.counts.flops,
+            "image_shape": list(network.input_shape),
+            "full_scale": 255.0 if sample is None else max(float(sample.inputs.max()), 1.0),
+            "pictures": self._pictures.count,
+            "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
+            "layers": [
+                {
+                    "name": layer.name,
+                    "kind": "convolution" if layer.has_kernel else "linear",
+                    "in": layer.num_inputs,
+                    "out": layer.num_outputs,
+                    "weights": layer.num_weights,
+                }
+                for layer in network.layers
+            ],
+            "formats": [form.name for form in formats()],
+            "format_labels": {form.name: form.label for form in formats()},
+        }
 
     def picture(self, label: int, number: int) -> bytes | None:
         """A PNG of the validation sample; None where there is none."""
@@ -167,41 +198,6 @@ class Service:
         """A request that this model answers."""
         sample = self.model.model.validation
         return example_request(self.model.space, None if sample is None else sample.inputs)
-
-
-def facts_of(model: Compressor, name: str, pictures: Pictures) -> dict[str, Any]:
-    """What ``schemas.ModelFacts`` describes."""
-    trained, network, space = model.model, model.network, model.space
-    names = trained.class_names or tuple(map(str, range(network.num_classes)))
-    sample = trained.validation
-    return {
-        "model": name,
-        "classes": list(names),
-        "conditions": space.describe(),
-        "forms": space.form(),
-        "optional": space.optional,
-        "thresholds": thresholds_of(trained),
-        "error_before": trained.training.get("original_error"),
-        "weights_before": network.counts.weights,
-        "bytes_before": 4 * network.counts.parameters,
-        "flops_before": network.counts.flops,
-        "image_shape": list(network.input_shape),
-        "full_scale": 255.0 if sample is None else max(float(sample.inputs.max()), 1.0),
-        "pictures": pictures.count,
-        "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
-        "layers": [
-            {
-                "name": layer.name,
-                "kind": "convolution" if layer.has_kernel else "linear",
-                "in": layer.num_inputs,
-                "out": layer.num_outputs,
-                "weights": layer.num_weights,
-            }
-            for layer in network.layers
-        ],
-        "formats": [form.name for form in formats()],
-        "format_labels": {form.name: form.label for form in formats()},
-    }
 
 
 def context_of(given: Mapping[str, Any]) -> dict[str, Any]:
