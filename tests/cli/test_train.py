@@ -80,7 +80,8 @@ def test_networks_are_narrowed_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    "context", ["domain", "features", "budget", "classes+budget", "classes+domain+features+budget"]
+    "context",
+    ["domain", "features", "budget", "classes+budget", "domain+features", "classes+domain+features+budget"],
 )
 def test_other_contexts_train_and_are_inspected(cli: Commands, tmp_path: Path, context: str) -> None:
     out = tmp_path / "run"
@@ -97,7 +98,11 @@ def test_other_contexts_train_and_are_inspected(cli: Commands, tmp_path: Path, c
         "features": ("--features", tmp_path / "mask.npy"),
         "budget": ("--budget", "0.7"),
         "classes+budget": ("--classes", "3,4", "--budget", "0"),
+        "domain+features": ("--domain", tmp_path / "sample.npy"),
         "classes+domain+features+budget": ("--features", tmp_path / "mask.npy", "--classes", "3,4"),
     }[context]
     cli("compress", out, *asked, "--out", tmp_path / "a.bhc")
     assert "classes 3, 4" in cli("evaluate", tmp_path / "a.bhc", "--data", "digits", "--classes", "3,4").out
+    if "+" in context:
+        cli("compress", out, "--out", tmp_path / "b.bhc")
+        assert bhc.read(tmp_path / "b.bhc").classes == tuple(range(10))

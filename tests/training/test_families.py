@@ -8,6 +8,7 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.posterior import FAMILIES
+from bhc.training import RunFolder
 from tests.training.runs import ALONE, RECIPE, Fit
 
 SPACES = {
@@ -23,7 +24,7 @@ def test_every_family_learns_emits_and_comes_back_from_both_kinds_of_file(
     digits: DataSet, fit: Fit, tmp_path: Path, family: str, space: str
 ) -> None:
     contexts, request, recipe, classes = SPACES[space]
-    model = fit(contexts, {"family": family}, recipe=recipe, run=tmp_path / "run")
+    model = fit(contexts, {"family": family}, recipe=recipe, run=tmp_path / "run", class_names=digits.class_names)
     assert model.model.training["skipped_steps"] == 0
     x = digits.test.inputs
     small = model.compress(**request).save(tmp_path / "small.bhc")
@@ -37,9 +38,14 @@ def test_every_family_learns_emits_and_comes_back_from_both_kinds_of_file(
     loaded = bhc.load(tmp_path / "run")
     assert loaded.network.design.family == family
     assert loaded.space == model.space
+    assert loaded.model.class_names == digits.class_names
     assert loaded.model.default_threshold == model.model.default_threshold
+    assert loaded.model.thresholds == model.model.thresholds == model.network.hypernet.family.thresholds
     assert loaded.network.state_dict().keys() == model.network.state_dict().keys()
-    assert torch.equal(loaded.compress(**request).module(x), small.module(x))
+    assert not RunFolder(tmp_path / "run").checkpoint.exists()
+    other = loaded.compress(**request)
+    assert torch.equal(other.module(x), small.module(x))
+    assert other.report.error == small.report.error
 
 
 @pytest.mark.parametrize("family", FAMILIES)

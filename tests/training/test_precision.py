@@ -3,11 +3,10 @@ import torch
 
 import bhc
 from bhc.data import DataSet
-from bhc.training import Silent, TrainingConfig
+from bhc.training import TrainingConfig
 from bhc.training.stages import BatchSource, StepScalars
 from bhc.training.step import TrainingStep
-
-CPU = torch.device("cpu")
+from tests.training.runs import CPU, fit, wrapped
 
 
 def small_net() -> torch.nn.Module:
@@ -25,10 +24,7 @@ def small_net() -> torch.nn.Module:
 def gradients(
     digits: DataSet, precision: torch.dtype | None, generator: bhc.hypernet.GeneratorSpec, stage: bhc.Learn
 ) -> torch.Tensor:
-    model = bhc.wrap(
-        small_net(), bhc.ClassSubsets(10), example_input=digits.train.inputs[:1], weight_generator=generator
-    )
-    network = model.network
+    network = wrapped(digits, small_net(), weight_generator=generator).network
     stage.prepare_(network)
     draw = BatchSource.of(digits.train, 10, device=CPU, seed=0)
     TrainingStep(stage, network, draw, TrainingConfig(autocast=precision))()
@@ -49,9 +45,8 @@ def test_gradients_in_bfloat16_are_those_of_floats_within_its_precision(
 
 
 def test_parameters_stay_floats_and_what_is_emitted_does_not_depend_on_the_precision_in_use(digits: DataSet) -> None:
-    model = bhc.wrap(small_net(), bhc.ClassSubsets(10), example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=10, contexts=4, examples=8), bhc.Consolidate(steps=5, contexts=4, examples=8))
-    bhc.fit(model, digits.train, digits.validation, recipe=recipe, autocast=torch.bfloat16, progress=Silent())
+    model = fit(digits, small_net(), recipe=recipe, autocast=torch.bfloat16)
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.float32}
     assert model.network.bayesian.autocast is None
     assert model.compress(classes=[1, 2]).module(digits.test.inputs[:2]).dtype == torch.float32
@@ -65,7 +60,7 @@ def test_augmented_images_are_learned_from_and_conditions_are_of_the_images_as_t
         return torch.zeros_like(images)
 
     space = bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale)
-    network = bhc.wrap(small_net(), space, example_input=digits.train.inputs[:1]).network
+    network = wrapped(digits, small_net(), space).network
     draw = BatchSource.of(digits.train, 10, device=CPU, seed=0, augment=darken)
     network.bayesian.noisy = lambda x, *rest, **options: seen.append(x) or torch.zeros(len(x), 10)  # type: ignore[method-assign, func-returns-value]
     told: list[torch.Tensor] = []

@@ -13,24 +13,20 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.tensors import read_tensors
 from bhc.training import Learn, RunFolder, Stage
-from tests.training.runs import assert_same_bits, mlp, train, wrapped
+from tests.training import runs
+from tests.training.runs import assert_same_bits, mlp
 
 LEARN = bhc.Learn(steps=100, kl_weight=0.1, context_weight=0.3, rate=1e-2, contexts=16, examples=2)
 NARROW = bhc.Narrow(steps=50, kl_weight=0.1, context_weight=0.3, contexts=16, examples=2, final_ratio=2.0)
 CONSOLIDATE = bhc.Consolidate(steps=20, contexts=4, examples=4)
 NOISY = replace(bhc.Initial.exact(), logvar=-2.0)  # so that scales soon decide something
-DOMAINS = bhc.InputDomains((1, 8, 8), full_scale=16.0)
+PAIRS, DOMAINS = bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.InputDomains((1, 8, 8), full_scale=16.0)
 
 
 def fit(
-    digits: DataSet,
-    *recipe: Stage,
-    space: ContextSpace | None = None,
-    family: str = "io-gnj",
-    **options: object,
+    digits: DataSet, *recipe: Stage, space: ContextSpace = PAIRS, family: str = "io-gnj", **options: object
 ) -> bhc.Compressor:
-    contexts = space or bhc.ClassSubsets(10, bhc.ConsecutivePairs())
-    return train(wrapped(digits, mlp(), contexts, initial=NOISY, family=family), digits, recipe=recipe, **options)
+    return runs.fit(digits, mlp(), space, {"initial": NOISY, "family": family}, recipe=recipe, **options)
 
 
 def read_back(path: Path) -> list[float]:
@@ -73,11 +69,11 @@ def test_a_decoder_is_left_to_itself_by_stages_that_do_not_read(digits: DataSet,
     ("space", "family"),
     [
         (bhc.ClassSubsets(10, bhc.ConsecutivePairs(), concentration=1.0), "io-gnj"),
-        (bhc.ClassSubsets(10, bhc.ConsecutivePairs()), "gnj"),
-        (bhc.ClassSubsets(10, bhc.ConsecutivePairs()), "ghs"),
+        (PAIRS, "gnj"),
+        (PAIRS, "ghs"),
         (DOMAINS, "io-gnj"),
         (bhc.Budgets(), "io-gnj"),
-        (bhc.Joint(bhc.ClassSubsets(10, bhc.ConsecutivePairs()), bhc.Budgets()), "io-gnj"),
+        (bhc.Joint(PAIRS, bhc.Budgets()), "io-gnj"),
     ],
     ids=["rates", "gnj", "ghs", "domain", "budget", "joint"],
 )

@@ -21,19 +21,6 @@ from bhc.training.checkpoint import read_checkpoint
 from tests.training.runs import ENVIRONMENT, RECIPE, Fit, assert_same_bits, command, wait_until
 
 
-def test_a_finished_run_loads_and_emits_the_same_network(fit: Fit, digits: DataSet, tmp_path: Path) -> None:
-    model = fit(run=tmp_path / "run", class_names=digits.class_names)
-    loaded = bhc.load(tmp_path / "run")
-    assert loaded.model.class_names == digits.class_names
-    assert loaded.model.default_threshold == model.model.default_threshold
-    assert loaded.model.thresholds == model.model.thresholds == model.network.hypernet.family.thresholds
-    assert not RunFolder(tmp_path / "run").checkpoint.exists()
-    one, other = model.compress(classes=[2, 7]), loaded.compress(classes=[2, 7])
-    x = digits.test.inputs
-    assert torch.equal(one.module(x), other.module(x))
-    assert one.report.error == other.report.error
-
-
 def test_resume_without_a_run_is_refused(fit: Fit, tmp_path: Path) -> None:
     with pytest.raises(BhcError, match="no run to resume"):
         fit(run=tmp_path / "none", resume=True)

@@ -11,7 +11,8 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import DomainWarning, ThresholdWarning
-from bhc.training import FAR, SeenDomains, Silent
+from bhc.training import FAR, SeenDomains
+from tests.training.runs import fit
 
 
 def test_the_distance_is_that_to_the_nearest_over_what_is_usual() -> None:
@@ -38,9 +39,8 @@ def test_features_that_are_missing_do_not_count() -> None:
 @pytest.fixture(scope="module")
 def domain_model(digits: DataSet, pretrained: nn.Sequential) -> bhc.Compressor:
     space = bhc.InputDomains(digits.image_shape, full_scale=digits.full_scale)
-    model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     recipe = (bhc.Learn(steps=4, contexts=4, examples=4), bhc.Consolidate(steps=2, contexts=4, examples=4))
-    return bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=Silent())
+    return fit(digits, pretrained, space, recipe=recipe)
 
 
 def test_a_domain_of_training_is_near_and_its_opposite_far(domain_model: bhc.Compressor, digits: DataSet) -> None:

@@ -7,7 +7,6 @@ from torch import nn
 
 import bhc
 from bhc.contexts import ContextSpace
-from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import Stage, two_stage_budget
@@ -16,21 +15,6 @@ from bhc.training.step import Schedule
 from tests.training.runs import Fit
 
 LEARN = bhc.Learn(steps=25, kl_weight=0.1, contexts=4, examples=8)
-
-
-def test_ratios_become_the_thresholds_that_give_them(fit: Fit) -> None:
-    recipe = (
-        bhc.Learn(steps=200, kl_weight=0.3, contexts=8, examples=8),
-        bhc.Consolidate(steps=10, ratios=(2.0, 6.0), contexts=8, examples=8),
-    )
-    model = fit(bhc.ClassSubsets(10, bhc.ConsecutivePairs()), recipe=recipe)
-    low, high = model.model.thresholds or (0.0, 0.0)
-    curve = model.model.training["curves"]["after"]
-    assert [curve[0]["threshold"], curve[-1]["threshold"]] == pytest.approx([low, high])
-    assert low < high
-    assert curve[0]["ratio_harmonic"] == pytest.approx(6, rel=0.05)
-    assert curve[-1]["ratio_harmonic"] == pytest.approx(2, rel=0.05)
-    assert model.model.training["recipe"][1]["ratios"] == (2.0, 6.0)
 
 
 def test_the_divergence_warms_up() -> None:
@@ -68,34 +52,7 @@ def test_stage_two_of_a_budget_leaves_the_network_of_budget_zero_bit_for_bit(
     )
 
 
-DOMAINS, FEATURES = bhc.InputDomains((1, 8, 8), full_scale=16.0), bhc.FeatureSubsets((1, 8, 8))
-CLASSES = bhc.ClassSubsets(10)
-ASKED = {
-    "domain": (DOMAINS, {"domain": "images"}),
-    "budget": (bhc.Budgets(), {"budget": 0.3}),
-    "binary budget": (bhc.BinaryBudget(), {"budget": 1}),
-    "features": (FEATURES, {"features": list(range(32))}),
-    "classes and budget": (bhc.Joint(CLASSES, bhc.Budgets()), {"classes": [1, 2], "budget": 0}),
-    "budget left out": (bhc.Joint(CLASSES, bhc.Budgets()), {"classes": [1, 2]}),
-    "all left out": (bhc.Joint(CLASSES, FEATURES, bhc.Budgets()), {}),
-    "features left out": (bhc.Joint(DOMAINS, FEATURES), {"domain": "images"}),
-    "classes and domain": (bhc.Joint(CLASSES, DOMAINS), {"classes": [1, 2], "domain": "images"}),
-}
-
-
-@pytest.mark.parametrize(("space", "request_"), ASKED.values(), ids=ASKED)
-def test_every_kind_of_context_trains_and_emits(
-    digits: DataSet, fit: Fit, space: ContextSpace, request_: dict[str, object]
-) -> None:
-    recipe = (bhc.Learn(steps=15, kl_weight=0.05, contexts=4, examples=8), bhc.Consolidate(steps=10))
-    model = fit(space, recipe=recipe)
-    sample = digits.train.restricted_to([1, 2]).inputs
-    small = model.compress(**{key: sample if value == "images" else value for key, value in request_.items()})
-    classes = 2 if "classes" in request_ else 10
-    assert small.module(digits.test.inputs).shape == (len(digits.test), classes)
-
-
-NAN, INFINITY = float("nan"), float("inf")
+CLASSES, NAN, INFINITY = bhc.ClassSubsets(10), float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
