@@ -128,18 +128,6 @@ def test_exports_refuse_what_makes_no_sense(cli: Commands, small: Path, tmp_path
     assert mine.read_bytes() != b"precious"
 
 
-@pytest.mark.parametrize("suffix", [".bhc", ".onnx", ".pt2"])
-def test_damaged_files_of_every_form_are_refused(cli: Commands, small: Path, suffix: str) -> None:
-    path = small.with_suffix(suffix)
-    if suffix != ".bhc":
-        to = {".onnx": "onnx", ".pt2": "torch"}[suffix]
-        cli("export", small, "--to", to, "--out", path)
-    content = path.read_bytes()
-    for damaged in (b"", b"junk", content[: len(content) // 2], b"\0" * len(content)):
-        path.write_bytes(damaged)
-        cli.refused("damaged", "evaluate", path, "--data", "digits")
-
-
 def test_misleading_requests_are_answered_in_words(cli: Commands, run: Path, small: Path, tmp_path: Path) -> None:
     cli.refused("made for the classes 3, 4", "evaluate", small, "--data", "digits", "--classes", "5,6")
     out = ("--out", tmp_path / "net.onnx")

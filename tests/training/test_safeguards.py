@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from bhc.data import DataSet
-from bhc.training import Consolidate, Stage, safeguards
+from bhc.training import Stage, safeguards
 from bhc.training.checkpoint import Position
 from bhc.training.safeguards import LARGEST, LATEST, SpikeLimit, gradient_norm
 from bhc.training.step import make_step
 from tests.training.runs import CPU, Draw, Fit, StopAt, assert_same_bits, multiplied, resumed
-from tests.training.test_step import LEARN
-
-CONSOLIDATE = Consolidate(steps=20, contexts=2, examples=4)
+from tests.training.test_step import CONSOLIDATE, LEARN
 
 
 def divided(limit: SpikeLimit, *norms: float) -> list[float]:

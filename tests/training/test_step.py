@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,10 +8,11 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
 from bhc.training import Stage, TrainingConfig
 from bhc.training.stages import StepScalars
-from bhc.training.step import Schedule, TrainingStep, make_step
-from tests.training.runs import CPU, Draw, Fit, multiplied
+from bhc.training.step import TrainingStep, make_step
+from tests.training.runs import Draw, Fit, multiplied
 
 LEARN = bhc.Learn(steps=20, kl_weight=0.1, contexts=2, examples=4)
+CONSOLIDATE = bhc.Consolidate(steps=20, contexts=2, examples=4)
 
 
 def copies(network: ConditionalNetwork) -> dict[str, torch.Tensor]:
@@ -25,34 +28,24 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("stage", [bhc.Learn(steps=25, warm_up=0.3), bhc.Learn(steps=7, warm_up=0), bhc.Consolidate(9)])
-def test_the_schedule_gives_warmth_and_rates_of_each_step_from_any_on(stage: Stage) -> None:
-    rates = [1e-3, 2.0]
-    schedule = Schedule(stage, rates, CPU)
-    for first in (0, 5, 3):
-        schedule.go_to(first)
-        for step in range(first, stage.steps):
-            warmth, given = schedule.advance(), schedule.rates
-            assert warmth.shape == ()
-            assert warmth.item() == pytest.approx(stage.warmth(step), rel=1e-6)
-            assert given.tolist() == pytest.approx([rate * stage.rate_factor(step) for rate in rates], rel=1e-6)
-
-
+@pytest.mark.parametrize("stage", [LEARN, replace(LEARN, warm_up=0.0), CONSOLIDATE], ids=["warm", "cold", "after"])
 @pytest.mark.parametrize("first_step", [0, 8])
 def test_a_step_is_that_of_a_plain_optimiser_at_the_warmth_and_the_rates_of_its_place(
-    wrap: Fit, draw: Draw, first_step: int
+    wrap: Fit, draw: Draw, stage: Stage, first_step: int
 ) -> None:
     first, second = (wrap().network for _ in range(2))
-    take = make_step(LEARN, first, draw(), first=first_step)
-    groups, same_draw = LEARN.parameter_groups(second), draw()
+    for network in (first, second):
+        stage.prepare_(network)
+    take = make_step(stage, first, draw(), first=first_step)
+    groups, same_draw = stage.parameter_groups(second), draw()
     base = [group["lr"] for group in groups]
     plain = torch.optim.Adam(groups)
     for step in range(first_step, first_step + 10):
         take()
         for group, rate in zip(plain.param_groups, base, strict=True):
-            group["lr"] = rate * LEARN.rate_factor(step)
+            group["lr"] = rate * stage.rate_factor(step)
         plain.zero_grad()
-        LEARN.loss(second, same_draw, StepScalars(torch.tensor(LEARN.warmth(step)), torch.zeros(()))).total.backward()
+        stage.loss(second, same_draw, StepScalars(torch.tensor(stage.warmth(step)), torch.zeros(()))).total.backward()
         plain.step()
         second.hypernet.clip_()
     for name, tensor in first.state_dict().items():
