@@ -45,6 +45,7 @@ def test_it_says_the_same_in_every_form_and_is_written_the_same_twice(
             continue
         opened = open_deployed(path)
         assert (opened.labels, opened.size) == ((0, 2), path.stat().st_size)
+        assert (opened.signature, opened.temperature) == (small.network.signature, small.temperature)
         torch.testing.assert_close(opened.logits(x), small.module(x), rtol=0, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Files opened as ``bhc evaluate`` opens them; also of networks with several inputs, or sizes that are not fixed."""
+"""Files of networks with several inputs, or sizes that are not fixed, opened as ``bhc evaluate`` opens them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,28 +9,9 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.formats import onnx_bytes, open_deployed, pack, torch_bytes
+from bhc.formats import open_deployed
 
-from .chains import TORCH_REMARKS, assert_alike, inputs, quantised
 from .packed.test_hostile import check_refused, put
-
-WRITERS = {"bhc": lambda network, metadata: pack(network), "onnx": onnx_bytes, "pt2": torch_bytes}
-
-
-@TORCH_REMARKS
-@pytest.mark.parametrize("form", WRITERS)
-@pytest.mark.parametrize("name", ["plain-conv", "shortcut-of-zeros", "squeeze-and-excite", "sound", "input-read-late"])
-def test_a_file_of_any_form_answers_as_the_network(name: str, form: str, tmp_path: Path) -> None:
-    network = quantised(name)
-    about = {"classes": [*network.labels], "input_shape": [*network.input_shape], "temperature": network.temperature}
-    (tmp_path / f"small.{form}").write_bytes(WRITERS[form](network, metadata=about))
-    deployed = open_deployed(tmp_path / f"small.{form}")
-    assert deployed.labels == network.labels
-    assert deployed.signature == network.signature
-    assert deployed.temperature == network.temperature
-    x = inputs(network.input_shape, 9)
-    assert_alike(deployed.logits(x), network.graph(x), part=1e-5)
-
 
 LENGTH, WORDS = 9, 12
 

@@ -70,7 +70,8 @@ def read(content: bytes) -> File:
     file = File(*(header[key] for key in range(4)), spell_out(header[4]), shapes=[])
     layers, selections = walk(file)
     size, at = read_varint(body, end)
-    file.masks = read_masks(body[at : at + size], selections)
+    decoder = RangeDecoder(body[at : at + size])
+    file.masks = [decoder.symbols(arriving, [arriving - kept, kept]) for arriving, kept in selections]
     at += size
     for layer, (weight, bias) in layers:
         at = read_plain(body, at, layer, weight, bias)
@@ -158,12 +159,9 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         elif kind == 14:
             selections.append((shape[0], arguments[0]))
             shape = (arguments[0],)
-        elif kind == 21 or kind == 33:
-            layers.append((Layer("", (shape[0],)), (None, None)))
-        elif kind == 34:
-            layers.append((Layer("", (4 * shape[0] * (shape[0] + 1),)), (None, False)))
-        elif kind == 36:
-            layers.append((Layer("", shape), (None, False)))
+        elif kind in (21, 33, 34, 36):
+            size = {34: (4 * shape[0] * (shape[0] + 1),), 36: shape}.get(kind, shape[:1])
+            layers.append((Layer("", size), (None, None if kind < 34 else False)))
         elif kind == 17:
             shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
         elif kind == 18:
@@ -263,11 +261,6 @@ def window(shape: tuple[int, ...], kernel: Any, stride: Any, padding: Any, dilat
 def each(value: Any, count: int) -> list[int]:
     """A size for every direction."""
     return value if isinstance(value, list) else [value] * count
-
-
-def read_masks(stream: bytes, selections: list[tuple[int, int]]) -> list[list[int]]:
-    decoder = RangeDecoder(stream)
-    return [decoder.symbols(arriving, [arriving - kept, kept]) for arriving, kept in selections]
 
 
 def read_plain(body: bytes, at: int, layer: Layer, weight: Any, bias: Any) -> int:

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +150,8 @@ def test_a_prior_that_is_not_the_cheapest_reads_all_the_same() -> None:
 
 def test_numbers_of_other_types_are_written_as_what_they_are() -> None:
     network = quantised(in_a_row(nn.LeakyReLU(1), nn.Linear(4, 2)), (4,), {"1": 1.0})
-    odd = QuantisedNetwork(
-        network.graph,
-        network.input_shape,
-        tuple(np.array(network.labels)),
-        weights={"1": Codes(network.weights["1"].codes, np.float32(0.0625))},
-        temperature=1,
-        card=network.card,
-    )
+    weights = {"1": Codes(network.weights["1"].codes, np.float32(0.0625))}
+    odd = replace(network, labels=tuple(np.array(network.labels)), weights=weights, temperature=1)
     assert pack(odd) == pack(network)
 
 
