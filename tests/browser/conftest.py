@@ -48,15 +48,8 @@ def trained(digits: DataSet, net: torch.nn.Module, space: ContextSpace, run: Pat
     model = bhc.wrap(net, space, example_input=digits.train.inputs[:1])
     # The pretrained network knows the calibration images, so what is proved on them holds for nothing but these tests.
     rest, calibration = digits.held_out(300)
-    bhc.fit(
-        model,
-        rest.train,
-        digits.validation,
-        calibration_set=calibration,
-        recipe=RECIPE,
-        run=run,
-        progress=Silent(),
-    )
+    data = (rest.train, digits.validation)
+    bhc.fit(model, *data, calibration_set=calibration, recipe=RECIPE, run=run, progress=Silent())
     return run
 
 

@@ -288,15 +288,12 @@ def test_what_cannot_be_met_is_said_and_the_state_stays(visit: Visits, address: 
     visitor = visit(address, fragment="#classes=3.4")
     page = visitor.page
     page.get_by_role("checkbox", name="File at most").check()
-    number = page.get_by_role("spinbutton", name="Most bytes of the file")
-    number.fill("7")
-    number.press("Enter")
+    enter(page, "Most bytes of the file", 7)
     expect(page.locator("#problem")).to_contain_text("7")
     expect(page.locator("#problem span")).not_to_be_empty()
-    expect(number).to_have_value("7")
+    expect(page.get_by_role("spinbutton", name="Most bytes of the file")).to_have_value("7")
     expect(page.locator(".large strong")).not_to_have_text("")
-    number.fill("5000")
-    number.press("Enter")
+    enter(page, "Most bytes of the file", 5000)
     expect(page.locator("#problem")).to_be_hidden()
 
 

@@ -138,17 +138,15 @@ class TwoHeads(nn.Module):
         return self.head(F.relu(self.left(x))) + self.other(torch.sigmoid(self.right(x)))
 
 
+def convolution_then_linear() -> nn.Module:
+    pooled = (nn.Conv2d(1, 5, 3), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*pooled, nn.Flatten(), nn.Linear(20, 7), nn.Tanh(), nn.Linear(7, CLASSES))
+
+
 def all_convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, bias=False),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.Conv2d(6, 5, 3, stride=2),
-        nn.Hardsigmoid(),
-        nn.Conv2d(5, CLASSES, 1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    )
+    first = (nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU())
+    second = (nn.Conv2d(6, 5, 3, stride=2), nn.Hardsigmoid())
+    return nn.Sequential(*first, *second, nn.Conv2d(5, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 class Transformer(nn.Module):
@@ -180,18 +178,7 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mobile": (Mobile, (3, 6, 6)),
     "sequences": (Sequences, (2, 20)),
     "volumes": (Volumes, (1, 4, 5, 8)),
-    "flatten": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 5, 3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(20, 7),
-            nn.Tanh(),
-            nn.Linear(7, CLASSES),
-        ),
-        (1, 6, 6),
-    ),
+    "flatten": (convolution_then_linear, (1, 6, 6)),
     "two-heads": (TwoHeads, (12,)),
     "all-convolutional": (all_convolutional, (3, 8, 8)),
     "transformer": (Transformer, (3, 6, 6)),

@@ -88,13 +88,8 @@ def test_a_scale_of_steps_that_makes_no_sense_is_refused(scale: float) -> None:
 
 def test_a_domain_is_answered_without_an_error(digits: DataSet, pretrained: torch.nn.Module) -> None:
     model = bhc.wrap(pretrained, bhc.InputDomains((1, 8, 8)), example_input=digits.train.inputs[:1])
-    bhc.fit(
-        model,
-        digits.train,
-        digits.validation,
-        recipe=(bhc.Learn(steps=2), bhc.Consolidate(steps=2)),
-        progress=bhc.training.Silent(),
-    )
+    recipe = (bhc.Learn(steps=2), bhc.Consolidate(steps=2))
+    bhc.fit(model, digits.train, digits.validation, recipe=recipe, progress=bhc.training.Silent())
     report = model.compress(domain=digits.train.inputs[:50]).report
     assert report.error is report.error_before is None
     assert report.validation_images == 0

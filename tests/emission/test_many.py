@@ -135,17 +135,14 @@ def test_groups_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("_groups")
 def test_contexts_that_leave_different_parts_out_go_together(digits: DataSet, pretrained: torch.nn.Module) -> None:
-    space = bhc.Joint(
-        bhc.ClassSubsets(10),
-        bhc.InputDomains((1, 8, 8), full_scale=16.0),
-        bhc.FeatureSubsets((1, 8, 8)),
-        bhc.Budgets(),
-    )
+    shape = (1, 8, 8)
+    kinds = (bhc.InputDomains(shape, full_scale=16.0), bhc.FeatureSubsets(shape), bhc.Budgets())
+    space = bhc.Joint(bhc.ClassSubsets(10), *kinds)
     model = bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
     with torch.no_grad():
         for parameter in model.network.hypernet.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
-    left = torch.zeros(1, 8, 8, dtype=torch.bool)
+    left = torch.zeros(shape, dtype=torch.bool)
     left[..., :4] = True
     asked = [
         {"classes": [3, 4]},

@@ -28,13 +28,8 @@ def texts(count: int = 30, seed: int = 0) -> Tensor:
 
 
 def wrapped(space: ContextSpace, generator: GeneratorSpec | None = None, family: str = "io-gnj") -> bhc.Compressor:
-    net = bhc.models.build(
-        "text-cnn",
-        image_shape=(LENGTH,),
-        num_classes=CLASSES,
-        full_scale=WORDS - 1,
-        rng=torch.Generator().manual_seed(0),
-    )
+    rng = torch.Generator().manual_seed(0)
+    net = bhc.models.build("text-cnn", image_shape=(LENGTH,), num_classes=CLASSES, full_scale=WORDS - 1, rng=rng)
     return bhc.wrap(net, space, example_input=texts(1), weight_generator=generator, family=family)
 
 
@@ -98,16 +93,19 @@ def test_a_run_keeps_its_vocabulary_and_is_asked_in_words(trained: Path) -> None
         model.compress(features=["word2", "wird"])
 
 
+def written(small: bhc.Compressed, folder: Path) -> tuple[str, ...]:
+    small.to_onnx(folder / "floats.onnx").to_torch(folder / "small.pt2")
+    small.to_onnx(folder / "integers.onnx", weights=bhc.WeightForm.INTEGERS)
+    return "floats.onnx", "integers.onnx", "small.pt2"
+
+
 def test_every_form_of_an_emitted_network_answers_alike(trained: Path, tmp_path: Path) -> None:
     small = bhc.load(trained).compress(classes=[0, 2], features=list(range(2, 30)), threshold=1.0)
     x = texts(50)
     expected = small.network.graph(x)
     small.save(tmp_path / "small.bhc")
     assert torch.equal(bhc.read(tmp_path / "small.bhc").network.graph(x), expected)
-    small.to_onnx(tmp_path / "floats.onnx")
-    small.to_onnx(tmp_path / "integers.onnx", weights=bhc.WeightForm.INTEGERS)
-    small.to_torch(tmp_path / "small.pt2")
-    for name in ("floats.onnx", "integers.onnx", "small.pt2"):
+    for name in written(small, tmp_path):
         given = open_deployed(tmp_path / name).logits(x)
         torch.testing.assert_close(given, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max()))
     with pytest.raises(bhc.BhcError, match="reads words"):
@@ -121,10 +119,7 @@ def test_nothing_answers_for_a_number_that_stands_for_no_word(trained: Path, tmp
     x[0, 0] = number
     with pytest.raises(bhc.BhcError, match=f"{number} stands for"):
         small.predict(x)
-    small.to_onnx(tmp_path / "floats.onnx")
-    small.to_onnx(tmp_path / "integers.onnx", weights=bhc.WeightForm.INTEGERS)
-    small.to_torch(tmp_path / "small.pt2")
-    for name in ("floats.onnx", "integers.onnx", "small.pt2"):
+    for name in written(small, tmp_path):
         with pytest.raises(Exception, match=r"out of (data bounds|bounds|range)"):
             open_deployed(tmp_path / name).logits(x)
 

@@ -29,13 +29,9 @@ PAIRS = ClassSubsets(10, ConsecutivePairs())
 def tiny(*, image_shape, num_classes=10):
     """A convolution and two linear layers, one without a bias."""
     channels, height, width = image_shape
+    first = nn.Linear(3 * (height - 2) * (width - 2), 6, bias=False)
     return nn.Sequential(
-        nn.Conv2d(channels, 3, 3),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(3 * (height - 2) * (width - 2), 6, bias=False),
-        nn.ReLU(),
-        nn.Linear(6, num_classes),
+        nn.Conv2d(channels, 3, 3), nn.ReLU(), nn.Flatten(), first, nn.ReLU(), nn.Linear(6, num_classes)
     )
 
 
