@@ -100,11 +100,8 @@ class Split:
         return Split(inputs, self.labels[places], None if self.sources is None else self.sources[places])
 
     def to(self, device: torch.device) -> "Split":
-        return Split(
-            self.inputs.to(device),
-            self.labels.to(device),
-            None if self.sources is None else self.sources.to(device),
-        )
+        sources = None if self.sources is None else self.sources.to(device)
+        return Split(self.inputs.to(device), self.labels.to(device), sources)
 
 
 Split.__init__ = renamed(images="inputs")(Split.__init__)  # type: ignore[method-assign]
@@ -313,10 +310,7 @@ class Restricted:
     def encode(self, texts: str | Sequence[str]) -> Tensor:  # (N, length) int32
         """As the whole vocabulary does it, with 1 for each word that is not known here."""
         numbers = self.vocabulary.encode(texts)
-        table = torch.full((len(self.vocabulary),), UNKNOWN, dtype=torch.int32)
-        known = torch.tensor(sorted(self.known))
-        table[known] = known.int()
-        return table[numbers.long()]
+        return numbers.where(torch.isin(numbers, torch.tensor(sorted(self.known))), UNKNOWN)
 
 
 def _described(tensor: Tensor) -> str:

@@ -28,12 +28,12 @@ CHUNK = 2048
 class PretrainingRecipe(Protocol):
     """All that pretraining needs to know; data, network and generator are on one device."""
 
-    @property
-    def batch(self) -> int:
-        """Images a step."""
+    epochs: int
+    batch: int  # images a step
 
     def steps(self, split: Split) -> int:
         """How many batches there will be."""
+        return self.epochs * (len(split) // self.batch)
 
     def optimizer(self, net: nn.Module) -> Optimizer:
         """What changes the network's parameters."""
@@ -46,10 +46,11 @@ class PretrainingRecipe(Protocol):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """What is made small."""
+        return F.cross_entropy(logits, labels)
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class Pretraining(PretrainingRecipe):
     """Adam with decoupled weight decay, one cycle of the rate, images shifted by up to a pixel or as they are told."""
 
     epochs: int = 10
@@ -58,9 +59,6 @@ class Pretraining:
     weight_decay: float = 0.01
     shift: int = 1
     augmentation: Augmentation | None = None  # instead of the shift
-
-    def steps(self, split: Split) -> int:
-        return self.epochs * (len(split) // self.batch)
 
     def optimizer(self, net: nn.Module) -> Optimizer:
         return torch.optim.AdamW(net.parameters(), lr=self.rate, weight_decay=self.weight_decay, fused=True)
@@ -73,9 +71,6 @@ class Pretraining:
             index = torch.randint(len(split), (self.batch,), generator=rng, device=rng.device)
             yield self._augmented(split.inputs[index], rng), split.labels[index]
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits, labels)
-
     def _augmented(self, images: Tensor, rng: Generator) -> Tensor:
         if self.augmentation is not None:
             return self.augmentation(images, rng=rng)
@@ -83,7 +78,7 @@ class Pretraining:
 
 
 @dataclass(frozen=True)
-class BatchNormPretraining:
+class BatchNormPretraining(PretrainingRecipe):
     """Descent with Nesterov's momentum, one cycle of the rate, images cropped and mirrored.
 
     It is what networks with batch norm for photographs are customarily trained with. Each epoch has
@@ -97,9 +92,6 @@ class BatchNormPretraining:
     weight_decay: float = 5e-4
     label_smoothing: float = 0.0
     augmentation: Augmentation | None = CROP_AND_FLIP
-
-    def steps(self, split: Split) -> int:
-        return self.epochs * (len(split) // self.batch)
 
     def optimizer(self, net: nn.Module) -> Optimizer:
         return torch.optim.SGD(
