@@ -156,12 +156,6 @@ def test_a_kind_with_something_missing_or_taken_is_refused(forgetful: None, kind
         bhc.register_context(kind)
 
 
-def test_a_kind_registered_twice_is_refused(forgetful: None) -> None:
-    bhc.register_context(Weather)
-    with pytest.raises(BhcError, match="weather is taken"):
-        bhc.register_context(Weather)
-
-
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [

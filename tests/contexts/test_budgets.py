@@ -13,9 +13,6 @@ def weights_at(space, *budgets):
     return space.divergence_weights(replace(batch, budget=torch.tensor(budgets)[:, None]))
 
 
-KINDS = pytest.mark.parametrize("kind", [Budgets, BinaryBudget])
-
-
 @pytest.mark.parametrize(
     ("space", "budget"),
     [
@@ -63,16 +60,10 @@ def test_training_a_binary_budget_throws_a_fair_coin():
     assert abs(budget.mean().item() - 0.5) < 5 * 0.5 / math.sqrt(4000)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [Budgets, BinaryBudget])
 def test_the_weight_of_the_divergence_at_both_ends_between_and_beyond(kind):
     weights = weights_at(kind((0.1, 10.0)), -0.5, 0.0, 0.5, 1.0, 1.5)
     torch.testing.assert_close(weights, torch.tensor([0.01, 0.1, 1.0, 10.0, 100.0]))
-
-
-@KINDS
-def test_the_weight_of_the_divergence_rises_with_the_budget(kind):
-    weights = weights_at(kind(), *torch.linspace(0, 1, 50).tolist())
-    assert (weights.diff() > 0).all()
 
 
 @pytest.mark.parametrize("weights", [(0.1, 1.0), (0.1, 10.0), (0.01, 10.0), (0.5, 3.0)])

@@ -14,7 +14,6 @@ from bhc.contexts import (
     Joint,
     PooledGaussian,
     RandomSubsets,
-    SingleContext,
 )
 
 
@@ -70,7 +69,3 @@ def test_every_encoded_part_has_a_likelihood_that_prefers_what_is_there(space, i
         assert (learnt <= told).all()
         assert learnt.sum() < 0.8 * told.sum()
         assert likelihood.nll(numbers, part.roll(1, 0)).sum() > learnt.sum()
-
-
-def test_a_single_context_has_nothing_to_read_back():
-    assert SingleContext().likelihoods() == SingleContext((3, 4)).likelihoods() == ()
