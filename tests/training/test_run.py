@@ -87,11 +87,6 @@ def test_the_units_that_a_stage_has_dropped_are_read_by_their_old_name_too(tmp_p
     assert (position.step, position.dropped_fraction) == (3, 0.25)
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BhcError, match=r"no run\.json"):
-        bhc.load(tmp_path)
-
-
 def test_a_finished_or_begun_run_is_not_thrown_away(
     fit: Fit, broken_off: Callable[[Path], None], tmp_path: Path
 ) -> None:
