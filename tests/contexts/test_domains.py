@@ -90,14 +90,6 @@ def test_a_training_domain_mixes_the_sampler_s_classes_and_keeps_all_outputs():
     assert batch.domain is None
 
 
-def test_a_training_domain_is_the_mean_of_the_examples_drawn_for_it():
-    batch = SPACE.sample(2, 10, rng=torch.Generator().manual_seed(0))
-    x = pixels(10).reshape(2, 5, 1, 4, 3)
-    observed = SPACE.observe(batch, x)
-    torch.testing.assert_close(observed.domain, x.float().mean(1))
-    assert torch.equal(observed.class_rates, batch.class_rates)
-
-
 def test_pairs_are_the_default():
     assert SPACE.sampler == ConsecutivePairs()
 

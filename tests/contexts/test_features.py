@@ -3,14 +3,7 @@ import pytest
 import torch
 
 from bhc import contexts
-from bhc.contexts import (
-    ClassSubsets,
-    ContextBatch,
-    FeatureSubsets,
-    Joint,
-    VocabularySubsets,
-    WordsOfTexts,
-)
+from bhc.contexts import ClassSubsets, ContextBatch, FeatureSubsets, Joint, VocabularySubsets, WordsOfTexts
 from bhc.data import PADDING, UNKNOWN
 from bhc.errors import BhcError
 

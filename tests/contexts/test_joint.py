@@ -61,8 +61,10 @@ def test_with_classes_a_domain_is_made_of_their_images(space):
     batch = sample(space)
     assert batch.outputs.sum(1).unique().tolist() == [3]
     assert torch.equal(batch.class_rates > 0, batch.outputs)
-    x = torch.rand(40, 5, 1, 2, 2, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(space.observe(batch, x).domain, x.mean(1))
+    x = torch.randint(0, 256, (40, 5, 1, 2, 2), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    observed = space.observe(batch, x)
+    torch.testing.assert_close(observed.domain, x.float().mean(1))
+    assert torch.equal(observed.class_rates, batch.class_rates)
 
 
 def test_contexts_that_are_asked_for_become_one_batch():
