@@ -47,9 +47,6 @@ def test_a_question_may_narrow_and_shift_and_does_neither_unless_it_says_so(tmp_
         bhc.Narrow(steps=9, final_ratio=2.5, kl_weight=0.3, contexts=6, examples=7),
         bhc.Consolidate(steps=6, ratios=(2.0, 3.0), blended=0.5, contexts=6, examples=7),
     )
-
-
-def test_an_unknown_augmentation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(bhc.BhcError, match="'turn'"):
         config(tmp_path, augment="turn")
 
