@@ -46,14 +46,13 @@ def wrong_by_hand(model: bhc.Compressor, small: bhc.Compressed, counts: dict[int
 def test_the_network_is_the_last_before_the_first_that_is_not_proved(model: bhc.Compressor) -> None:
     each = min(images_of(model, *TRIPLE).values())
     thresholds = torch.linspace(1, -2, 33, dtype=torch.float64).half().double().tolist()
-    reports = [model.compress(classes=TRIPLE, threshold=threshold).report for threshold in thresholds]
     networks = [model.compress(classes=TRIPLE, threshold=threshold) for threshold in thresholds]
     wrongs = [wrong_by_hand(model, network, dict.fromkeys(TRIPLE, each)) for network in networks]
     # What the first few prove, and the first with more mistakes does not.
     first_worse = next(place for place, wrong in enumerate(wrongs) if wrong > wrongs[0])
     max_error = 100 * upper_bound(wrongs[0], 3 * each, confidence=0.95) + 1e-6
     small = model.compress(classes=TRIPLE, max_error=max_error, confidence=0.95)
-    guarantee, last = small.report.guarantee, reports[first_worse - 1]
+    guarantee, last = small.report.guarantee, networks[first_worse - 1].report
     assert (guarantee.wrong, guarantee.images) == (wrongs[first_worse - 1], 3 * each)
     assert (small.report.architecture, small.report.scale) == (last.architecture, last.scale)
 

@@ -266,11 +266,7 @@ def test_the_network_chosen_has_the_lowest_error_of_those_that_fit(quick_model: 
     """At each threshold the two finest steps that fit, found by looking at every one of them."""
     for size in (6000, 1800, 700, 250):
         fitting = {threshold: [t for t in candidates if t.file_bytes <= size] for threshold, candidates in grid.items()}
-        finest = [
-            (threshold, candidate)
-            for threshold, candidates in fitting.items()
-            for candidate in candidates[:STEPS_COMPARED]
-        ]
+        finest = [(threshold, each) for threshold, found in fitting.items() for each in found[:STEPS_COMPARED]]
         report = quick_model.compress(classes=TRIPLE, max_bytes=size).report
         # Cuts under the consolidated range are looked at only where those inside it do harm.
         lowest = -inf if report.threshold < -2 else -2
@@ -285,20 +281,15 @@ def test_with_flops_limited_the_network_chosen_has_the_lowest_error_of_its_thres
     quick_model: bhc.Compressor, classes: list[int]
 ) -> None:
     limit = 60_000
-    at_thresholds = []
-    for threshold in INSIDE:
-        report = quick_model.compress(classes=classes, threshold=threshold).report
-        at_thresholds += [report] if report.flops_after <= limit else []
+    reports = [quick_model.compress(classes=classes, threshold=threshold).report for threshold in INSIDE]
     chosen = quick_model.compress(classes=classes, max_flops=limit).report
-    assert chosen.error == min(report.error for report in at_thresholds if report.error is not None)
+    assert chosen.error == min(report.error for report in reports if report.flops_after <= limit)
 
 
 def test_with_the_error_alone_limited_the_network_is_the_smallest(quick_model: bhc.Compressor, grid: Grid) -> None:
     candidates = [candidate for threshold in INSIDE for candidate in grid[threshold]]
     for limit in (8.0, 10.0, 20.0):
-        right = [
-            candidate.file_bytes for candidate in candidates if candidate.error is not None and candidate.error <= limit
-        ]
+        right = [candidate.file_bytes for candidate in candidates if candidate.error <= limit]
         assert quick_model.compress(classes=TRIPLE, max_error=limit).report.file_bytes == min(right)
 
 

@@ -33,8 +33,7 @@ def masks(layers, contexts, keep):
     ]
 
 
-def images(count):
-    return normals(count, 1, 6, 6, seed=70).float()
+IMAGES = normals(6, 1, 6, 6, seed=70).float()
 
 
 def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
@@ -43,9 +42,8 @@ def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
     rng = torch.Generator().manual_seed(1)
     kept = masks(layers, 2, lambda *shape: torch.rand(shape, generator=rng) < 0.7)
     means = [random_scales(mean, seed) for seed, mean in enumerate(unscaled_means(layers, 2))]
-    x = images(6)
-    given = BayesianGraph(chain, layers).masked(x, means, kept)
-    for context, part in enumerate(x.chunk(2)):
+    given = BayesianGraph(chain, layers).masked(IMAGES, means, kept)
+    for context, part in enumerate(IMAGES.chunk(2)):
         plain = copy.deepcopy(chain)
         for layer, mean, mask in zip(layers, means, kept, strict=True):
             dense = masked_mean(mean.weight.base, mean.in_scale, mean.out_scale, mask.keep_in, mask.keep_out)[context]
@@ -56,7 +54,7 @@ def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
 
 @pytest.mark.parametrize("build", [small_chain, branching_graph])
 def test_all_units_at_scale_one_and_without_noise_are_the_network_itself(build):
-    graph, x = build(), images(6)
+    graph, x = build(), IMAGES
     layers = layers_of(graph)
     means, bayesian = unscaled_means(layers, 3), BayesianGraph(graph, layers)
     torch.testing.assert_close(

@@ -22,12 +22,6 @@ def mask_of(keep_weight=None):
     return LayerMask(KEEP_IN, KEEP_OUT, torch.zeros(2).bool(), keep_weight)
 
 
-def learned(mean):
-    """Everything of a layer that has a gradient."""
-    parts = (mean.weight.base, mean.weight.left, mean.weight.right, mean.bias, mean.in_scale, mean.out_scale)
-    return [part.requires_grad_() for part in parts if part is not None]
-
-
 def test_it_is_what_any_context_keeps_and_none_of_a_layer_that_is_kept_whole():
     part = LayerPart.of(mask_of())
     assert part is not None
@@ -56,7 +50,8 @@ def test_outputs_and_gradients_are_those_of_the_whole_layer(layer, weights, sing
     mean = random_posterior(shape, weights=weights).mean
     mask = mask_of(normals(1, *shape, seed=5) > 0 if single else None)
     x = normals(6, *example, seed=7).requires_grad_()
-    numbers = [x, *learned(mean)]
+    parts = (mean.weight.base, mean.weight.left, mean.weight.right, mean.bias, mean.in_scale, mean.out_scale)
+    numbers = [x, *(part.requires_grad_() for part in parts if part is not None)]
     expected, given = _whole_pass(operator, x, mean, mask), masked_pass(operator, x, mean, mask)
     torch.testing.assert_close(given, expected)
     direction = normals(*given.shape, seed=8)

@@ -162,6 +162,7 @@ def train_command(
         pretrained=weights is not None,
         seed=seed,
     )
+    sizes = {"contexts": contexts, "examples": examples}
     fit(
         compressor,
         dataset.train,
@@ -169,13 +170,7 @@ def train_command(
         calibration_set=held_out,
         recipe=make_recipe(
             default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
-            {
-                "rate": rate,
-                "logvar_rate": logvar_rate,
-                "context_weight": context_weight,
-                "contexts": contexts,
-                "examples": examples,
-            },
+            {"rate": rate, "logvar_rate": logvar_rate, "context_weight": context_weight, **sizes},
             steps=steps,
             narrowing_steps=narrowing_steps,
             consolidation_steps=consolidation_steps,
