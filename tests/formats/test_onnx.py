@@ -26,7 +26,8 @@ def initialisers(content: bytes) -> dict[str, np.ndarray]:
 
 
 def test_the_networks_have_every_kind_of_step() -> None:
-    elsewhere = {"pointwise", "movement", "along-axes", "opaque", "given"}  # by torch's exporter, or in test_inputs.py
+    calls = {"pointwise", "movement", "along-axes", "norm", "product", "attention", "opaque"}
+    elsewhere = {*calls, "given"}  # by torch's exporter, or in test_inputs.py
     tried = {type(step.module) for graph, _ in NETWORKS.values() for step in graph.steps}
     assert tried == {kind.module for kind in kinds() if kind.name not in elsewhere}
 

@@ -113,8 +113,8 @@ def cuts(network, space, request):
         finite = rates[rates.isfinite()]
         inside = finite.quantile(torch.tensor([0.01, 0.1, 0.3, 0.5, 0.7, 0.9])).tolist()
         for threshold in [float(finite.min()) - 1, *inside, float(finite.max()) + 1]:
-            masks = model.find_masks(dropouts, torch.full((50, 1), threshold), batch.outputs).layers
-            yield count_weights(model, masks), torch.stack([mask.rescued for mask in masks]).any(0)
+            masks = model.find_masks(dropouts, torch.full((50, 1), threshold), batch.outputs)
+            yield count_weights(model, masks), torch.stack([mask.rescued for mask in masks.layers]).any(0)
 
 
 @pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)

@@ -78,8 +78,8 @@ def test_the_masked_network_uses_the_masks_of_its_dropout_rates():
     perturb_(model.hypernet, std=0.5)
     encoding = PAIRS.encode(batch)
     threshold = torch.tensor([[-9.0], [-8.0]])
-    masks = model.find_masks(model.hypernet.dropouts(encoding), threshold, batch.outputs).layers
-    assert not masks[1].keep_in.all()
+    masks = model.find_masks(model.hypernet.dropouts(encoding), threshold, batch.outputs)
+    assert not masks.layers[1].keep_in.all()
     expected = model.bayesian.masked(x, model.hypernet.means(encoding), masks)
     assert torch.equal(model.masked(x, batch, threshold=threshold), expected)
     assert torch.equal(expected != 0, batch.outputs.repeat_interleave(2, dim=0) & (expected != 0))

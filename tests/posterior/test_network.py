@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from bhc.posterior import BayesianGraph, LayerMask, LayerMean, WeightMean, masked_mean
+from bhc.posterior import BayesianGraph, LayerMask, LayerMean, NetworkMask, WeightMean, masked_mean
 
 from .toys import Silence, branching_graph, layers_of, normals, silent, small_chain
 
@@ -27,10 +27,11 @@ def random_scales(mean, seed):
 
 
 def masks(layers, contexts, keep):
-    return [
+    of_layers = (
         LayerMask(keep(contexts, len(layer.reads)), keep(contexts, layer.num_outputs), torch.zeros(contexts).bool())
         for layer in layers
-    ]
+    )
+    return NetworkMask(torch.ones(contexts, 0).bool(), tuple(of_layers))
 
 
 IMAGES = normals(6, 1, 6, 6, seed=70).float()
@@ -45,7 +46,7 @@ def test_masks_and_scales_act_as_the_masked_weights_of_each_context():
     given = BayesianGraph(chain, layers).masked(IMAGES, means, kept)
     for context, part in enumerate(IMAGES.chunk(2)):
         plain = copy.deepcopy(chain)
-        for layer, mean, mask in zip(layers, means, kept, strict=True):
+        for layer, mean, mask in zip(layers, means, kept.layers, strict=True):
             dense = masked_mean(mean.weight.base, mean.in_scale, mean.out_scale, mask.keep_in, mask.keep_out)[context]
             plain.get_submodule(layer.name).weight.data = dense
             plain.get_submodule(layer.name).bias.data = (mask.keep_out * mean.out_scale * mean.bias)[context]

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bhc.contexts import Context, ContextBatch, checked_encoding
-from bhc.graph import Counts, Layer
+from bhc.graph import Beside, Layer
 from bhc.hypernet import ConditionalNetwork, LayerVectors
 from bhc.posterior import LayerDropout, LayerMask
 
@@ -98,15 +99,20 @@ class Cut:
     alive: Tensor  # (U,) bool, the units that stay
     classes: tuple[int, ...]  # the outputs that remain, in the original numbering
     layers: tuple[LayerCut, ...]
-    beside: Counts  # of the steps that are not layers to be cut
+    beside: Beside  # the steps that are not layers to be cut
 
     @property
     def num_weights(self) -> int:
-        return self.beside.weights + sum(layer.num_weights for layer in self.layers)
+        return self._counts_beside[0] + sum(layer.num_weights for layer in self.layers)
 
     @property
     def num_flops(self) -> int:
-        return self.beside.flops + sum(layer.num_flops for layer in self.layers)
+        return self._counts_beside[1] + sum(layer.num_flops for layer in self.layers)
+
+    @cached_property
+    def _counts_beside(self) -> tuple[int, int]:
+        weights, flops = self.beside.counts(self.alive[None])
+        return int(weights), int(flops)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import Graph, Step
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import Kept, ScatterChannels, Select, kind_of
+from bhc.layers import ScatterChannels, Select, kind_of
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
@@ -207,10 +207,7 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
         layer = by_name.get(step.name)
         reads = tuple(instead.get(name, name) for name in step.reads)
         if layer is None:
-            *arriving, leaving = (
-                Kept(units.axes[name], alive[units.carried[name]], units.dimensions[name])
-                for name in (*step.reads, step.name)
-            )
+            *arriving, leaving = (units.kept(name, alive) for name in (*step.reads, step.name))
             yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
             continue
         own, kind = layer.cut, layer.cut.layer.kind

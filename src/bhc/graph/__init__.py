@@ -1,5 +1,6 @@
 """Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
+from bhc.graph.beside import Beside
 from bhc.graph.capture import capture
 from bhc.graph.graph import (
     INPUT,
@@ -14,6 +15,7 @@ from bhc.graph.graph import (
     rebuild,
     shaped_steps,
 )
+from bhc.graph.heads import Heads
 from bhc.graph.signature import DynamicAxes, Input, Signature
 from bhc.graph.units import Units, find_units
 from bhc.graph.weighted import MOST_WHOLE, Layer, check_outputs, find_features, find_layers, find_whole

@@ -16,6 +16,7 @@ from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.program import Exported, in_double_precision, wider
 from bhc.graph.reader import Reader
 from bhc.graph.signature import DynamicAxes, Examples
+from bhc.graph.straighten import straighten
 from bhc.layers import (
     EXAMPLES,
     Affine,
@@ -80,7 +81,7 @@ def tidy(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     """The same function with fewer steps; ``shapes`` are those of what they give."""
     graph = _with_subsamples(graph, shapes)
     graph = _without_turns(_without_casts_of_words(graph))
-    return _without_unread(fold_affines(graph, shapes))
+    return _without_unread(straighten(_without_unread(fold_affines(graph, shapes)), shapes))
 
 
 def fold_affines(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:

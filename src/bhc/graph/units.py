@@ -5,7 +5,7 @@ the way. Each value of the graph has a tensor of unit numbers in its own shape, 
 moves numbers moves their units, who adds two values joins theirs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
-from bhc.layers import EXAMPLES, Shape, Weighted, kind_of
-from bhc.layers.kind import spread
+from bhc.graph.heads import Heads, Said, find_heads, lies_in_heads
+from bhc.layers import EXAMPLES, Cells, Kept, Shape, Weighted, kind_of
+from bhc.layers.kind import first_along, spread
 
 FEW = 1 << 12  # numbers that are not worth a second look
 MOST_CONSTANTS = 1 << 16  # numbers of a step's own that are followed one by one
@@ -25,8 +26,9 @@ CHANNELS = 1  # their axis, in a value of which nothing can be cut
 class Units:
     """The units of a network."""
 
-    carried: dict[str, np.ndarray]  # by every value, in the graph's names: the unit of each place of its axis
-    axes: dict[str, int]  # of each value, the one along which its units lie
+    # By every value, in the graph's names: the unit of each place of its axis; of heads, (heads, cells).
+    carried: dict[str, np.ndarray]
+    axes: dict[str, tuple[int, ...]]  # of each value, the one along which its units lie; of heads, and of their cells
     dimensions: dict[str, int]  # how many axes each value has
     reads: dict[str, np.ndarray]  # by every weighted layer: the unit of each of its inputs
     writes: dict[str, np.ndarray]  # and of each of its outputs
@@ -34,19 +36,35 @@ class Units:
     tied: np.ndarray  # (U,) bool: of these all parts are needed, not only their sum
     kept_by: dict[int, str] = field(default_factory=dict)  # of units that are never cut: the step that needs them all
     outputs_are_free: bool = True  # whether each of the network's outputs has a unit of its own, which may go
+    heads: tuple[Heads, ...] = ()
 
     @property
     def count(self) -> int:
         return len(self.always)
 
+    def kept(self, name: str, alive: np.ndarray) -> Kept:
+        """What stays of a value where these units live, (U,) bool."""
+        living, dimensions = alive[self.carried[name]], self.dimensions[name]
+        if living.ndim == 1:
+            return Kept(self.axes[name][0], living, dimensions)
+        heads = living.any(1)
+        rows = living[heads]
+        places = rows.nonzero()[1].reshape(len(rows), -1 if len(rows) else 0)  # as many in each: that makes them heads
+        return Kept(self.axes[name][0], heads, dimensions, Cells(self.axes[name][1], places, living.shape[1]))
+
 
 def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) -> Units:
     """Follow every number through the graph; units that a step in ``keep`` reads or writes are never cut."""
     search = _Search(input_shape)
+    wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
+    whole = {*graph.input_steps} | wanted - {graph.last_step}
+    search.keep(search.carried[INPUT])
     for shaped in shaped_steps(graph, input_shape):
         search.follow(shaped)
-    wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
-    return _numbered(search, {INPUT, *graph.input_steps} | wanted - {graph.last_step}, graph.last_step)
+        if shaped.name in whole:
+            search.step = INPUT
+            search.keep(search.carried[shaped.name])
+    return _numbered(search, graph.last_step)
 
 
 class _Sets:
@@ -100,6 +118,7 @@ class _Search:
         self.reads: dict[str, Tensor] = {}
         self.writes: dict[str, Tensor] = {}
         self.own: list[Tensor] = []  # numbers of steps' own, which stay unless they meet what goes
+        self.heads = Said()
         self.nothing: Tensor | None = None
         self._never: tuple[np.ndarray, int, np.ndarray] | None = None  # sets, how much was kept, and what that is
         self.step = INPUT  # the one that is being followed
@@ -137,10 +156,10 @@ class _Search:
         rows = _thin(units, but=axis).movedim(axis, 0).flatten(1)
         rows = rows.expand(units.shape[axis], -1)
         if rows.shape[1] > 1:
-            labels = self._labels(rows)
+            labels = self.labels(rows)
             if (labels == labels[:1]).all():  # it varies along other axes alone
-                self.keep(units)
-            elif (labels != labels[:, :1]).any():
+                return self.whole((units.shape[axis],))
+            if (labels != labels[:, :1]).any():
                 self.join(rows[:, :1].expand(rows.shape), rows)
         return rows[:, 0]
 
@@ -161,7 +180,7 @@ class _Search:
             self.keep(self.nothing)
         return self.nothing[0].expand(shape)
 
-    def _labels(self, units: Tensor) -> np.ndarray:
+    def labels(self, units: Tensor) -> np.ndarray:
         """The set that each number belongs to; one for all that is never cut."""
         roots = self.sets.roots()
         if self._never is None or self._never[0] is not roots or self._never[1] != len(self.kept):
@@ -178,17 +197,15 @@ class _Search:
         wide = [axis for axis, size in enumerate(thin.shape) if size > 1]
         if not wide:
             return []
-        labels = self._labels(thin)
+        labels = self.labels(thin)
         return [axis for axis in wide if (labels != labels.take([0], axis)).any()]
 
 
-def _numbered(search: _Search, whole: set[str], last: str) -> Units:
-    """The units in the order they are written; none of ``whole`` is ever cut."""
+def _numbered(search: _Search, last: str) -> Units:
+    """The units in the order they are written."""
     search.step = INPUT
-    for name in whole:
-        search.keep(search.carried[name])
     _keep_own(search)
-    axes = _axes(search)
+    heads, axes = _heads_and_axes(search)
     roots = search.sets.roots()
     number = {root: place for place, root in enumerate(np.unique(roots).tolist())}
     of = np.array([number[root] for root in roots.tolist()], dtype=np.int64)
@@ -196,7 +213,11 @@ def _numbered(search: _Search, whole: set[str], last: str) -> Units:
     for flags, marked in ((always, search.kept), (tied, search.tied)):
         for units in marked:
             flags[of[units.numpy().ravel()]] = True
-    carried = {name: of[_line(units, axes[name])] for name, units in search.carried.items()}
+    heads = tuple(group.renumbered(of) for group in heads)
+    for group in heads:
+        for part in group.parts:
+            always[group.rows] |= always[part.units].any(1)
+    carried = {name: of[_lines(units, axes[name])] for name, units in search.carried.items()}
     reads, writes = ({name: of[u.numpy()] for name, u in ends.items()} for ends in (search.reads, search.writes))
     dimensions = {name: units.dim() for name, units in search.carried.items()}
     kept_by: dict[int, str] = {}
@@ -204,10 +225,11 @@ def _numbered(search: _Search, whole: set[str], last: str) -> Units:
         for unit in np.unique(of[units.numpy().ravel()]).tolist():
             kept_by.setdefault(unit, keeper)
     outputs = carried[last]
-    free = axes[last] == CHANNELS and len(set(outputs)) == len(outputs) and not always[outputs].any()
+    free = axes[last] == (CHANNELS,) and len(set(outputs)) == len(outputs) and not always[outputs].any()
     if not free:
         always[outputs] = True
-    return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free)
+    axes = {name: axes[name] for name in carried}
+    return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free, heads)
 
 
 def _keep_own(search: _Search) -> None:
@@ -220,18 +242,37 @@ def _keep_own(search: _Search) -> None:
         search.keep(units[torch.from_numpy(~written[roots[units.numpy()]])])
 
 
-def _axes(search: _Search) -> dict[str, int]:
-    """Along which axis the units of each value lie; where there are several, they are joined until there is one."""
+def _heads_and_axes(search: _Search) -> tuple[tuple[Heads, ...], dict[str, tuple[int, ...]]]:
+    """Along which axes the units of each value lie; where that is neither one axis nor heads with their cells, they
+    are joined until there is one."""
+    values = search.carried | {f"part {place}": units for place, units in enumerate(search.heads.parts)}
     while True:
-        axes, joined = {}, False
-        for name, units in search.carried.items():
+        heads = find_heads(search)
+        axes: dict[str, tuple[int, ...]] = {}
+        joined = False
+        for name, units in values.items():
             varying, usual = search.varying(units), min(CHANNELS, units.dim() - 1)
-            axes[name] = max(varying, key=lambda axis: (units.shape[axis], -axis), default=usual)
+            axes[name] = tuple(varying) or (usual,)
             if len(varying) > 1:
-                search.along(units, axes[name])
-                joined = True
+                pair = _as_heads(search, units, varying, heads)
+                if pair is None:
+                    widest = max(varying, key=lambda axis: (units.shape[axis], -axis))
+                    search.along(units, widest)
+                    joined = True
+                axes[name] = pair or (widest,)
         if not joined:
-            return axes
+            return heads, axes
+
+
+def _as_heads(search: _Search, units: Tensor, varying: Sequence[int], heads: Sequence[Heads]) -> tuple[int, int] | None:
+    """Of two axes, that of heads and that of what each keeps."""
+    if len(varying) != 2:
+        return None
+    for axes in (tuple(varying), tuple(reversed(varying))):
+        labels = search.labels(torch.from_numpy(_lines(units, axes)))
+        if any(lies_in_heads(labels, group) for group in heads):
+            return axes  # type: ignore[return-value]
+    return None
 
 
 def _thin(units: Tensor, *, but: int | None = None) -> Tensor:
@@ -253,9 +294,9 @@ def _spread_again(units: Tensor) -> Tensor:
     return thin.expand(units.shape)
 
 
-def _line(units: Tensor, axis: int) -> np.ndarray:
-    """The units along an axis, at the first place of all others."""
-    return units.movedim(axis, 0).flatten(1)[:, 0].numpy() if units.dim() > 1 else units.numpy()
+def _lines(units: Tensor, axes: tuple[int, ...]) -> np.ndarray:
+    """The units along one axis or two, at the first place of all others."""
+    return first_along(units, *axes).numpy()
 
 
 def _different_pairs(left: Tensor, right: Tensor) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ import bhc.contexts as contexts
 from bhc.contexts import ContextBatch, ContextSpace, FeatureSubsets, checked_encoding
 from bhc.errors import BhcError
 from bhc.graph import (
+    Beside,
     Counts,
     Graph,
     Inputs,
@@ -31,10 +32,11 @@ from bhc.hypernet.hypernetwork import Design, HyperNetwork
 from bhc.layers import is_weighted
 from bhc.posterior import (
     BayesianGraph,
+    InputMask,
     LayerDropout,
-    LayerMask,
     LayerPosterior,
     MaskFinder,
+    NetworkMask,
     Noise,
 )
 
@@ -111,7 +113,7 @@ class ConditionalNetwork(nn.Module):
             part.check_network(self.num_classes)
         self.hypernet = HyperNetwork(self.layers, space, design, rng=rng)
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
-        self.bayesian = BayesianGraph(self.base_model, self.layers)
+        self.bayesian = BayesianGraph(self.base_model, self.layers, units)
 
     @cached_property
     def counts(self) -> Counts:
@@ -125,13 +127,9 @@ class ConditionalNetwork(nn.Module):
         return self.counts.weights
 
     @cached_property
-    def beside(self) -> Counts:
-        """Of the steps beside the layers that are cut."""
-        weights = sum(layer.num_weights for layer in self.layers)
-        biases = sum(layer.num_outputs for layer in self.layers if layer.module.bias is not None)
-        return count(self.base_model, self.input_shape) - Counts(
-            weights, weights + biases, sum(layer.num_flops for layer in self.layers)
-        )
+    def beside(self) -> Beside:
+        """The steps beside the layers that are cut."""
+        return Beside(self.base_model, self.input_shape, self.units)
 
     @property
     def device(self) -> torch.device:
@@ -146,16 +144,16 @@ class ConditionalNetwork(nn.Module):
         left out of the sample; the posterior is that of all.
         """
         posteriors = self.hypernet.posterior(checked_encoding(self.space, batch))
-        masks: Sequence[LayerMask | None] | None = self.find_masks.present_inputs(batch.outputs, batch.inputs)
+        mask: NetworkMask | InputMask | None = self.find_masks.present_inputs(batch.outputs, batch.inputs)
         if dropped_fraction is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [layer.dropout for layer in posteriors]
             with torch.no_grad():
                 threshold = self.find_masks.threshold_without(dropped_fraction, dropouts, batch.outputs)
                 threshold = threshold.expand(len(batch), 1)
-                masks = self.find_masks(dropouts, threshold, batch.outputs, batch.inputs).layers
+                mask = self.find_masks(dropouts, threshold, batch.outputs, batch.inputs)
         x = _network_input(x, batch, self.space)
-        return self.bayesian.noisy(x, posteriors, masks, noise=noise), posteriors
+        return self.bayesian.noisy(x, posteriors, mask, noise=noise), posteriors
 
     @torch.no_grad()
     def threshold_without(self, dropped_fraction: float, batch: ContextBatch) -> float:
@@ -172,9 +170,9 @@ class ConditionalNetwork(nn.Module):
     def masked(self, x: Inputs, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
         with torch.no_grad():
-            masks = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
+            mask = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
         x = _network_input(x, batch, self.space)
-        return self.bayesian.masked(x, self.hypernet.means(checked_encoding(self.space, batch)), masks.layers)
+        return self.bayesian.masked(x, self.hypernet.means(checked_encoding(self.space, batch)), mask)
 
     @torch.no_grad()
     def dropouts(self, batch: ContextBatch) -> tuple[LayerDropout, ...]:
@@ -245,11 +243,15 @@ class ConditionalNetwork(nn.Module):
 
 
 def _check_kept(names: Sequence[str], graph: Graph) -> Sequence[str]:
+    """The steps that are named; of a layer that was taken apart all of its parts."""
     known = [step.name for step in graph.steps]
+    kept: list[str] = []
     for name in names:
-        if name not in known:
+        parts = [each for each in known if each.startswith(f"{name}_") and each.removeprefix(f"{name}_").isdigit()]
+        if name not in known and not parts:
             raise BhcError(f"there is no layer {name!r} to keep", hint=f"the layers are: {', '.join(known)}")
-    return names
+        kept += [name] if name in known else parts
+    return kept
 
 
 def _network_input(x: Inputs, batch: ContextBatch, space: ContextSpace) -> Inputs:

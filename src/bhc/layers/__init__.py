@@ -1,8 +1,10 @@
 """What a layer is: one object a kind, one module a family, and a registry that users add their own to."""
 
+from bhc.layers.along_axes import AlongAxes
 from bhc.layers.arguments import (
     EXAMPLES,
     Argument,
+    Cells,
     Choice,
     Flag,
     Kept,
@@ -15,13 +17,14 @@ from bhc.layers.arguments import (
     sizes,
 )
 from bhc.layers.aten import Opaque, call_of, is_norm
-from bhc.layers.call_families import AlongAxes, Movement, Pointwise
+from bhc.layers.attention import SelfAttention
+from bhc.layers.call_families import Movement, Pointwise
 from bhc.layers.convolution import c_convolution, conv_padding
 from bhc.layers.joins import Add, Concat, Multiply, Shift
 from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole, bare_copy, own_copy
 from bhc.layers.linear import Embed, check_words
 from bhc.layers.network_inputs import LogMel, NetworkInput, Normalise
-from bhc.layers.norms_and_attention import Affine, ChannelNorm, SelfAttention
+from bhc.layers.norms import Affine, ChannelNorm
 from bhc.layers.pools import GlobalMean, Subsample, side_by_side
 from bhc.layers.registry import (
     has_kind,

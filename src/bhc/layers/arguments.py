@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 Shape = tuple[int, ...]  # with the batch: (N, C, H, W), (N, features), (N, T, C)
 
@@ -19,16 +22,86 @@ LARGEST_LAYER = 1 << 28
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What stays of a value: along one axis, as a mask of its places."""
+class Cells:
+    """Of heads that stay, the places that each keeps along another axis: as many as any other, not the same ones."""
 
     axis: int
-    mask: np.ndarray
+    places: np.ndarray  # (heads that stay, n)
+    before: int  # places that there were
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays of a value: places along one axis, and where these are heads what each keeps along another."""
+
+    axis: int
+    mask: np.ndarray  # of the axis's places
     dimensions: int = 0  # of the value, the batch included
+    cells: Cells | None = None
 
     @property
     def index(self) -> np.ndarray:
         return self.mask.nonzero()[0]
+
+    def size(self, axis: int) -> int | None:
+        """How many places stay along an axis; None where all do."""
+        if axis % max(self.dimensions, 1) == self.axis:
+            return int(self.mask.sum())
+        if self.cells is not None and axis % self.dimensions == self.cells.axis:
+            return self.cells.places.shape[1]
+        return None
+
+    def places(self, axis: int) -> int:
+        """How many there were along an axis of which some may be gone."""
+        is_of_cells = self.cells is not None and axis % self.dimensions == self.cells.axis
+        return self.cells.before if self.cells is not None and is_of_cells else len(self.mask)
+
+    def part(self, axis: int) -> Fraction:
+        """Which part of an axis stays."""
+        size = self.size(axis)
+        return Fraction(1) if size is None else Fraction(size, self.places(axis))
+
+    def before(self, axis: int, place: int) -> int:
+        """How many of the first so many places of an axis stay."""
+        if self.cells is not None and axis % self.dimensions == self.cells.axis:
+            return int((self.cells.places[:1] < place).sum())
+        return int(self.mask[:place].sum()) if axis % self.dimensions == self.axis else place
+
+    def pick(self, numbers: Tensor) -> Tensor:
+        """Those of some numbers, broadcast to the value, that go with what stays."""
+        heads = self.axis - self.dimensions
+        if self.cells is not None and _lies_along(numbers, self.cells.axis - self.dimensions, self.cells.before):
+            return self._pick_cells(numbers, heads, self.cells.axis - self.dimensions, self.cells.places)
+        return numbers.index_select(heads, torch.from_numpy(self.index)) if self.lies_along(numbers) else numbers
+
+    def lies_along(self, numbers: Tensor) -> bool:
+        """Whether numbers that are broadcast to the value have one for each place of the axis."""
+        return _lies_along(numbers, self.axis - self.dimensions, len(self.mask))
+
+    def _pick_cells(self, numbers: Tensor, heads: int, axis: int, places: np.ndarray) -> Tensor:
+        by_head, alike = self.lies_along(numbers), bool((places == places[:1]).all())
+        if by_head:
+            numbers = numbers.index_select(heads, torch.from_numpy(self.index))
+        if alike and len(places):
+            return numbers.index_select(axis, torch.from_numpy(places[0]))
+        numbers = numbers.reshape(*[1] * (-min(heads, axis) - numbers.dim()), *numbers.shape)
+        around = [1] * numbers.dim()
+        around[heads], around[axis] = places.shape
+        index = torch.from_numpy(places if heads < axis else places.T).reshape(around)
+        sizes = list(numbers.shape)
+        sizes[heads] = len(places)
+        return numbers.expand(sizes).gather(axis, index.expand(_with(sizes, axis, places.shape[1])))
+
+
+def _with(sizes: Sequence[int], axis: int, size: int) -> list[int]:
+    changed = list(sizes)
+    changed[axis] = size
+    return changed
+
+
+def _lies_along(numbers: Tensor, axis: int, places: int) -> bool:
+    """Whether numbers that are broadcast have one for each of so many places; axes are counted from the last."""
+    return numbers.dim() >= -axis and numbers.shape[axis] == places > 1
 
 
 def expect(condition: bool, problem: str) -> None:

@@ -187,6 +187,11 @@ class AtenCall(nn.Module):
         for name, argument in (*zip(names, self.arguments, strict=False), *self.named.items()):
             yield from ((part.name, name) for part in flat([argument]) if isinstance(part, Own))
 
+    def named_own(self) -> Iterator[tuple[str, Tensor]]:
+        """Its own tensors by the names that they have here."""
+        yield from self.named_parameters()
+        yield from self.named_buffers()
+
     def extra_repr(self) -> str:
         return f"{self.target}, {self.arguments}"
 

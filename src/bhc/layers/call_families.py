@@ -1,10 +1,11 @@
-"""Calls by what they do with channels: along some axes, moving numbers, or number by number.
+"""Calls by what they do with channels: moving numbers, or number by number.
 
 Who moves numbers moves their units, and sizes among its arguments follow a cut. An operator is of the first family here
 that covers it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -13,93 +14,16 @@ from torch import Tensor, nn
 from bhc.layers.arguments import Kept, Shape
 from bhc.layers.aten import AtenCall, Own, Read, SizeOf, operator
 from bhc.layers.calls import AtenKind, with_own_narrowed
-from bhc.layers.kind import Example, Uncut, meeting, own_copy
+from bhc.layers.kind import Example, meeting, own_copy
 from bhc.layers.protocols import UnitSearch
 
-Axes = Callable[[AtenCall, int], Sequence[int]]
 
-
-def _named_axes(module: AtenCall, dimensions: int) -> Sequence[int]:
-    return _axes_of(module, "dim", dimensions)
-
-
-def _axes_of(module: AtenCall, argument: str, dimensions: int) -> Sequence[int]:
+def axes_of(module: AtenCall, argument: str, dimensions: int) -> Sequence[int]:
     """The axes that an argument names; without any it means the numbers as they lie in memory."""
     axes = module.argument(argument)
     if axes is None or axes == []:
         return range(dimensions)
     return [axis % dimensions for axis in (axes if isinstance(axes, list) else [axes])]
-
-
-def _last(count: int) -> Axes:
-    return lambda module, dimensions: range(dimensions - count, dimensions)
-
-
-def _normalised(module: AtenCall, dimensions: int) -> Sequence[int]:
-    return range(dimensions - len(module.argument("normalized_shape")), dimensions)
-
-
-def _all_but_examples(module: AtenCall, dimensions: int) -> Sequence[int]:
-    return range(1, dimensions)
-
-
-ALONG_AXES: dict[str, Axes] = {
-    **dict.fromkeys(
-        ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "prod", "logsumexp", "linalg_vector_norm", "norm",
-         "softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "argmax", "argmin", "any", "all"),
-        _named_axes,
-    ),
-    **dict.fromkeys(("layer_norm", "rms_norm"), _normalised),
-    **dict.fromkeys(("group_norm", "instance_norm"), _all_but_examples),
-    **{
-        f"{name}{count}d": _last(count)
-        for name in ("adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool", "upsample_nearest",
-                     "_upsample_nearest_exact")
-        for count in (1, 2, 3)
-    },
-    "upsample_linear1d": _last(1),
-    "upsample_bilinear2d": _last(2),
-    "_upsample_bilinear2d_aa": _last(2),
-    "upsample_bicubic2d": _last(2),
-    "upsample_trilinear3d": _last(3),
-}  # fmt: skip
-
-
-class AlongAxes(AtenCall):
-    """Something along some axes of one value, the same at each place of all others."""
-
-    family: ClassVar[str] = "along-axes"
-
-    @classmethod
-    def covers(cls, target: str) -> bool:
-        return target.split(".")[1] in ALONG_AXES
-
-
-class AlongAxesKind(AtenKind, Uncut):
-    """Reductions, softmaxes, norms, pools, upsampling: what varies along the axes in question is kept whole."""
-
-    name, module = AlongAxes.family, AlongAxes
-
-    def follow(self, module: AlongAxes, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        units, *others = arriving
-        if others:
-            for each in arriving:
-                search.keep(each)
-            return search.whole(leaving)
-        axes = sorted(axis % units.dim() for axis in ALONG_AXES[module.op](module, units.dim()))
-        if any(search.varies(units, axis) for axis in axes):
-            search.keep(units)
-            return search.whole(leaving)
-        for axis in axes:
-            units = units.narrow(axis, 0, 1)
-        if len(leaving) < units.dim():
-            units = units.squeeze(tuple(axes))
-        return units.expand(leaving)
-
-    def examples(self) -> Sequence[Example]:
-        softmax = AlongAxes("aten.softmax.int", [Read(0), -1])
-        total = AlongAxes("aten.sum.dim_IntList", [Read(0), [1]])
-        return [(softmax, ((2, 3, 4),)), (total, ((2, 3, 4),))]
 
 
 class Movement(AtenCall):
@@ -122,6 +46,8 @@ class MovementKind(AtenKind):
             for units in arriving:
                 if axis < units.dim() and search.varies(units, axis):
                     search.keep(units)
+        if module.op == "slice":
+            _note_start(module, search, arriving)
         if module.op in ("pad", "constant_pad_nd"):
             return _padded(module, search, leaving, arriving[0])
         return _moved(module, search, leaving, arriving)
@@ -146,6 +72,13 @@ def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Seque
     if module.op in FLOATS_ONLY:
         return shadowed(*[units.double() for units in arriving]).long()
     return shadowed(*arriving)
+
+
+def _note_start(module: Movement, search: UnitSearch, arriving: Sequence[Tensor]) -> None:
+    """Where it starts in what stays must be the same for all heads."""
+    start, axis = module.argument("start"), module.argument("dim")
+    if arriving and type(start) is int and start % arriving[0].shape[axis]:
+        search.heads.apart(arriving[0].narrow(axis, 0, start % arriving[0].shape[axis]))
 
 
 def _padded(module: Movement, search: UnitSearch, leaving: Shape, units: Tensor) -> Tensor:
@@ -195,11 +128,21 @@ class Resize(Move):
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         name = "shape" if module.op == "reshape" else "size"
-        sizes = list(module.argument(name))
-        from_last = leaving.dimensions - leaving.axis
-        if type(sizes[-from_last]) is int and sizes[-from_last] == len(leaving.mask):
-            sizes[-from_last] = int(leaving.mask.sum())
+        sizes = [_resized(size, axis, arriving, leaving) for axis, size in enumerate(module.argument(name))]
         return with_own_narrowed(module.with_arguments(**{name: sizes}), leaving)
+
+
+def _resized(size: int | SizeOf, axis: int, arriving: Sequence[Kept], leaving: Kept) -> int | SizeOf:
+    """A size of the result for what stays; one that depends on others, which may have been cut, in proportion."""
+    if size == -1 or (type(size) is int and leaving.size(axis) is None):
+        return size
+    if not isinstance(size, SizeOf):
+        return leaving.size(axis) if size == leaving.places(axis) else size  # type: ignore[return-value]
+    factor = leaving.part(axis)
+    for place, own in size.axes:
+        factor /= arriving[place].part(own)
+    factor *= Fraction(size.times, size.over)
+    return SizeOf(size.axes, factor.numerator, factor.denominator)
 
 
 class Cut(Move):
@@ -210,12 +153,12 @@ class Cut(Move):
         return () if fixed and module.argument("step") == 1 else (module.argument("dim") % dimensions,)
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        kept = arriving[0]
-        if _moves_its_own(module) or module.argument("dim") % kept.dimensions != kept.axis or kept.mask.all():
+        kept, axis = arriving[0], module.argument("dim")
+        if _moves_its_own(module) or kept.size(axis) in (None, kept.places(axis)):
             return super().narrowed(module, arriving, leaving)
-        start, end, _ = slice(module.argument("start"), module.argument("end")).indices(len(kept.mask))
-        start, end = (int(kept.mask[:place].sum()) for place in (start, end))
-        return own_copy(module.with_arguments(start=start, end=end))
+        start, end, _ = slice(module.argument("start"), module.argument("end")).indices(kept.places(axis))
+        first, last = (kept.before(axis, place) for place in (start, end))
+        return own_copy(module.with_arguments(start=first, end=last))
 
 
 class Pick(Move):
@@ -232,7 +175,7 @@ class Mix(Move):
         self.name = argument
 
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
-        return _axes_of(module, self.name, dimensions)
+        return axes_of(module, self.name, dimensions)
 
 
 class Pad(Move):
@@ -324,4 +267,4 @@ def _fits(shape: Sequence[int], leaving: Shape) -> bool:
     return len(shape) <= len(leaving) and all(size in (1, wanted) for size, wanted in pairs)
 
 
-KINDS = (PointwiseKind, MovementKind, AlongAxesKind)
+KINDS = (PointwiseKind, MovementKind)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.layers.arguments import LARGEST_LAYER, Kept, Shape, bounded, brief, expect, unknown
 from bhc.layers.aten import DTYPES, AtenCall, Opaque, Read, call_of, from_plain, is_norm, to_plain, traced
-from bhc.layers.kind import Example, LayerKind, Whole, own_copy
+from bhc.layers.kind import Example, LayerKind, Whole, bare_copy, fixed
 from bhc.layers.protocols import FileReader, FileWriter
 
 # Operators that a packed file may hold a call of: a published list, whose order never changes; new ones are added at
@@ -255,15 +255,18 @@ def count_flops(module: AtenCall, arriving: Sequence[Shape], leaving: Shape) -> 
 
 def with_own_narrowed(module: AtenCall, leaving: Kept) -> AtenCall:
     """The call with those of its own numbers that stand at what stays."""
-    twin: Any = own_copy(module)
-    from_last = leaving.dimensions - leaving.axis
-    index = torch.from_numpy(leaving.index)
-    for numbers in (twin._parameters, twin._buffers):
-        for name, tensor in numbers.items():
-            if tensor is not None and tensor.dim() >= from_last and tensor.shape[-from_last] == len(leaving.mask) > 1:
-                smaller = tensor.detach().index_select(tensor.dim() - from_last, index)
-                learned = isinstance(tensor, nn.Parameter)
-                numbers[name] = nn.Parameter(smaller, requires_grad=False) if learned else smaller
+    return with_own(module, {name: leaving.pick(numbers) for name, numbers in module.named_own()})
+
+
+def with_own(module: AtenCall, numbers: Mapping[str, Tensor]) -> AtenCall:
+    """The call with other numbers of its own."""
+    twin: Any = bare_copy(module)
+    twin.traces = {}
+    for name, own in numbers.items():
+        if name in twin._parameters:
+            twin._parameters[name] = fixed(own.detach().cpu().clone())
+        else:
+            twin._buffers[name] = own.detach().cpu().clone()
     return twin
 
 

@@ -101,11 +101,29 @@ class InNetworks(ABC):
         """Additions and multiplications of its weights and values, for ``EXAMPLES`` examples."""
         return 0
 
+    def shares_of_flops(
+        self, module: Any, arriving: Sequence[Shape], leaving: Shape
+    ) -> Sequence[tuple[int, tuple[int, ...]]]:
+        """The same in parts that shrink with values: with that of which least is kept, of what it reads by place and,
+        as the last, of what it gives."""
+        flops = self.num_flops(module, arriving, leaving)
+        return [(flops, (-1,))] if flops else []
+
     # The posterior's.
 
     def operator(self, module: Any, operators: Operators) -> Any:
         """How weights are applied that are believed and not known; None: it runs as it is."""
         return None
+
+    def counts_kept(self, module: Any, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:
+        """Whether it makes a difference which units are there, of values that have them along these axes: sums over
+        what stays, and not number by number."""
+        return False
+
+    def masked(self, module: Any, keeps: Sequence[Tensor | None], *values: Tensor) -> Tensor:
+        """What it gives where only some of what it reads is there; ``keeps`` are broadcast to the values, which may
+        have any numbers where nothing is."""
+        return module(*values)
 
     # Emission's.
 
@@ -132,12 +150,6 @@ class InNetworks(ABC):
 
     def check(self, described: Mapping[str, Any]) -> None:  # noqa: B027 - most have no sizes
         """Raise ValueError where a module as described would be absurdly large."""
-
-    # The contract's.
-
-    @abstractmethod
-    def examples(self) -> Sequence[Example]:
-        """Modules with the shapes of what they read, on which every answer can be checked."""
 
 
 class InFiles(ABC):
@@ -210,6 +222,10 @@ class LayerKind(InNetworks, InFiles):
     ``arguments`` are those of the module's constructor, as the attributes that hold them.
     """
 
+    @abstractmethod
+    def examples(self) -> Sequence[Example]:
+        """Modules with the shapes of what they read, on which every answer can be checked."""
+
 
 class Uncut(LayerKind):
     """Nothing of it can be cut: for what stays it is the same step."""
@@ -274,8 +290,15 @@ class Weighted(LayerKind):
     sums: ClassVar[bool] = True  # whether it is a sum of products, to which a number an output can be added
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        if self.in_axis == self.out_axis and self.num_kernel_axes(module) == 0:
+            passing = _passing(search, arriving[0], self.in_axis)
+            if passing is not None:  # a product over places, the same for each channel
+                return passing.expand(leaving)
         self.reads(module, search, arriving[0])
         return spread(search.new(len(module.weight)), leaving, self.out_axis)
+
+    def num_kernel_axes(self, module: Any) -> int:
+        return int(module.weight.dim()) - 2
 
     def reads(self, module: Any, search: UnitSearch, arriving: Tensor) -> Tensor:  # (channels that arrive,)
         """The unit of each of its inputs."""
@@ -313,6 +336,13 @@ class Weighted(LayerKind):
         return self.module(**arguments, bias=bias)
 
 
+def _passing(search: UnitSearch, units: Tensor, axis: int) -> Tensor | None:
+    """Units along other axes than that of a product alone, which go through it; with a size of 1 along that."""
+    axis %= units.dim()
+    varying = [other for other in range(units.dim()) if search.varies(units, other)]
+    return units.narrow(axis, 0, 1) if varying and axis not in varying else None
+
+
 def spread(units: Tensor, shape: Shape, axis: int) -> Tensor:
     """Units of each place of an axis as those of every number of a shape; nothing is copied."""
     sizes = [1] * len(shape)
@@ -320,10 +350,19 @@ def spread(units: Tensor, shape: Shape, axis: int) -> Tensor:
     return units.reshape(sizes).expand(shape)
 
 
+def first_along(units: Tensor, *axes: int) -> Tensor:
+    """Units along some axes, in that order, at the first place of all others."""
+    others = [axis for axis in range(units.dim()) if axis not in axes]
+    for axis in others:
+        units = units.narrow(axis, 0, 1)
+    return units.permute(*axes, *others).flatten(len(axes)).squeeze(-1) if others else units.permute(*axes)
+
+
 def meeting(arriving: Sequence[Tensor], leaving: Shape, search: UnitSearch) -> list[Tensor]:
     """Units of values that are broadcast to a shape, those of each number that meet others number by number.
 
-    A value with one number where another has many units, as a gate over places, is needed by all of them: it stays.
+    A value with one number where another has many units, as a gate over places, is needed by all of them: it stays. Of
+    heads it has one number for each place that any of them keeps.
     """
     spread_out = [units.expand(leaving) for units in arriving]
     met = []
@@ -331,8 +370,18 @@ def meeting(arriving: Sequence[Tensor], leaving: Shape, search: UnitSearch) -> l
         sizes = (*[1] * (len(leaving) - own.dim()), *own.shape)
         single = [axis for axis, size in enumerate(sizes) if size == 1 and leaving[axis] > 1]
         others = [other for at, other in enumerate(spread_out) if at != place]
-        if any(search.varies(other, axis) for axis in single for other in others):
-            search.keep(units)
-        else:
+        wider = [(other, axis) for axis in single for other in others if search.varies(other, axis)]
+        if not wider:
             met.append(units)
+        elif not _stands_for_heads(search, units, *wider[0]):
+            search.keep(units)
     return met
+
+
+def _stands_for_heads(search: UnitSearch, units: Tensor, other: Tensor, heads: int) -> bool:
+    """Whether it has one unit for each place that another has along a second axis beside that of its heads."""
+    own = [axis for axis in range(units.dim()) if search.varies(units, axis)]
+    if len(own) != 1 or own[0] == heads or not search.varies(other, own[0]):
+        return False
+    search.heads.alike(first_along(other, heads, own[0]), first_along(units, own[0]))
+    return True

@@ -27,8 +27,28 @@ class Captured(Protocol):
         """Whether an argument is a value that was computed."""
 
 
+class HeadSearch(Protocol):
+    """Collects what is said of heads."""
+
+    def live_within(self, heads: Tensor, units: Tensor) -> None:
+        """Each of the ``heads``, (H,), goes with all of its ``units``, (H, n); all that stay keep equally many."""
+
+    def alike(self, units: Tensor, columns: Tensor | None = None) -> None:
+        """Of units of heads, (H, n): all heads keep the same places, since numbers are there once for all of them.
+
+        ``columns``, (n,), are units of such numbers; each lives while any head keeps its place.
+        """
+
+    def apart(self, units: Tensor) -> None:
+        """A part of a value, such as what lies before a slice, of which as much must stay for every head."""
+
+
 class UnitSearch(Protocol):
     """Finds which channels live and die together. Units are whole numbers, one for each number of a value."""
+
+    @property
+    def heads(self) -> HeadSearch:
+        """What is said of heads."""
 
     def new(self, count: int) -> Tensor:  # (count,)
         """Units that a layer writes, or zeros that nobody writes."""
@@ -46,7 +66,8 @@ class UnitSearch(Protocol):
         """These are never cut."""
 
     def along(self, units: Tensor, axis: int) -> Tensor:  # (size of the axis,)
-        """One unit for each place of an axis; what varies along others goes together, or is never cut."""
+        """One unit for each place of an axis; what varies along others goes together. Where it varies along others
+        alone, units that are never cut: each of those goes through by itself."""
 
     def constants(self, shape: Shape) -> Tensor:
         """For numbers of a network's own: they stay, unless they meet a unit that goes."""

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from bhc.errors import BhcError, NotRegisteredError
 from bhc.layers import (
     activations,
+    along_axes,
+    attention,
     call_families,
     calls,
+    contractions,
     convolution,
     joins,
     linear,
     network_inputs,
-    norms_and_attention,
+    norms,
     pools,
     reshape,
 )
@@ -88,11 +91,14 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     linear.Embedding,
     *activations.KINDS,
     *pools.KINDS,
-    *norms_and_attention.KINDS,
     *joins.KINDS,
     *reshape.KINDS,
     *network_inputs.KINDS,
     *call_families.KINDS,
+    *along_axes.KINDS,
+    *norms.KINDS,
+    *contractions.KINDS,
+    *attention.KINDS,
     *calls.KINDS,
 )
 

@@ -34,4 +34,4 @@ from bhc.posterior.moments import (
 )
 from bhc.posterior.operators import operator_of
 from bhc.posterior.passes import BayesianGraph, masked_pass, noisy_pass
-from bhc.posterior.pruning import LayerMask, MaskFinder, NetworkMask
+from bhc.posterior.pruning import InputMask, LayerMask, MaskFinder, NetworkMask

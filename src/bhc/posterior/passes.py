@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bhc.graph import Graph, Inputs, Layer, Step
+from bhc.graph import Graph, Inputs, Layer, Step, Units
+from bhc.layers import kind_of
 from bhc.posterior.beliefs import LayerMean, LayerPosterior, Noise, WeightMean
 from bhc.posterior.operators import (
     Operator,
@@ -21,7 +22,7 @@ from bhc.posterior.operators import (
     scale_units,
 )
 from bhc.posterior.products import Sampled
-from bhc.posterior.pruning import LayerMask
+from bhc.posterior.pruning import InputMask, LayerMask, NetworkMask
 
 LARGEST_PART = 0.5  # of a layer's weights: a larger part is hardly cheaper than all of it
 
@@ -151,6 +152,40 @@ def _can_scale_output(scale: Tensor, h: Tensor) -> bool:
     return scale.shape[1] == 1 and not h.requires_grad
 
 
+class KeptValues:
+    """Which numbers of a value are there, for steps that sum over what is kept: norms, means, products of values."""
+
+    def __init__(self, graph: Graph, units: Units) -> None:
+        self.units = units
+        self.steps = {step.name: step.reads for step in graph.steps if self._counts(step)}
+        self._index: dict[tuple[str, torch.device], Tensor] = {}
+
+    def _counts(self, step: Step) -> bool:
+        axes = [self.units.axes[name] for name in step.reads]
+        dimensions = [self.units.dimensions[name] for name in step.reads]
+        cut = any(not self.units.always[self.units.carried[name]].all() for name in step.reads)
+        return cut and kind_of(step.module).counts_kept(step.module, axes, dimensions)
+
+    def apply(self, step: Step, values: Sequence[Tensor], alive: Tensor) -> Tensor:
+        keeps = [self._keep(name, h, alive) for name, h in zip(step.reads, values, strict=True)]
+        return kind_of(step.module).masked(step.module, keeps, *values)
+
+    def _keep(self, name: str, h: Tensor, alive: Tensor) -> Tensor | None:  # broadcast to h, (K * B, ...)
+        units = self.units.carried[name]
+        if self.units.always[units].all():
+            return None
+        index = self._index.get((name, alive.device))
+        if index is None:
+            index = self._index[name, alive.device] = torch.from_numpy(units).to(alive.device)
+        axes, keep = self.units.axes[name], alive[:, index]  # (K, n) or (K, H, n)
+        sizes = [1] * h.dim()
+        for axis, size in zip(axes, keep.shape[1:], strict=True):
+            sizes[axis] = size
+        keep = keep.transpose(1, -1) if list(axes) != sorted(axes) else keep
+        contexts = len(alive)
+        return keep.repeat_interleave(len(h) // contexts if contexts > 1 else 1, 0).reshape(-1, *sizes[1:])
+
+
 class BayesianGraph:
     """Runs a graph with each weighted layer replaced by a pass over what is believed of it.
 
@@ -160,8 +195,9 @@ class BayesianGraph:
 
     autocast: torch.dtype | None = None
 
-    def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
+    def __init__(self, graph: Graph, layers: Sequence[Layer], units: Units | None = None) -> None:
         self.graph = graph
+        self.kept_values = None if units is None else KeptValues(graph, units)
         self.layers = tuple(layers)
         self.operators = tuple(operator_of(layer) for layer in layers)
         self._place = {layer.name: index for index, layer in enumerate(layers)}
@@ -171,26 +207,34 @@ class BayesianGraph:
         self,
         x: Inputs,
         posteriors: Sequence[LayerPosterior],
-        masks: Sequence[LayerMask | None] | None = None,
+        mask: NetworkMask | InputMask | None = None,
         *,
         noise: Noise,
     ) -> Tensor:  # (K * B, C)
-        """A sample of the network's output, with ``masks`` of what they leave of it; None leaves a layer whole."""
+        """A sample of the network's output, of what a ``mask`` leaves of it."""
 
         def sample(index: int, h: Tensor) -> Tensor:
-            mask = None if masks is None else masks[index]
-            return noisy_pass(self.operators[index], h, posteriors[index], mask, noise=noise)
+            own = None if mask is None else mask.layers[index]
+            return noisy_pass(self.operators[index], h, posteriors[index], own, noise=noise)
 
-        return self._run(x, sample)
+        return self._run(x, sample, mask.alive if isinstance(mask, NetworkMask) else None)
 
-    def masked(self, x: Inputs, means: Sequence[LayerMean], masks: Sequence[LayerMask]) -> Tensor:  # (K * B, C)
+    def masked(self, x: Inputs, means: Sequence[LayerMean], mask: NetworkMask) -> Tensor:  # (K * B, C)
         """The deterministic network with masks on; outputs outside the context are zero."""
-        return self._run(x, lambda index, h: masked_pass(self.operators[index], h, means[index], masks[index]))
 
-    def _run(self, x: Inputs, pass_layer: Callable[[int, Tensor], Tensor]) -> Tensor:
+        def pass_layer(index: int, h: Tensor) -> Tensor:
+            return masked_pass(self.operators[index], h, means[index], mask.layers[index])
+
+        return self._run(x, pass_layer, mask.alive)
+
+    def _run(self, x: Inputs, pass_layer: Callable[[int, Tensor], Tensor], alive: Tensor | None) -> Tensor:
+        counted = None if alive is None else self.kept_values
+
         def apply(step: Step, *values: Tensor) -> Tensor:
             index = self._place.get(step.name)
             if index is None:
+                if counted is not None and alive is not None and step.name in counted.steps:
+                    return counted.apply(step, values, alive)
                 return step.module(*values)
             (h,), axis = values, self._channels[index]
             return as_before(pass_layer(index, channels_first(h, axis)), h, axis)

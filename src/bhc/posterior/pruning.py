@@ -1,14 +1,16 @@
 """From log dropout rates and a threshold to the units that stay."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import Layer, Units
+from bhc.graph import Heads, Layer, Units
 from bhc.posterior.beliefs import LayerDropout
 
 
@@ -30,6 +32,97 @@ class NetworkMask:
     layers: tuple[LayerMask, ...]
 
 
+@dataclass(frozen=True)
+class InputMask:
+    """All of a network in K contexts, but for inputs that a context has not."""
+
+    layers: tuple[LayerMask | None, ...]  # None leaves a layer whole
+
+
+class HeadFinder(nn.Module):
+    """Which heads of attention stay, and which units of each: of every part equally many, the least noisy of each.
+
+    A part is as alive as its least noisy unit, a head as its noisiest part. The heads that stay keep as many units of a
+    part as the one of them that has most under the threshold, so that rows have one length.
+    """
+
+    rows: Tensor  # (H,)
+
+    def __init__(self, heads: Heads) -> None:
+        super().__init__()
+        self.parts = heads.parts
+        self.register_buffer("rows", torch.from_numpy(heads.rows), persistent=False)
+        for place, part in enumerate(heads.parts):
+            self.register_buffer(f"units_{place}", torch.from_numpy(part.units), persistent=False)
+            columns = np.array(part.columns).reshape(-1, part.units.shape[1])
+            self.register_buffer(f"columns_{place}", torch.from_numpy(columns), persistent=False)
+
+    def units(self, place: int) -> Tensor:  # (H, n)
+        own: Tensor = getattr(self, f"units_{place}")
+        return own
+
+    def columns(self, place: int) -> Tensor:  # (some, n)
+        own: Tensor = getattr(self, f"columns_{place}")
+        return own
+
+    def add_links(self, links: Tensor) -> Tensor:  # (K, U)
+        """With those of the heads themselves, and of what all heads share."""
+        by_part = [links[:, self.units(place)].amin(2) for place in range(len(self.parts))]
+        links = links.index_copy(1, self.rows, torch.stack(by_part).amax(0))
+        for place in range(len(self.parts)):
+            for columns in self.columns(place):
+                links = links.index_copy(1, columns, links[:, self.units(place)].amin(1))
+        return links
+
+    def choose_(self, alive: Tensor, links: Tensor, threshold: Tensor) -> Tensor | None:
+        """Which of the units of each head live, in place; where one head had to be rescued, (K,)."""
+        stays = alive[:, self.rows]
+        lost = _where_none(stays)
+        if lost is not None:
+            quietest = F.one_hot(links[:, self.rows].argmin(1), len(self.rows)).bool()
+            stays = stays | (quietest & lost[:, None])
+            alive[:, self.rows] = stays
+        for place, part in enumerate(self.parts):
+            own = links[:, self.units(place)].masked_fill(~stays[..., None], torch.inf)  # (K, H, n)
+            if part.alike:
+                own = own.amin(1, keepdim=True).expand_as(own)
+            most = (own < threshold[..., None]).sum(2).amax(1).clamp(min=1)
+            ranks = own.argsort(dim=2, stable=True).argsort(dim=2)
+            kept = (ranks < most[:, None, None]) & stays[..., None]
+            alive[:, self.units(place)] = kept
+            for columns in self.columns(place):
+                alive[:, columns] = kept.any(1)
+        return lost
+
+
+class PairedWriter(nn.Module):
+    """One of several layers that must all write some units, as those of queries and keys must.
+
+    Such a unit is as alive as the noisiest of its layers, and a layer writes it as its least noisy row does.
+    """
+
+    units: Tensor  # (n,)
+    rows: Tensor  # (r,) outputs of the layer that write them
+    at: Tensor  # (r,) which of the units each writes
+
+    def __init__(self, writes: Tensor, units: Sequence[int]) -> None:
+        super().__init__()
+        place = {unit: at for at, unit in enumerate(units)}
+        rows = [row for row, unit in enumerate(writes.tolist()) if unit in place]
+        at = [place[int(writes[row])] for row in rows]
+        for name, numbers in (("units", units), ("rows", rows), ("at", at)):
+            self.register_buffer(name, torch.tensor(numbers), persistent=False)
+
+    def add_rates(self, written: Tensor, rates: Tensor | None) -> Tensor:  # (K, U)
+        """The noisier of what others and this layer say."""
+        if rates is None:
+            return written
+        own = torch.full((len(written), len(self.units)), torch.inf, device=written.device)
+        rates = rates.expand(len(written), -1)[:, self.rows]
+        own = own.scatter_reduce(1, self.at.expand(len(written), -1), rates, "amin")
+        return written.index_copy(1, self.units, torch.maximum(written[:, self.units], own))
+
+
 class MaskFinder(nn.Module):
     """``m_z = [log alpha < tau]``, ``m_s = [log beta < tau]``, made to agree between layers.
 
@@ -38,6 +131,7 @@ class MaskFinder(nn.Module):
     flatten each position has a reader of its own. The one input scale of a convolution covers all of its input and
     therefore decides nothing. At least one unit is kept of everything that a layer writes, and the outputs are just
     the context's classes. Layers that read the network's input read none of the ``features`` that a context has not.
+    Heads of attention live as ``HeadFinder`` says: a pair of a query and a key is as alive as the noisier of both.
     Where single weights have rates, a unit's writers and readers are the least noisy weights that lead to it and
     from it.
 
@@ -50,6 +144,7 @@ class MaskFinder(nn.Module):
     always: Tensor
     outputs: Tensor
     must_write: Tensor
+    unread: Tensor
 
     def __init__(
         self,
@@ -72,16 +167,20 @@ class MaskFinder(nn.Module):
             ("reads", torch.cat([layer.reads for layer in layers])),
             ("writes", torch.cat([layer.writes for layer in layers])),
             ("always", torch.from_numpy(units.always)),
-            ("outputs", torch.from_numpy(units.carried[last])),
+            ("outputs", torch.from_numpy(units.carried[last].ravel())),
         ):
             self.register_buffer(name, index, persistent=False)
-        # What each layer writes, layers that write the same taken together, but for what a context decides.
+        self.heads = nn.ModuleList(map(HeadFinder, units.heads))
+        of_heads = [set(group.units.tolist()) for group in units.heads]
+        # What each layer writes, layers that write the same taken together, but for what a context or heads decide.
+        decided = set(self.outputs.tolist()).union(*of_heads)
         written = dict.fromkeys(tuple(sorted(set(layer.writes.tolist()))) for layer in layers)
-        groups = [group for group in written if not set(group) <= set(self.outputs.tolist())]
+        groups = [group for group in written if not set(group) <= decided]
         for place, group in enumerate(groups):
             self.register_buffer(f"written_{place}", torch.tensor(group), persistent=False)
         reads = [set(layer.reads.tolist()) for layer in layers]
-        self.feeding = [[place for place, group in enumerate(groups) if read & set(group)] for read in reads]
+        feeding = [*groups, *of_heads]
+        self.feeding = [[place for place, group in enumerate(feeding) if read & set(group)] for read in reads]
         self.num_groups = len(groups)
         # Who adds to what others write too may leave it to them, but not what is never cut.
         writers = torch.bincount(self.writes, minlength=units.count)
@@ -93,6 +192,11 @@ class MaskFinder(nn.Module):
         ]
         must_write = self.always | torch.from_numpy(units.tied) | (writers == 1)
         self.register_buffer("must_write", must_write[self.writes], persistent=False)
+        # What no layer reads, but a product of two values or a sum: it hangs on its writers alone.
+        unread = torch.bincount(self.reads, minlength=units.count) == 0
+        unread[self.outputs] = False
+        self.register_buffer("unread", unread.nonzero().flatten(), persistent=False)
+        self.paired = nn.ModuleDict(_find_pairs(layers, set().union(*of_heads)))
 
     def forward(
         self,
@@ -133,8 +237,8 @@ class MaskFinder(nn.Module):
         places = getattr(self, f"features_{layer.name}", None)
         return None if inputs is None or places is None else inputs[:, places]
 
-    def present_inputs(self, outputs: Tensor, inputs: Tensor | None) -> list[LayerMask | None] | None:
-        """All units, but of the network's input only the features that a context has; None leaves a layer whole."""
+    def present_inputs(self, outputs: Tensor, inputs: Tensor | None) -> InputMask | None:
+        """All units, but of the network's input only the features that a context has; None where it has all."""
         if inputs is None:
             return None
         masks: list[LayerMask | None] = []
@@ -143,7 +247,7 @@ class MaskFinder(nn.Module):
             everything = outputs.new_ones(len(outputs), layer.num_outputs)
             none = torch.zeros_like(everything[:, 0])
             masks.append(None if presence_mask is None else LayerMask(presence_mask, everything, none))
-        return masks
+        return InputMask(tuple(masks))
 
     def threshold_without(self, gone: Tensor, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (1, 1)
         """The threshold that takes this part of the units away, (), all contexts together."""
@@ -158,12 +262,20 @@ class MaskFinder(nn.Module):
         readers = [_of_readers(layer, dropout) for layer, dropout in zip(self.layers, dropouts, strict=True)]
         written = self._least_noisy(self.writes, writers, self.num_written, like=outputs)
         read = self._least_noisy(self.reads, readers, self.num_read, like=outputs)
-        return torch.maximum(written, read).masked_fill(self.always, -torch.inf)
+        if len(self.unread):
+            read[:, self.unread] = -torch.inf
+        for index, writer in self.paired.items():
+            written = writer.add_rates(written, writers[int(index)])  # type: ignore[operator]
+        links = torch.maximum(written, read)
+        for heads in self.heads:
+            links = heads.add_links(links)  # type: ignore[operator]
+        return links.masked_fill(self.always, -torch.inf)
 
     def _alive(
         self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor
     ) -> tuple[Tensor, list[Tensor | None]]:  # (K, U), and for each group (K,) where one unit had to be rescued
         alive = noisiest_link < threshold
+        rescued = [heads.choose_(alive, noisiest_link, threshold) for heads in self.heads]  # type: ignore[operator]
         forced: list[Tensor | None] = []
         for place in range(self.num_groups):
             group: Tensor = getattr(self, f"written_{place}")
@@ -173,7 +285,7 @@ class MaskFinder(nn.Module):
                 alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost[:, None])
             forced.append(lost)
         alive[:, self.outputs] = outputs
-        return alive, forced
+        return alive, [*forced, *rescued]
 
     def _least_noisy(
         self, index: Tensor, rates: Sequence[Tensor | None], counts: Sequence[int], *, like: Tensor
@@ -185,6 +297,14 @@ class MaskFinder(nn.Module):
         parts = [(kept if rate is None else rate).expand(contexts, count) for rate, count in each]
         worst = torch.full((contexts, self.num_units), torch.inf, device=like.device)
         return worst.scatter_reduce(1, index.expand(contexts, -1), torch.cat(parts, dim=1), "amin")
+
+
+def _find_pairs(layers: Sequence[Layer], of_heads: set[int]) -> dict[str, "PairedWriter"]:
+    """By layer: the units of heads that it must write, and others too."""
+    own = [set(layer.writes.tolist()) & of_heads for layer in layers]
+    counts = Counter(unit for units in own for unit in units)
+    found = {index: sorted(unit for unit in units if counts[unit] > 1) for index, units in enumerate(own)}
+    return {str(index): PairedWriter(layers[index].writes, units) for index, units in found.items() if units}
 
 
 def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, channels that arrive)

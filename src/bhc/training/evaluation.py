@@ -11,7 +11,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch, checked_encoding
 from bhc.examples import Split
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import LayerDropout, LayerMask, LayerMean, NetworkMask
+from bhc.posterior import LayerDropout, LayerMean, NetworkMask
 from bhc.training.objective import restrict
 
 CHUNK = 4096  # examples in one pass
@@ -52,12 +52,13 @@ class Point:
         return dict(self.__dict__)
 
 
-def count_weights(network: ConditionalNetwork, masks: Sequence[LayerMask]) -> Tensor:  # (K,)
-    """Dense weights that stay: kept inputs x kept outputs x kernel, summed over the layers, and what is never cut."""
-    return network.beside.weights + torch.stack(
+def count_weights(network: ConditionalNetwork, mask: NetworkMask) -> Tensor:  # (K,)
+    """Dense weights that stay: kept inputs x kept outputs x kernel, summed over the layers, and what is beside them."""
+    beside, _ = network.beside.counts(mask.alive)
+    return beside + torch.stack(
         [
-            layer.kept_weights(mask.keep_in.sum(1), mask.keep_out.sum(1))
-            for layer, mask in zip(network.layers, masks, strict=True)
+            layer.kept_weights(own.keep_in.sum(1), own.keep_out.sum(1))
+            for layer, own in zip(network.layers, mask.layers, strict=True)
         ]
     ).sum(0)
 
@@ -73,7 +74,7 @@ def _ratios(
 ) -> Tensor:  # (K,)
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
     masks = network.find_masks(dropouts, thresholds, batch.outputs, batch.inputs)
-    return network.num_weights / count_weights(network, masks.layers)
+    return network.num_weights / count_weights(network, masks)
 
 
 def harmonic(values: Sequence[float]) -> float:
@@ -231,9 +232,9 @@ def try_contexts(
         limit = torch.full((len(contexts), 1), threshold, device=device)
         masks = network.find_masks(dropouts, limit, batch.outputs, batch.inputs)
         if known is None or not _same(known, masks):
-            missed = _answers(network, images, batch, means, masks.layers) != labels
+            missed = _answers(network, images, batch, means, masks) != labels
             wrong = (missed & counted).sum(1).tolist()
-            ratios = (network.num_weights / count_weights(network, masks.layers)).tolist()
+            ratios = (network.num_weights / count_weights(network, masks)).tolist()
             counts = [len(own) for own in examples]
             found.append([ThresholdTrial(*row) for row in zip(ratios, wrong, counts, strict=True)])
         else:
@@ -248,12 +249,12 @@ def _answers(
     images: Tensor,  # (K, B, ...)
     batch: ContextBatch,
     means: Sequence[LayerMean],
-    masks: Sequence[LayerMask],
+    mask: NetworkMask,
 ) -> Tensor:  # (K, B)
     parts = []
     for some in images.split(max(1, CHUNK // len(images)), dim=1):
         x = network.space.presence.zero_absent(some.flatten(0, 1).to(network.device), batch.inputs)
-        logits = restrict(network.bayesian.masked(x, means, masks), batch.outputs)
+        logits = restrict(network.bayesian.masked(x, means, mask), batch.outputs)
         parts.append(logits.argmax(1).view(len(images), -1))
     return torch.cat(parts, dim=1)
 

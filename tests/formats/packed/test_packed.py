@@ -76,7 +76,8 @@ NUMBERS = (
 )  # fmt: skip
 # Numbers that stand for no kind by itself: what is read, convolutions of all sorts, one number a channel.
 OF_FILES = {"from": None, "convolution": "conv-3d", "normalise-channels": "normalise", "call": "pointwise"}
-ELSEWHERE = {"pointwise", "movement", "along-axes", "opaque", "given"}  # tried in test_calls.py, test_inputs.py
+CALLS = {"pointwise", "movement", "along-axes", "norm", "product", "attention", "opaque"}
+ELSEWHERE = {*CALLS, "given"}  # tried in test_calls.py, test_inputs.py
 
 
 def test_every_kind_has_a_number_and_is_tried() -> None:

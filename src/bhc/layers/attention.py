@@ -1,6 +1,4 @@
-"""Norms, of channels by fixed numbers or of a token's channels, and attention of a sequence with itself.
-
-What mixes all channels of a token is kept whole."""
+"""Attention: queries and keys in pairs, values by themselves, heads as a whole."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,95 +8,93 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.layers.arguments import LARGEST_SIZE, Argument, Kept, Positive, Shape, Size, bounded, must_fit, unknown
-from bhc.layers.kind import Example, OfChannels, OfTokens, picked
+from bhc.layers.arguments import LARGEST_SIZE, Argument, Kept, Shape, Size, bounded, unknown
+from bhc.layers.aten import AtenCall, Own, Read
+from bhc.layers.calls import AtenKind, count_flops, with_own
+from bhc.layers.contractions import BATCH, Letters, keep_whole, product_units, with_zeros
+from bhc.layers.kind import Example, OfTokens
 from bhc.layers.protocols import FileReader, OnnxWriter, UnitSearch
 
 
-class Affine(nn.Module):
-    """``a x + b``, two numbers a channel: a batch norm that no layer could take in."""
+class Attention(AtenCall):
+    """``softmax(query key^T scale + mask) value``, for each head."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.channels = channels
-        self.weight = nn.Parameter(torch.ones(channels), requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        shape = (-1, *[1] * (x.dim() - 2))
-        return x * self.weight.view(shape) + self.bias.view(shape)
-
-
-class ChannelNorm(nn.Module):
-    """``nn.LayerNorm`` over the channels of each place, channels first."""
-
-    def __init__(self, channels: int, eps: float) -> None:
-        super().__init__()
-        self.channels, self.eps = channels, eps
-        self.weight = nn.Parameter(torch.ones(channels), requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=False)
+    family: ClassVar[str] = "attention"
 
     @classmethod
-    def of(cls, norm: nn.LayerNorm) -> "ChannelNorm":
-        channel_norm = cls(norm.normalized_shape[0], norm.eps)
-        if norm.weight is not None:
-            channel_norm.weight.data = norm.weight.detach().clone()
-        if norm.bias is not None:
-            channel_norm.bias.data = norm.bias.detach().clone()
-        return channel_norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x.mT, (self.channels,), self.weight, self.bias, self.eps).mT
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, eps={self.eps}"
+    def covers(cls, target: str) -> bool:
+        return target == "aten.scaled_dot_product_attention.default"
 
 
-class AffineKind(OfChannels):
-    """``Affine``: its numbers go with their channels."""
+class AttentionKind(AtenKind):
+    """Queries and keys in pairs, values by themselves, heads as a whole; the scale stays what it was."""
 
-    name, module, number, keeps_inputs_apart = "affine", Affine, 21, True
-    arguments: ClassVar[Mapping[str, Argument]] = {"channels": Size()}
+    name, module = Attention.family, Attention
 
-    def output_shape(self, module: Affine, *arriving: Shape) -> Shape:
-        (shape,) = arriving
-        must_fit(len(shape) > 1 and shape[1] == module.channels, module, shape)
-        return shape
+    def follow(self, module: Attention, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        places = [module.argument(name) for name in ("query", "key", "value")]
+        mask, grouped = module.argument("attn_mask"), module.argument("enable_gqa", False)
+        if not all(isinstance(side, Read) for side in places):
+            return keep_whole(search, leaving, arriving)
+        query, key, value = (arriving[side.place] for side in places)
+        if grouped and query.dim() == 4:  # heads that share keys and values
+            times = query.shape[1] // key.shape[1]
+            key, value = (units.repeat_interleave(times, 1) for units in (key, value))
+        batch = BATCH[: query.dim() - 2]
+        scores = product_units(search, Letters(f"{batch}mk", f"{batch}nk", f"{batch}mn"), query, key)
+        if scores is None:
+            return keep_whole(search, leaving, arriving)
+        shape = (*query.shape[:-1], key.shape[-2])
+        scores = scores.expand(shape)
+        if isinstance(mask, Read):
+            units = arriving[mask.place]
+            if any(search.varies(units, axis) for axis in range(units.dim())):
+                search.join(scores, units.expand(shape))
+        found = product_units(search, Letters(f"{batch}mk", f"{batch}kn", f"{batch}mn"), scores, value)
+        return keep_whole(search, leaving, arriving) if found is None else found.expand(leaving)
 
-    def follow(self, module: Affine, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        search.along(arriving[0], 1)
-        return arriving[0]
+    def counts_kept(self, module: Attention, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:
+        query = module.argument("query")
+        return isinstance(query, Read) and dimensions[query.place] - 1 in axes[query.place]
 
-    def narrowed(self, module: Affine, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
-        index = torch.from_numpy(leaving.index)
-        smaller = Affine(len(index))
-        smaller.weight, smaller.bias = picked(module.weight, index), picked(module.bias, index)
-        return smaller
+    def masked(self, module: Attention, keeps: Sequence[Tensor | None], *values: Tensor) -> Tensor:
+        query = module.argument("query").place
+        alone = [keep if place == query else None for place, keep in enumerate(keeps)]
+        return module(*with_zeros(alone, values))
 
-    def to_onnx(self, module: Affine, name: str, writer: OnnxWriter) -> None:
-        shape = (-1, *[1] * (len(writer.arriving[name]) - 1))
-        factor, shift = (numbers.numpy().reshape(shape) for numbers in (module.weight, module.bias))
-        writer.node("Mul", f"{name}.scaled", writer.constant(f"{name}.weight", factor))
-        writer.node("Add", name, writer.constant(f"{name}.bias", shift))
+    def narrowed(self, module: Attention, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        query = arriving[module.argument("query").place]
+        scale = module.argument("scale")
+        if scale is None:
+            before = (
+                query.cells.before if query.cells is not None and query.cells.axis == query.dimensions - 1 else None
+            )
+            before = len(query.mask) if query.axis == query.dimensions - 1 else before
+            module = module if before is None else module.with_arguments(scale=before**-0.5)  # type: ignore[assignment]
+        own = dict(module.named_own())
+        mask = module.argument("attn_mask")
+        heads = query.axis - query.dimensions
+        if isinstance(mask, Own) and heads <= -3 and query.lies_along(own[mask.name]):
+            own[mask.name] = own[mask.name].index_select(heads, torch.from_numpy(query.index))
+        return with_own(module, own)
+
+    def shares_of_flops(
+        self, module: Attention, arriving: Sequence[Shape], leaving: Shape
+    ) -> Sequence[tuple[int, tuple[int, ...]]]:
+        query, value = (module.argument(name) for name in ("query", "value"))
+        if not (isinstance(query, Read) and isinstance(value, Read)):
+            return super().shares_of_flops(module, arriving, leaving)
+        whole = self.num_flops(module, arriving, leaving)
+        scores = whole * arriving[query.place][-1] // (arriving[query.place][-1] + arriving[value.place][-1])
+        return [(scores, (query.place,)), (whole - scores, (-1,))]
+
+    def num_flops(self, module: Attention, arriving: Sequence[Shape], leaving: Shape) -> int:
+        return count_flops(module, arriving, leaving)
 
     def examples(self) -> Sequence[Example]:
-        return [(Affine(3), ((2, 3, 4, 5),)), (Affine(3), ((2, 3),))]
-
-
-class ChannelNormKind(OfTokens):
-    """``ChannelNorm``: the mean and the spread are those of all channels, so none of them is cut."""
-
-    name, module, number = "channel-norm", ChannelNorm, 33
-    arguments: ClassVar[Mapping[str, Argument]] = {"channels": Size(), "eps": Positive()}
-
-    def to_onnx(self, module: ChannelNorm, name: str, writer: OnnxWriter) -> None:
-        numbers = [writer.constant(f"{name}.{key}", getattr(module, key).numpy()) for key in ("weight", "bias")]
-        writer.node("Transpose", f"{name}.turned", perm=[0, 2, 1])
-        writer.node("LayerNormalization", f"{name}.normal", *numbers, axis=-1, epsilon=float(module.eps))
-        writer.node("Transpose", name, perm=[0, 2, 1])
-
-    def examples(self) -> Sequence[Example]:
-        return [(ChannelNorm(4, 1e-5), ((2, 4, 3),))]
+        return [
+            (Attention("aten.scaled_dot_product_attention.default", [Read(0), Read(1), Read(2)]), ((2, 2, 3, 4),) * 3)
+        ]
 
 
 class SelfAttention(nn.Module):
@@ -196,4 +192,4 @@ def _reshape(writer: OnnxWriter, name: str, *sizes: int) -> None:
     writer.node("Reshape", name, writer.constant(f"{name}.shape", np.array(sizes)))
 
 
-KINDS = (AffineKind, ChannelNormKind, SelfAttentionKind)
+KINDS = (AttentionKind, SelfAttentionKind)
