@@ -1,5 +1,6 @@
 """The slim network computes what the masked one computes, whatever way the network is wired."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.contexts import Context
-from bhc.emission import Cutter, slim_model
+from bhc.emission import ContextScales, Cutter, cut_all, slim_model
 from bhc.graph import count
 from bhc.hypernet import GeneratorSpec
+from bhc.posterior import LayerDropout
 
 from .networks import NETWORKS, Random, assert_equal, build, masked, spread_, used
 
@@ -53,7 +55,9 @@ def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) ->
         assert_equal(slim(x), masked(model.network, CONTEXT, x, threshold))
         assert_equal(slim.plain()(x), slim(x))
         assert count(slim, model.network.input_shape).weights == cut.num_weights
-        assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in cut.layers)
+        lost = {name for branch in model.network.branches for name in (*branch.inner, *[e.layer for e in branch.ends])}
+        there = [layer for layer in cut.layers if layer.layer.name not in lost]
+        assert all(len(layer.kept_outputs) and len(layer.kept_inputs) for layer in there)
         sizes.append(cut.num_weights)
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 2
@@ -87,12 +91,13 @@ def test_the_whole_network_is_the_original_where_nothing_is_cut(name: str) -> No
 @torch.no_grad()
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_unit_of_everything_survives_any_threshold(name: str) -> None:
-    """What layers write together has one unit left, or a group of them."""
+    """What layers write together has one unit left, or a group of them, but for branches beside a shortcut."""
     model, _ = wrapped(name, bhc.ScalesOnly(), "io-gnj")
     cut = Cutter(model.network, CONTEXT).cut(NOTHING)
     units, outputs = model.network.units, set(model.network.find_masks.outputs.tolist())
     free = ~units.always
     free[list(outputs)] = False
+    free[[unit for branch in model.network.branches for unit in branch.units]] = False
     alive = cut.alive.numpy() & free
     for layer in model.network.layers:
         written = np.unique(layer.writes.numpy())
@@ -132,3 +137,42 @@ def test_a_layer_that_is_kept_stays_whole(kept: str) -> None:
         if own.layer.has_kernel:
             assert len(own.kept_inputs) == own.layer.num_inputs
         assert_equal(slim_model(model.network, cut)(x), masked(model.network, CONTEXT, x, threshold))
+
+
+BRANCHES = {"residual": 3, "pre-activation": 1, "transformer": 2}  # how many there are beside shortcuts
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branches_of_which_nothing_is_left_go_and_leave_a_constant(name: str) -> None:
+    model, x = wrapped(name, bhc.ScalesOnly(), "io-gnj")
+    network = model.network
+    assert len(network.branches) == BRANCHES[name]
+    cut = Cutter(network, CONTEXT).cut(NOTHING)
+    assert not any(cut.alive[branch.units].any() for branch in network.branches)
+    slim = slim_model(network, cut)
+    left = {step.name for step in slim.steps}
+    for branch in network.branches:
+        assert not left & {*branch.inner, *[end.layer for end in branch.ends]}
+    assert_equal(slim(x), masked(network, CONTEXT, x, NOTHING))
+    small = model.compress(classes=list(CONTEXT.classes), threshold=NOTHING)
+    assert set(small.report.gone) == {layer.layer.name for layer in cut.layers if layer.is_gone}
+    assert len(small.report.architecture) == len(small.report.architecture_before) < len(network.layers)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("place", range(2))
+def test_one_branch_goes_alone_where_what_it_writes_is_noise(place: int) -> None:
+    model, _ = wrapped("transformer", bhc.ScalesOnly(), "io-gnj")
+    network = model.network
+    branch = network.branches[place]
+    ends = {end.layer for end in branch.ends}
+    scales = ContextScales.of(network, [CONTEXT])
+    rates = tuple(
+        LayerDropout(torch.zeros_like(own.in_log_dropout), torch.full_like(own.out_log_dropout, 2.0 * (name in ends)))
+        for name, own in zip([layer.name for layer in network.layers], scales.dropouts, strict=True)
+    )
+    (cut,) = cut_all(replace(scales, dropouts=rates), 1.0)
+    gone = [not cut.alive[each.units].any() for each in network.branches]
+    assert gone == [each is branch for each in network.branches]
+    assert {layer.layer.name for layer in cut.layers if layer.is_gone} == {*branch.inner, *ends}

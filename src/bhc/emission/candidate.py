@@ -247,7 +247,7 @@ def _cut_report(floats: Candidate) -> Report:
         classes=cut.classes,
         threshold=cut.threshold,
         scale=None,
-        architecture_before=tuple(layer.width for layer in model.network.layers),
+        architecture_before=tuple(layer.layer.width for layer in cut.layers if not layer.is_gone),
         reference_bits=reference_bits(floats.layers),
         weights_before=counts.weights,
         parameter_bytes_before=4 * counts.parameters,
@@ -258,6 +258,9 @@ def _cut_report(floats: Candidate) -> Report:
         class_names=names_worth_telling(model.class_names, cut.classes),
         rescued=tuple(layer.layer.name for layer in cut.layers if layer.rescued),
         whole=tuple(map(str, model.network.whole[:MOST_WHOLE])),
+        gone=tuple(layer.layer.name for layer in cut.layers if layer.is_gone),
+        heads_before=tuple(len(heads.rows) for heads in model.network.units.heads),
+        heads=cut.count_heads(model.network.units.heads),
         outside=None if low_high is None or low_high[0] <= cut.threshold <= low_high[1] else low_high,
         **counts_of(floats.network),
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import Context, ContextBatch, checked_encoding
-from bhc.graph import Beside, Layer
+from bhc.graph import Beside, Heads, Layer
 from bhc.hypernet import ConditionalNetwork, LayerVectors
 from bhc.posterior import LayerDropout, LayerMask
 
@@ -76,8 +76,13 @@ class LayerCut:
         return torch.arange(self.layer.num_inputs, device=self.kept_inputs.device)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether it reads nothing: with the branch that it is of."""
+        return not len(self.kept_inputs)
+
+    @property
     def num_weights(self) -> int:
-        return self.layer.kept_weights(len(self.kept_inputs), len(self.kept_outputs))
+        return 0 if self.is_gone else self.layer.kept_weights(len(self.kept_inputs), len(self.kept_outputs))
 
     @property
     def num_flops(self) -> int:
@@ -108,6 +113,11 @@ class Cut:
     @property
     def num_flops(self) -> int:
         return self._counts_beside[1] + sum(layer.num_flops for layer in self.layers)
+
+    def count_heads(self, heads: Sequence[Heads]) -> tuple[int, ...]:
+        """Of each attention those that stay."""
+        alive = self.alive.cpu().numpy()
+        return tuple(int(alive[each.rows].sum()) for each in heads)
 
     @cached_property
     def _counts_beside(self) -> tuple[int, int]:

@@ -14,6 +14,8 @@ from bhc.training import FAR
 
 ALMOST_WHOLE = 1e-9
 
+MOST_GONE = 4  # layers that went, where they are told
+
 
 @dataclass(frozen=True)
 class Report:
@@ -54,6 +56,9 @@ class Report:
     flag_outside: float | None = None  # rate of false alarms, where inputs outside the context are flagged
     outside_auroc: float | None = None  # on validation images of classes left out; files do not store it
     whole: tuple[str, ...] = ()  # what cannot get smaller, and why; files do not store it
+    gone: tuple[str, ...] = ()  # layers that went with their branches; files do not store it
+    heads_before: tuple[int, ...] = ()  # of each attention; files do not store how many there were
+    heads: tuple[int, ...] = ()
     parameters_after: int | None = None  # with biases, gains and shifts; reports of before do not know it
 
     @property
@@ -93,6 +98,9 @@ class Report:
             for name in self.rescued
         ]
         notes += [f"stays whole: {text}" for text in self.whole]
+        if self.gone:
+            shown = ", ".join(self.gone[:MOST_GONE]) + (", ..." if len(self.gone) > MOST_GONE else "")
+            notes.append(f"{len(self.gone)} layers went with their branches: {shown}")
         if len(self.classes) == 1:
             notes.append("one class leaves one possible answer, so the error says nothing")
         if "domain" in self.context and self.error is None:
@@ -139,6 +147,7 @@ class Report:
         rows = [
             ("context", _context_text(self.context)),
             ("architecture", f"{_dashes(self.architecture_before)} -> {_dashes(self.architecture)}"),
+            *([("heads", f"{_dashes(self.heads_before)} -> {_dashes(self.heads)}")] if self.heads_before else []),
             ("weights", f"{self.weights_before:,} -> {self.weights_after:,}  ({self.pruning_ratio:,.1f} x smaller)"),
             ("FLOPs", f"{self.flops_before:,} -> {self.flops_after:,}"),
             ("bits", f"{_dashes(self.bits)}  ({self.bits_ratio:,.0f} x smaller)"),

@@ -1,6 +1,6 @@
 """The weights that stay: generated where they do, scaled, rounded, and put into a plain, smaller network."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import ceil, log2, sqrt
@@ -8,13 +8,14 @@ from operator import mul
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
-from bhc.graph import Graph, Step
+from bhc.graph import BranchEnd, Graph, Step, needed_steps
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import ScatterChannels, Select, kind_of
+from bhc.layers import ScatterChannels, Select, call_of, kind_of
+from bhc.layers.aten import Own, Read
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
@@ -195,17 +196,29 @@ def slim_model(network: ConditionalNetwork, cut: Cut) -> Graph:
 
 
 def assemble(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -> Graph:
-    """The original's graph with each weighted layer replaced by what stays of it."""
-    return Graph(_steps(network, cut, layers)).eval()
+    """The original's graph with each weighted layer replaced by what stays of it; branches that went are constants."""
+    steps = list(_steps(network, cut, layers))
+    gone = any(layer.cut.is_gone for layer in layers)
+    return Graph(needed_steps(steps, {steps[-1].name, *network.base_model.input_steps}) if gone else steps).eval()
 
 
 def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -> Iterator[Step]:
     by_name = {layer.cut.layer.name: layer for layer in layers}
     alive, units = cut.alive.cpu().numpy(), network.units
     instead: dict[str, str] = {}  # the step that puts what a layer writes where it belongs
+    lost = Lost.of(network, alive, by_name)
     for step in network.base_model.steps:
+        if step.name in lost.steps:
+            continue
         layer = by_name.get(step.name)
         reads = tuple(instead.get(name, name) for name in step.reads)
+        if step.name in lost.constants:
+            source = next(own for name, own in zip(step.reads, reads, strict=True) if name not in lost.steps)
+            shift = lost.constants[step.name]
+            instead[step.name] = source if shift is None else step.name
+            if shift is not None:
+                yield Step(step.name, shift, (source,))
+            continue
         if layer is None:
             *arriving, leaving = (units.kept(name, alive) for name in (*step.reads, step.name))
             yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
@@ -224,6 +237,42 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             yield Step(instead[step.name], places, (step.name,))
 
 
+@dataclass(frozen=True)
+class Lost:
+    """Steps of branches that went, and what is added in their place where a branch met its shortcut; None: nothing."""
+
+    steps: frozenset[str]
+    constants: Mapping[str, nn.Module | None]
+
+    @classmethod
+    def of(cls, network: ConditionalNetwork, alive: np.ndarray, layers: Mapping[str, SlimLayer]) -> "Lost":
+        gone = [branch for branch in network.branches if not alive[list(branch.units)].any()]
+        units = np.zeros(len(alive), dtype=bool)
+        units[[unit for branch in gone for unit in branch.units]] = True
+        steps = {name for branch in gone for name in branch.inner}
+        constants: dict[str, nn.Module | None] = {}
+        for end in (end for branch in gone for end in branch.ends):
+            steps |= {end.layer, *end.path}
+            constants[end.joint] = _shift(network, end, layers[end.layer], alive)
+        inside = (name for name, own in network.units.carried.items() if units[own].any())
+        return cls(frozenset(steps.union(inside)), constants)
+
+
+def _shift(network: ConditionalNetwork, end: BranchEnd, layer: SlimLayer, alive: np.ndarray) -> nn.Module | None:
+    """Adds what the last layer of a branch gives where it reads nothing, ``s b``."""
+    numbers = torch.zeros(layer.cut.layer.num_outputs)
+    if layer.bias is not None:
+        numbers[layer.cut.kept_outputs.cpu()] = layer.bias.detach()
+    given = end.constant(network.base_model, numbers, layer.cut.layer.kind.out_axis)
+    if not given.any():
+        return None
+    axes, units = network.units.axes[end.joint], network.units.carried[end.joint]
+    (axis,) = axes
+    line = given.movedim(axis, 0).flatten(1)[:, 0][torch.from_numpy(alive[units])]
+    own = line.reshape(-1, *[1] * (given.dim() - 1 - axis)).clone()
+    return call_of("aten.add.Tensor", [Read(0), Own("own0")], own={"own0": own})
+
+
 def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> tuple[Tensor | None, int]:
     """Which of its units that live a layer keeps, None if all, and how many live; arrays: many small steps."""
     keeps = np.zeros(len(units), dtype=bool)
@@ -237,10 +286,16 @@ def step_of(layer: SlimLayer, scale: float) -> float:
     return sqrt(12 * scale * layer.typical_variance)
 
 
+def present(layers: Sequence[SlimLayer]) -> list[SlimLayer]:
+    """Those that did not go with a branch."""
+    return [layer for layer in layers if not layer.cut.is_gone]
+
+
 def quantise(layers: Sequence[SlimLayer], scale: float) -> tuple[dict[str, Codes], dict[str, Codes]]:
     """Codes of all weights, with a ``scale`` common to all layers, and of all biases."""
-    weights = {layer.cut.layer.name: Codes.of(layer.weight, step_of(layer, scale)) for layer in layers}
-    biases = {layer.cut.layer.name: layer.bias_codes for layer in layers if layer.bias_codes is not None}
+    there = present(layers)
+    weights = {layer.cut.layer.name: Codes.of(layer.weight, step_of(layer, scale)) for layer in there}
+    biases = {layer.cut.layer.name: layer.bias_codes for layer in there if layer.bias_codes is not None}
     return weights, biases
 
 
@@ -252,8 +307,9 @@ def reference_bits(layers: Sequence[SlimLayer]) -> tuple[int, ...]:
     bit comes on top. Biases are not counted. Its exponent, ``ceil(log2(log2(w) + 1) + 1)``, is zero, negative or no
     number at all for a largest weight w under 0.71; here it is at least 1.
     """
-    exponent = exponent_bits(max(float(layer.weight.abs().max()) for layer in layers))
-    return tuple(1 + exponent + significant_bits(layer.kept_variance) for layer in layers)
+    there = present(layers)
+    exponent = exponent_bits(max(float(layer.weight.abs().max()) for layer in there))
+    return tuple(1 + exponent + significant_bits(layer.kept_variance) for layer in there)
 
 
 def significant_bits(variance: Tensor) -> int:

@@ -1,6 +1,7 @@
 """Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
 from bhc.graph.beside import Beside
+from bhc.graph.branches import Branch, BranchEnd, find_branches
 from bhc.graph.capture import capture
 from bhc.graph.graph import (
     INPUT,
@@ -11,6 +12,7 @@ from bhc.graph.graph import (
     Step,
     count,
     describe,
+    needed_steps,
     output_shape,
     rebuild,
     shaped_steps,

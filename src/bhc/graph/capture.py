@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.graph.exporting import export
-from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.graph import INPUT, Graph, Step, needed_steps
 from bhc.graph.program import Exported, in_double_precision, wider
 from bhc.graph.reader import Reader
 from bhc.graph.signature import DynamicAxes, Examples
@@ -137,11 +137,7 @@ def _without_casts_of_words(graph: Graph) -> Graph:
 
 def _without_unread(graph: Graph) -> Graph:
     """Only the steps that the result depends on."""
-    needed = {graph.last_step, *graph.input_steps}
-    for step in reversed(graph.steps):
-        if step.name in needed:
-            needed.update(step.reads)
-    return Graph(step for step in graph.steps if step.name in needed)
+    return Graph(needed_steps(graph.steps, {graph.last_step, *graph.input_steps}))
 
 
 def _order(module: nn.Module) -> list[int] | None:

@@ -127,6 +127,15 @@ class Graph(nn.Module):
         return fx.GraphModule(dict(self._modules), graph, class_name="Network").train(self.training)
 
 
+def needed_steps(steps: Sequence[Step], wanted: Iterable[str]) -> list[Step]:
+    """The steps that some depend on."""
+    needed = set(wanted)
+    for step in reversed(steps):
+        if step.name in needed:
+            needed.update(step.reads)
+    return [step for step in steps if step.name in needed]
+
+
 ABOUT_STEPS = ("kind", "name", "reads")  # what a description says beside its kind's own
 
 

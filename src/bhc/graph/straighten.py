@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bhc.graph.graph import INPUT, Graph, Step
+from bhc.graph.graph import INPUT, Graph, Step, needed_steps
 from bhc.layers import Movement, Shape, bare_copy, call_of, is_product, weighted_kind
 from bhc.layers.aten import Read, SizeOf, flat
 from bhc.layers.kind import fixed
@@ -35,15 +35,7 @@ def straighten(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
         steps, ends = ([step], {}) if split is None else split.steps()
         made.extend(each.rewired(instead) for each in steps)
         instead |= ends
-    return Graph(_read(made, {*graph.input_steps, instead.get(graph.last_step, graph.last_step)}))
-
-
-def _read(steps: Sequence[Step], needed: set[str]) -> list[Step]:
-    """The steps that some depend on."""
-    for step in reversed(steps):
-        if step.name in needed:
-            needed.update(step.reads)
-    return [step for step in steps if step.name in needed]
+    return Graph(needed_steps(made, {*graph.input_steps, instead.get(graph.last_step, graph.last_step)}))
 
 
 def _moves(step: Step) -> bool:

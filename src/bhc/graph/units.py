@@ -131,8 +131,8 @@ class _Search:
         self.carried[shaped.name] = leaving
         if isinstance(kind, Weighted):
             if shaped.name not in self.reads:
-                self.reads[shaped.name] = self.along(arriving[0], kind.in_axis)
-            self.writes[shaped.name] = self.along(leaving, kind.out_axis)
+                self.reads[shaped.name] = self.along(arriving[0], kind.in_axis, passing=True)
+            self.writes[shaped.name] = self.along(leaving, kind.out_axis, passing=True)
 
     def new(self, count: int) -> Tensor:
         return self.sets.new(count)
@@ -152,14 +152,16 @@ class _Search:
         self.kept.append(_thin(units))
         self.keepers.append(self.step)
 
-    def along(self, units: Tensor, axis: int) -> Tensor:
+    def along(self, units: Tensor, axis: int, *, passing: bool = False) -> Tensor:
         rows = _thin(units, but=axis).movedim(axis, 0).flatten(1)
         rows = rows.expand(units.shape[axis], -1)
         if rows.shape[1] > 1:
             labels = self.labels(rows)
             if (labels == labels[:1]).all():  # it varies along other axes alone
-                return self.whole((units.shape[axis],))
-            if (labels != labels[:, :1]).any():
+                if passing:
+                    return self.whole((units.shape[axis],))
+                self.keep(units)
+            elif (labels != labels[:, :1]).any():
                 self.join(rows[:, :1].expand(rows.shape), rows)
         return rows[:, 0]
 

@@ -20,6 +20,7 @@ from bhc.graph import (
     check_outputs,
     count,
     describe,
+    find_branches,
     find_features,
     find_layers,
     find_units,
@@ -103,7 +104,10 @@ class ConditionalNetwork(nn.Module):
         features = space.find(FeatureSubsets)
         places = {} if features is None else find_features(graph, self.layers, self.input_shape, features.shape)
         nested = any(part.rises_with_budget for part in space.parts)
-        self.find_masks = MaskFinder(self.layers, units, graph.last_step, features=places, nested=nested)
+        self.branches = find_branches(graph, self.input_shape, self.layers, units)
+        self.find_masks = MaskFinder(
+            self.layers, units, graph.last_step, features=places, branches=self.branches, nested=nested
+        )
         self.num_classes = len(self.find_masks.outputs)
         # Whether inputs are numbers that stand for words, and not amounts.
         self.reads_words = any(layer.kind.words(layer.module) is not None for layer in self.layers)

@@ -94,7 +94,7 @@ class AlongAxesKind(AtenKind, Uncut):
         if module.op in SAME_SHAPE:
             return units
         if varying:
-            return _summed(search, units, varying, axes, leaving)
+            return summed(search, units, varying, axes, leaving)
         for axis in axes:
             units = units.narrow(axis, 0, 1)
         if len(leaving) < units.dim():
@@ -124,7 +124,7 @@ class AlongAxesKind(AtenKind, Uncut):
         return [(softmax, ((2, 3, 4),)), (total, ((2, 3, 4),)), (mean, ((2, 3, 4),))]
 
 
-def _summed(search: UnitSearch, units: Tensor, varying: Sequence[int], axes: Sequence[int], leaving: Shape) -> Tensor:
+def summed(search: UnitSearch, units: Tensor, varying: Sequence[int], axes: Sequence[int], leaving: Shape) -> Tensor:
     """Of a sum over channels none of theirs; of one over what heads keep, the heads."""
     left = [axis for axis in range(units.dim()) if axis not in varying and search.varies(units, axis)]
     if not left:

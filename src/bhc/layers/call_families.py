@@ -210,6 +210,8 @@ MOVES: dict[str, Move] = {
     "flip": Move(),
     "roll": Mix("dims"),
     "repeat": Move(),
+    "repeat_interleave": Move(),
+    "tile": Move(),
     "pixel_shuffle": Move(),
     "pixel_unshuffle": Move(),
     "im2col": Move(),

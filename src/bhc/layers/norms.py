@@ -74,7 +74,8 @@ class AffineKind(OfChannels):
         return shape
 
     def follow(self, module: Affine, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        search.along(arriving[0], 1)
+        if search.varies(arriving[0], 1):
+            search.along(arriving[0], 1)
         return arriving[0]
 
     def narrowed(self, module: Affine, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
@@ -107,7 +108,8 @@ class ChannelNormKind(OfChannels):
         return shape
 
     def follow(self, module: ChannelNorm, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        search.along(arriving[0], 1)
+        if search.varies(arriving[0], 1):
+            search.along(arriving[0], 1)
         return arriving[0]
 
     def counts_kept(self, module: ChannelNorm, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from bhc.layers.along_axes import mean_of_kept, summed
 from bhc.layers.arguments import LARGEST_ARGUMENT, Argument, Flag, Shape, Size, must_fit, pair, sizes, spans, windows
 from bhc.layers.convolution import LOWEST, c_window
 from bhc.layers.kind import Example, Uncut, spread
@@ -191,6 +192,24 @@ class GlobalMeanKind(ByChannel):
         (shape,) = arriving
         must_fit(len(shape) > 2, module, shape)
         return (*shape[:2], *[1] * (len(shape) - 2)) if module.keep_places else shape[:2]
+
+    def follow(self, module: GlobalMean, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        """What are channels may lie along the last axis: then it is the mean of those that are kept."""
+        (units,) = arriving
+        axes = range(2, units.dim())
+        varying = [axis for axis in axes if search.varies(units, axis)]
+        return (
+            summed(search, units, varying, axes, leaving) if varying else super().follow(module, search, leaving, units)
+        )
+
+    def counts_kept(self, module: GlobalMean, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:
+        return max(axes[0]) > 1
+
+    def masked(self, module: GlobalMean, keeps: Sequence[Tensor | None], *values: Tensor) -> Tensor:
+        (keep,), (x,) = keeps, values
+        if keep is None:
+            return module(x)
+        return mean_of_kept(x, keep, range(2, x.dim()), keepdim=module.keep_places)
 
     def to_onnx(self, module: GlobalMean, name: str, writer: OnnxWriter) -> None:
         axes = writer.constant(f"{name}.axes", np.arange(2, len(writer.arriving[name]) + 1))

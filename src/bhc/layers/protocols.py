@@ -66,8 +66,7 @@ class UnitSearch(Protocol):
         """These are never cut."""
 
     def along(self, units: Tensor, axis: int) -> Tensor:  # (size of the axis,)
-        """One unit for each place of an axis; what varies along others goes together. Where it varies along others
-        alone, units that are never cut: each of those goes through by itself."""
+        """One unit for each place of an axis; what varies along others goes together, or is never cut."""
 
     def constants(self, shape: Shape) -> Tensor:
         """For numbers of a network's own: they stay, unless they meet a unit that goes."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import Heads, Layer, Units
+from bhc.graph import Branch, Heads, Layer, Units
 from bhc.posterior.beliefs import LayerDropout
 
 
@@ -74,10 +74,10 @@ class HeadFinder(nn.Module):
                 links = links.index_copy(1, columns, links[:, self.units(place)].amin(1))
         return links
 
-    def choose_(self, alive: Tensor, links: Tensor, threshold: Tensor) -> Tensor | None:
+    def choose_(self, alive: Tensor, links: Tensor, threshold: Tensor, *, may_go: bool) -> Tensor | None:
         """Which of the units of each head live, in place; where one head had to be rescued, (K,)."""
         stays = alive[:, self.rows]
-        lost = _where_none(stays)
+        lost = None if may_go else _where_none(stays)
         if lost is not None:
             quietest = F.one_hot(links[:, self.rows].argmin(1), len(self.rows)).bool()
             stays = stays | (quietest & lost[:, None])
@@ -93,6 +93,39 @@ class HeadFinder(nn.Module):
             for columns in self.columns(place):
                 alive[:, columns] = kept.any(1)
         return lost
+
+
+class BranchFinder(nn.Module):
+    """Whether a branch beside a shortcut goes: where it keeps no unit of a layer, or its ends write none.
+
+    The last layer then gives its bias, and reads nothing.
+    """
+
+    units: Tensor
+
+    def __init__(self, branch: Branch, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        place = {layer.name: index for index, layer in enumerate(layers)}
+        self.inner = frozenset(place[name] for name in branch.inner)
+        self.ends = tuple(place[end.layer] for end in branch.ends)
+        self.num_groups = len(branch.groups)
+        self.register_buffer("units", torch.tensor(branch.units), persistent=False)
+        for number, group in enumerate(branch.groups):
+            self.register_buffer(f"group_{number}", torch.tensor(group), persistent=False)
+        for end in self.ends:
+            self.register_buffer(f"writes_{end}", layers[end].writes, persistent=False)
+
+    def goes_(self, alive: Tensor, dropouts: Sequence[LayerDropout], threshold: Tensor) -> Tensor:  # (K,)
+        """Take its units away where it does, in place."""
+        empty = [~alive[:, getattr(self, f"group_{number}")].any(1) for number in range(self.num_groups)]
+        silent = [self._is_silent(end, alive, dropouts[end], threshold) for end in self.ends]
+        gone = torch.stack(empty).any(0) | torch.stack(silent).all(0)
+        alive[:, self.units] = alive[:, self.units] & ~gone[:, None]
+        return gone
+
+    def _is_silent(self, end: int, alive: Tensor, dropout: LayerDropout, threshold: Tensor) -> Tensor:  # (K,)
+        written, rates = alive[:, getattr(self, f"writes_{end}")], _of_writers(dropout)
+        return ~(written if rates is None else written & (rates < threshold)).any(1)
 
 
 class PairedWriter(nn.Module):
@@ -129,9 +162,10 @@ class MaskFinder(nn.Module):
     A unit lives if a scale that writes it and a scale that reads it are under the threshold. A linear reader whose
     own scale is over it skips the unit, and so does one of several writers, those of a residual stream. After a
     flatten each position has a reader of its own. The one input scale of a convolution covers all of its input and
-    therefore decides nothing. At least one unit is kept of everything that a layer writes, and the outputs are just
-    the context's classes. Layers that read the network's input read none of the ``features`` that a context has not.
-    Heads of attention live as ``HeadFinder`` says: a pair of a query and a key is as alive as the noisier of both.
+    therefore decides nothing. At least one unit is kept of everything that a layer writes, but for branches beside a
+    shortcut, and the outputs are just the context's classes. Layers that read the network's input read none of the
+    ``features`` that a context has not. Heads of attention live as ``HeadFinder`` says: a pair of a query and a key is
+    as alive as the noisier of both.
     Where single weights have rates, a unit's writers and readers are the least noisy weights that lead to it and
     from it.
 
@@ -153,10 +187,13 @@ class MaskFinder(nn.Module):
         last: str,
         *,
         features: Mapping[str, Tensor] | None = None,
+        branches: Sequence[Branch] = (),
         nested: bool = False,
     ) -> None:
         super().__init__()
         self.nested = nested
+        self.branches = nn.ModuleList(BranchFinder(branch, layers) for branch in branches)
+        may_go = {unit for branch in branches for unit in branch.units}
         for name, places in (features or {}).items():
             self.register_buffer(f"features_{name}", places, persistent=False)
         self.layers = tuple(layers)
@@ -175,7 +212,8 @@ class MaskFinder(nn.Module):
         # What each layer writes, layers that write the same taken together, but for what a context or heads decide.
         decided = set(self.outputs.tolist()).union(*of_heads)
         written = dict.fromkeys(tuple(sorted(set(layer.writes.tolist()))) for layer in layers)
-        groups = [group for group in written if not set(group) <= decided]
+        groups = [group for group in written if not set(group) <= decided | may_go]
+        self.heads_may_go = [own <= may_go for own in of_heads]
         for place, group in enumerate(groups):
             self.register_buffer(f"written_{place}", torch.tensor(group), persistent=False)
         reads = [set(layer.reads.tolist()) for layer in layers]
@@ -207,6 +245,7 @@ class MaskFinder(nn.Module):
     ) -> NetworkMask:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs)
+        gone = [branch.goes_(alive, dropouts, threshold) for branch in self.branches]  # type: ignore[operator]
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.nested:
             quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
@@ -230,7 +269,19 @@ class MaskFinder(nn.Module):
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
                 keep_out, _ = _skip(keep_out, rates, threshold)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
-        return NetworkMask(alive, tuple(masks))
+        return NetworkMask(alive, tuple(self._without_branches(masks, gone)))
+
+    def _without_branches(self, masks: list[LayerMask], gone: Sequence[Tensor]) -> list[LayerMask]:
+        """Layers of branches that go read nothing, and but for the last write nothing."""
+        for branch, lost in zip(self.branches, gone, strict=True):
+            stays = ~lost[:, None]
+            for index in (*branch.inner, *branch.ends):  # type: ignore[misc]
+                mask = masks[index]
+                keep_out = mask.keep_out & stays if index in branch.inner else mask.keep_out  # type: ignore[operator]
+                masks[index] = replace(
+                    mask, keep_in=mask.keep_in & stays, keep_out=keep_out, rescued=mask.rescued & ~lost
+                )
+        return masks
 
     def features_at(self, layer: Layer, inputs: Tensor | None) -> Tensor | None:  # (K, channels that arrive) bool
         """Which of a context's features arrive at a layer; None if all do, or none is a feature."""
@@ -275,7 +326,10 @@ class MaskFinder(nn.Module):
         self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor
     ) -> tuple[Tensor, list[Tensor | None]]:  # (K, U), and for each group (K,) where one unit had to be rescued
         alive = noisiest_link < threshold
-        rescued = [heads.choose_(alive, noisiest_link, threshold) for heads in self.heads]  # type: ignore[operator]
+        rescued = [
+            heads.choose_(alive, noisiest_link, threshold, may_go=may_go)  # type: ignore[operator]
+            for heads, may_go in zip(self.heads, self.heads_may_go, strict=True)
+        ]
         forced: list[Tensor | None] = []
         for place in range(self.num_groups):
             group: Tensor = getattr(self, f"written_{place}")
