@@ -160,12 +160,14 @@ def _marked(search: Search, heads: Sequence[Heads]) -> tuple[Heads, ...] | Tenso
     marked = list(heads)
     for units, columns in search.heads.same_places:
         labels = search.labels(units)
-        if (labels == NEVER).all():
+        if (labels == NEVER).all() or (labels == labels[:1]).all():
             continue
         own = None if columns is None else search.labels(columns)
         placed = [(at, place) for at, group in enumerate(marked) for place, part in enumerate(group.parts)
                   if np.isin(labels, part.units).any()]  # fmt: skip
-        if len(placed) != 1 or (placed and not _lines_up(labels, own, marked[placed[0][0]].parts[placed[0][1]])):
+        if not placed:
+            continue  # of no head: one axis will be left
+        if len(placed) != 1 or (not _lines_up(labels, own, marked[placed[0][0]].parts[placed[0][1]])):
             return units
         at, place = placed[0]
         parts = list(marked[at].parts)

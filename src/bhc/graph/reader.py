@@ -3,6 +3,7 @@
 import copy
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ PIECES = ("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsaf
           "unsafe_split_with_sizes")  # fmt: skip
 REMARKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
            "sym_constrain_range_for_size", "_functional_assert_async")  # fmt: skip
+# Products that may be linear layers, with their names for input, matrix and bias.
+PRODUCTS = {"addmm": ("mat1", "mat2", "self"), "mm": ("self", "mat2", ""), "matmul": ("self", "other", "")}
 UNCHANGED = (*RESHAPES, "to", "_to_copy", "type_as", "expand", "expand_as", "float")  # where shape and dtype stay
 
 
@@ -158,6 +161,8 @@ class Reader:
             affine = _batch_norm(arguments)
             if affine is not None:
                 return self.maker.emit(self.maker.called(node), affine, [first], node, value)  # type: ignore[list-item]
+        if op in PRODUCTS:
+            op, target, arguments = _as_linear(op, target, arguments)
         if op == "cat" and len(arguments["tensors"]) == 1:
             return arguments["tensors"][0]
         if op == "stack":
@@ -252,6 +257,18 @@ def _batch_norm(arguments: dict[str, Any]) -> Affine | None:
     affine = Affine(len(factor))
     affine.weight.data, affine.bias.data = factor.clone(), shift.clone()
     return affine
+
+
+def _as_linear(op: str, target: str, arguments: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """``x @ W (+ b)`` with a matrix of the network's own is a linear layer with ``W^T``."""
+    value, matrix, bias = (arguments.get(name) for name in PRODUCTS[op])
+    plain = arguments.get("alpha", 1) == arguments.get("beta", 1) == 1 and (bias is None or isinstance(bias, Constant))
+    if not (plain and isinstance(value, Value) and isinstance(matrix, Constant) and matrix.numbers.dim() == 2):
+        return op, target, arguments
+    if bias is not None and bias.numbers.shape != matrix.numbers.shape[1:]:
+        return op, target, arguments
+    weight = replace(matrix, numbers=matrix.numbers.mT)
+    return "linear", "aten.linear.default", {"input": value, "weight": weight, "bias": bias}
 
 
 def _writes(node: fx.Node) -> bool:

@@ -129,12 +129,7 @@ class StepMaker:
         self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
         self.shared: dict[str, nn.Parameter] = {}  # by the network's names
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
-        self.uses = Counter(
-            source.name
-            for node in exported.program.nodes
-            for source in node.all_input_nodes
-            if source.op == "placeholder"
-        )
+        self.uses = _count_uses(exported)
         by_name = {node.name: node for node in exported.program.nodes if node.op == "placeholder"}
         self.inputs = tuple(self._input(place, by_name[name]) for place, name in enumerate(exported.inputs))
 
@@ -159,8 +154,7 @@ class StepMaker:
 
     def _alone(self, weight: Constant) -> bool:
         """Whether nobody else uses these numbers."""
-        users = [name for name, parameter in self.exported.parameters.items() if parameter in weight.sources]
-        return all(self.uses[name] <= 1 for name in users) and all(map(self.exported.is_alone, weight.sources))
+        return all(self.uses[name] <= 1 and self.exported.is_alone(name) for name in weight.sources)
 
     def move(
         self, node: fx.Node, target: str, source: Known, arguments: list[Any], value: Any, shape: Any = None
@@ -296,6 +290,23 @@ class StepMaker:
             free, count = f"{name}_{count}", count + 1
         self.names.add(free)
         return free
+
+
+def _count_uses(exported: Exported) -> Counter[str]:
+    """By parameter, how many calls need it: what is made of parameters alone counts where it is used."""
+    made: dict[fx.Node, frozenset[str]] = {}
+    uses: Counter[str] = Counter()
+    for node in exported.program.nodes:
+        if node.op == "placeholder" and node.name in exported.constants:
+            name = exported.parameters.get(node.name)
+            made[node] = frozenset() if name is None else frozenset({name})
+        elif node.op == "call_function":
+            sources = frozenset().union(*(made.get(source, frozenset()) for source in node.all_input_nodes))
+            if all(source in made for source in node.all_input_nodes):
+                made[node] = sources
+            else:
+                uses.update(sources)
+    return uses
 
 
 def _with_one_free(sizes: Sequence[Any]) -> list[Any]:

@@ -258,12 +258,18 @@ def _heads_and_axes(search: _Search) -> tuple[tuple[Heads, ...], dict[str, tuple
             if len(varying) > 1:
                 pair = _as_heads(search, units, varying, heads)
                 if pair is None:
-                    widest = max(varying, key=lambda axis: (units.shape[axis], -axis))
-                    search.along(units, widest)
+                    best = max(varying, key=lambda axis: (_num_lines(search, units, axis), -axis))
+                    search.along(units, best)
                     joined = True
-                axes[name] = pair or (widest,)
+                axes[name] = pair or (best,)
         if not joined:
             return heads, axes
+
+
+def _num_lines(search: _Search, units: Tensor, axis: int) -> int:
+    """How many of the places along an axis differ from each other: the most units there can be if they lie there."""
+    lines = search.labels(_thin(units, but=axis).movedim(axis, 0).flatten(1))
+    return len(np.unique(lines, axis=0))
 
 
 def _as_heads(search: _Search, units: Tensor, varying: Sequence[int], heads: Sequence[Heads]) -> tuple[int, int] | None:

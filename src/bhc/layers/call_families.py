@@ -42,10 +42,8 @@ class MovementKind(AtenKind):
     name, module = Movement.family, Movement
 
     def follow(self, module: Movement, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        for axis in MOVES[module.op].mixed(module, len(leaving)):
-            for units in arriving:
-                if axis < units.dim() and search.varies(units, axis):
-                    search.keep(units)
+        for units in arriving:
+            _join_along(search, units, [a for a in MOVES[module.op].mixed(module, len(leaving)) if a < units.dim()])
         if module.op == "slice":
             _note_start(module, search, arriving)
         if module.op in ("pad", "constant_pad_nd"):
@@ -59,6 +57,16 @@ class MovementKind(AtenKind):
         turned = Movement("aten.permute.default", [Read(0), [0, 2, 1]])
         heads = Movement("aten.reshape.default", [Read(0), [SizeOf(((0, 0),)), 2, 3, 4]])
         return [(turned, ((2, 3, 4),)), (heads, ((2, 6, 4),))]
+
+
+def _join_along(search: UnitSearch, units: Tensor, mixed: Sequence[int]) -> None:
+    """Nothing goes along some axes: what differs there goes together, where there are channels along another."""
+    while any(search.varies(units, axis) for axis in mixed):
+        others = [axis for axis in range(units.dim()) if axis not in mixed and search.varies(units, axis)]
+        if len(others) != 1:
+            search.keep(units)
+            return
+        search.along(units, others[0])
 
 
 def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:

@@ -146,6 +146,8 @@ class ConcatKind(Joint):
         return (first[0], sum(shape[1] for shape in arriving), *first[2:])
 
     def follow(self, module: Concat, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        if any(search.varies(units, axis) for units in arriving for axis in range(2, units.dim())):
+            return torch.cat(arriving, 1)  # tokens side by side, whose channels go on
         return spread(torch.cat([search.along(units, 1) for units in arriving]), leaving, 1)
 
     def examples(self) -> Sequence[Example]:

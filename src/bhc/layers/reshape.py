@@ -141,10 +141,16 @@ class PadChannelsKind(LayerKind):
         return (shape[0], module.before + shape[1] + module.after, *shape[2:])
 
     def follow(self, module: PadChannels, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        if not search.varies(arriving[0], 1) and any(
+            search.varies(arriving[0], axis) for axis in range(2, len(leaving))
+        ):
+            return arriving[0].narrow(1, 0, 1).expand(leaving)  # its zeros have the channels of their places
         before, after = (search.constants((count,)) for count in (module.before, module.after))
         return spread(torch.cat([before, search.along(arriving[0], 1), after]), leaving, 1)
 
     def narrowed(self, module: PadChannels, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        if leaving.axis != 1:
+            return own_copy(module)
         before, after = leaving.mask[: module.before], leaving.mask[module.before + len(arriving[0].mask) :]
         return PadChannels(int(before.sum()), int(after.sum()))
 
