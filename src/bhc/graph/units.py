@@ -113,7 +113,8 @@ class _Search:
         if isinstance(kind, Weighted):
             if shaped.name not in self.reads:
                 self.reads[shaped.name] = self.along(arriving[0], kind.in_axis)
-            self.writes[shaped.name] = self.along(leaving, kind.out_axis)
+            if shaped.name not in self.writes:
+                self.writes[shaped.name] = self.along(leaving, kind.out_axis)
 
     def new(self, count: int) -> Tensor:
         return self.sets.new(count)
@@ -121,6 +122,9 @@ class _Search:
     def words(self, count: int) -> Tensor:
         self.reads[self.step] = self.sets.new(count)
         return self.reads[self.step]
+
+    def has_ends(self, reads: Tensor, writes: Tensor) -> None:
+        self.reads[self.step], self.writes[self.step] = reads, writes
 
     def join(self, left: Tensor, right: Tensor) -> None:
         for one, other in _different_pairs(left, right):

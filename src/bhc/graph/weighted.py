@@ -36,6 +36,11 @@ class Layer:
         return len(self.weight_shape) > 2
 
     @property
+    def may_skip(self) -> bool:
+        """Whether it can leave out an input of its own accord; one scale for all of its input says nothing of one."""
+        return not self.has_kernel and self.kind.may_skip
+
+    @property
     def groups(self) -> int:
         return getattr(self.module, "groups", 1)
 

@@ -18,6 +18,7 @@ from bhc.layers import (
     network_inputs,
     norms_and_attention,
     pools,
+    recurrent,
     reshape,
 )
 from bhc.layers.arguments import Shape, unknown
@@ -86,6 +87,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution2d,
     convolution.Convolution3d,
     linear.Embedding,
+    *recurrent.KINDS,
     *activations.KINDS,
     *pools.KINDS,
     *norms_and_attention.KINDS,
