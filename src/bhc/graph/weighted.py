@@ -151,6 +151,11 @@ def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
                 hint=f"give VocabularySubsets({count})",
             )
         return rows.cpu()
+    if layer.kind.in_axis == -1 and len(input_shape) > 1:
+        raise BhcError(
+            f"layer {layer.name!r} reads inputs of shape {input_shape} place by place, all by the same weights",
+            hint="contexts of features need a network that begins with a convolution, or a linear layer of flat inputs",
+        )
     if features not in (input_shape, input_shape[:1]):
         raise BhcError(
             f"features of shape {features}, and the network takes inputs of shape {input_shape}",

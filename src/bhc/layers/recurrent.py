@@ -18,7 +18,7 @@ from bhc.layers.kind import Example, Weighted, bare_copy, fixed, spread
 from bhc.layers.linear import with_numbers
 from bhc.layers.protocols import FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
 
-LONGEST_SEQUENCE = 1 << 16  # steps
+LONGEST_SEQUENCE = 1 << 14  # steps
 State = tuple[Tensor, ...]  # the hidden state first, (N, H) each
 
 
