@@ -231,7 +231,7 @@ SEQUENCES: Cases = {
     "another cell that fits": (put(1, 1, CELL, 2), "damaged|cut off"),
     "a drive of more places than time": (put(0, [2, 2, 3]), "take"),
     "more steps than there may be": (put(0, [(1 << 14) + 1, 3]), "take"),
-    "weights of billions": (put(1, 0, 2, 1 << 17), "so small"),
+    "weights of billions": (put(1, 0, 2, 1 << 17), "a layer of"),
 }
 
 
