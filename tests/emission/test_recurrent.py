@@ -11,6 +11,7 @@ import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import make_cut, slim_model
 from bhc.formats import open_deployed
+from bhc.graph import capture
 from bhc.hypernet import GeneratorSpec
 from bhc.layers import Recurrence
 from bhc.models import Normalise
@@ -169,6 +170,9 @@ def test_what_is_handed_out_has_torch_s_own_layer(trained: bhc.Compressor) -> No
     assert isinstance(recurrence, Recurrence)
     assert layer.hidden_size == recurrence.hidden < HIDDEN
     assert not any(isinstance(module, Recurrence) for module in small.module.modules())
+    again = capture(small.module, x[:2])  # it can be wrapped like any network
+    torch.testing.assert_close(again(x), small.module(x), rtol=0, atol=1e-4)
+    assert [type(module) for module in again.children()].count(Recurrence) == 1
 
 
 def test_a_run_is_saved_and_loaded(trained: bhc.Compressor, tmp_path: Path) -> None:

@@ -177,6 +177,17 @@ def test_a_state_of_zeros_may_be_ones_own() -> None:
         assert recurrences(capture(net, seeded(*X))) == ["rnn_hh_l0"]
 
 
+def test_hidden_units_that_are_the_outputs_are_no_classes_to_be_left_out() -> None:
+    """Each of them is fed back to all others."""
+    net = net_of(lambda net, x: net.rnn(x)[0][:, -1], rnn=nn.LSTM(INPUTS, HIDDEN, batch_first=True))
+    graph = capture(net, seeded(*X))
+    units = find_units(graph, X[1:])
+    assert not units.outputs_are_free
+    assert units.always[units.carried[graph.last_step]].all()
+    with pytest.raises(BhcError, match="class"):
+        bhc.wrap(net, bhc.ClassSubsets(HIDDEN), example_input=seeded(*X))
+
+
 def test_features_are_not_left_out_of_what_is_read_place_by_place() -> None:
     with pytest.raises(BhcError, match="place by place"):
         bhc.wrap(network(last_output), bhc.FeatureSubsets(X[1:]), example_input=seeded(*X))

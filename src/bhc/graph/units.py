@@ -99,6 +99,7 @@ class _Search:
         self.tied: list[Tensor] = []  # what all of its writers write
         self.reads: dict[str, Tensor] = {}
         self.writes: dict[str, Tensor] = {}
+        self.fed_back: list[Tensor] = []  # what a step reads of its own results
         self.own: list[Tensor] = []  # numbers of steps' own, which stay unless they meet what goes
         self.nothing: Tensor | None = None
         self._never: tuple[np.ndarray, int, np.ndarray] | None = None  # sets, how much was kept, and what that is
@@ -125,6 +126,7 @@ class _Search:
 
     def has_ends(self, reads: Tensor, writes: Tensor) -> None:
         self.reads[self.step], self.writes[self.step] = reads, writes
+        self.fed_back.append(reads)
 
     def join(self, left: Tensor, right: Tensor) -> None:
         for one, other in _different_pairs(left, right):
@@ -209,7 +211,8 @@ def _numbered(search: _Search, whole: set[str], last: str) -> Units:
             kept_by.setdefault(unit, keeper)
     outputs = carried[last]
     free = axes[last] == CHANNELS and len(set(outputs)) == len(outputs) and not always[outputs].any()
-    if not free:
+    if not free or any(np.isin(outputs, of[units.numpy()]).any() for units in search.fed_back):
+        free = False  # or others would hang on an output that goes
         always[outputs] = True
     return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free)
 

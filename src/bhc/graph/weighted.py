@@ -151,11 +151,6 @@ def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
                 hint=f"give VocabularySubsets({count})",
             )
         return rows.cpu()
-    if layer.kind.in_axis == -1 and len(input_shape) > 1:
-        raise BhcError(
-            f"layer {layer.name!r} reads inputs of shape {input_shape} place by place, all by the same weights",
-            hint="contexts of features need a network that begins with a convolution, or a linear layer of flat inputs",
-        )
     if features not in (input_shape, input_shape[:1]):
         raise BhcError(
             f"features of shape {features}, and the network takes inputs of shape {input_shape}",
@@ -169,8 +164,14 @@ def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
                 hint=f"give FeatureSubsets({input_shape[:1]}), or wrap a network that begins with a linear layer",
             )
         return torch.arange(input_shape[0])
-    numbers = torch.arange(prod(features)).reshape(features)
-    return numbers.reshape(*features, *[1] * (len(input_shape) - len(features))).expand(input_shape).flatten()
+    numbers = torch.arange(prod(features)).reshape(*features, *[1] * (len(input_shape) - len(features)))
+    places = numbers.expand(input_shape).flatten()
+    if len(places) != len(layer.reads):
+        raise BhcError(
+            f"layer {layer.name!r} reads inputs of shape {input_shape} place by place, all by the same weights",
+            hint="contexts of features need a network that begins with a convolution, or a linear layer of flat inputs",
+        )
+    return places
 
 
 MOST_WHOLE = 3  # steps that stay whole, where they are told
