@@ -14,6 +14,7 @@ from bhc.layers import (
     GlobalMean,
     Multiply,
     PadChannels,
+    Recurrence,
     ScatterChannels,
     Select,
     SelfAttention,
@@ -211,6 +212,32 @@ GRAPHS: dict[str, tuple[Graph, Shape]] = {
             ("fc", nn.Linear(3, 4)),
         ),
         (2, 4, 5),
+    ),
+    "sequences": (
+        wired(
+            ("long", nn.Linear(3, 20)),
+            ("lstm", Recurrence("lstm", 5, bias=False)),
+            ("gates", nn.Linear(5, 9)),
+            ("gru", Recurrence("gru", 3, reverse=True)),
+            ("drive", nn.Linear(3, 4, bias=False)),
+            ("rnn", Recurrence("tanh", 4)),
+            ("steeper", nn.Linear(4, 2)),
+            ("rising", Recurrence("relu", 2, reverse=True, bias=False)),
+            ("flat", nn.Flatten()),
+            ("fc", nn.Linear(12, 4)),
+        ),
+        (6, 3),
+    ),
+    "a-drive-that-others-read": (
+        wired(
+            ("before", Recurrence("tanh", 3), INPUT),
+            ("drive", nn.Linear(3, 3)),
+            ("rnn", Recurrence("tanh", 3, bias=False)),
+            ("sum", Add(), "drive", "rnn"),
+            ("flat", nn.Flatten()),
+            ("fc", nn.Linear(12, 4)),
+        ),
+        (4, 3),
     ),
     "normalise-by-channel": (
         headed(

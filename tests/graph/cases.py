@@ -184,6 +184,31 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (2, 3, 8),
     ),
+    "a GRU of two layers in both directions, time first": (
+        lambda: net_of(
+            lambda net, x: net.end(net.gru(x.transpose(0, 1))[0].mean(0)),
+            gru=nn.GRU(5, 6, 2, bidirectional=True),
+            end=nn.Linear(12, 2),
+        ),
+        (2, 4, 5),
+    ),
+    "the last states of a recurrent layer beside all of its outputs": (
+        lambda: net_of(
+            lambda net, x: (lambda steps, state: net.end(steps.amax(1) + state[-1]))(*net.rnn(x)),
+            rnn=nn.RNN(5, 8, 2, nonlinearity="relu", batch_first=True),
+            end=nn.Linear(8, 2),
+        ),
+        (2, 4, 5),
+    ),
+    "a state that is carried over": (
+        lambda: net_of(
+            lambda net, x: net.end(net.second(x, net.first(x)[1])[0][:, -1]),
+            first=nn.GRU(5, 6, batch_first=True),
+            second=nn.GRU(5, 6, batch_first=True),
+            end=nn.Linear(6, 2),
+        ),
+        (2, 4, 5),
+    ),
     "a bilinear layer": (
         lambda: net_of(lambda net, x: net.end(net.first(x, x)), first=nn.Bilinear(4, 4, 4), end=nn.Linear(4, 2)),
         FLAT,

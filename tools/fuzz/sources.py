@@ -23,6 +23,7 @@ from bhc.layers import (
     NetworkInput,
     Normalise,
     PadChannels,
+    Recurrence,
     Select,
     Subsample,
     call_of,
@@ -53,9 +54,25 @@ def make_sources(seed: int = 0) -> list[bytes]:
     """Small networks with all that a file can hold, in both versions."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    chains = [_lenet_5(rng), _lenet_300(rng), _activations(rng), _sound(rng), _volume(rng), _floats()]
+    chains = [_lenet_5(rng), _lenet_300(rng), _activations(rng), _sound(rng), _volume(rng), _sequences(rng), _floats()]
     branching = [_residual(rng), _squeezed(rng), _calls(rng), _several_inputs(rng)]
     return [*map(pack, [*chains, *branching]), _version_1()]
+
+
+def _sequences(rng: np.random.Generator) -> QuantisedNetwork:
+    graph = _named(
+        scale=Normalise(0.0, 2.0),
+        drive=nn.Linear(2, 12),
+        lstm=Recurrence("lstm", 3, bias=False),
+        kept=Select(torch.tensor([0, 2]), 2),
+        gates=nn.Linear(2, 6, bias=False),
+        gru=Recurrence("gru", 2, reverse=True),
+        flat=nn.Flatten(),
+        fc=nn.Linear(10, 3),
+    )
+    return _quantised(
+        graph, (5, 2), rng, {"drive": 4, "lstm": 7, "gates": 3, "gru": 2, "fc": 20}, biased=["drive", "gru"]
+    )
 
 
 def _named(**steps: nn.Module) -> Graph:

@@ -3,6 +3,7 @@
 import ast
 import io
 import json
+import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from bhc.files import read_bytes
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, checked, not_ours, register_format, signature_in
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Inputs
+from bhc.graph.exporting import quietly
 from bhc.layers import EXAMPLES
 
 CARD = "bhc.json"  # the extra file inside that says what the network is for
@@ -91,9 +93,10 @@ ALLOWED: dict[str, Callable[[Any], bool]] = {
 def torch_bytes(network: QuantisedNetwork, *, metadata: Mapping[str, Any] | None = None) -> bytes:
     """The file's content: inputs of any batch size in, logits out."""
     signature = network.signature
-    program = torch.export.export(
-        network.module(), signature.zeros(EXAMPLES), dynamic_shapes=signature.dynamic_shapes(), strict=False
-    )
+    with quietly(logging.NOTSET):  # torch warns of how its own recurrent layers hold their weights
+        program = torch.export.export(
+            network.module(), signature.zeros(EXAMPLES), dynamic_shapes=signature.dynamic_shapes(), strict=False
+        )
     program._guards_code = []  # what inputs must be as code that a loader would run; sizes are in the program itself
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={CARD: json.dumps(dict(metadata or {}))})

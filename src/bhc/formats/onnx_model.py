@@ -30,11 +30,11 @@ from bhc.formats.format import (
     register_format,
     signature_in,
 )
-from bhc.formats.quantised import QuantisedNetwork
+from bhc.formats.quantised import DrivenRecurrence, QuantisedNetwork, driven
 from bhc.formats.rewrites import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
 from bhc.graph import INPUT, Input, Inputs, Signature, Step, shaped_steps
 from bhc.graph.exporting import quietly
-from bhc.layers import EXAMPLES, NoForm, kind_of
+from bhc.layers import EXAMPLES, NoForm, kind_of, onnx_recurrence
 
 if TYPE_CHECKING:
     import onnx
@@ -106,7 +106,7 @@ class Onnx(Format):
 def _by_our_rules(network: QuantisedNetwork, *, integers: bool) -> "onnx.ModelProto":
     """In milliseconds; NoForm where a layer has no rule."""
     writer = _Writer(network, integers=integers)
-    for step in (network.graph if integers else unrolled(network.graph)).steps:
+    for step in driven(network.graph if integers else unrolled(network.graph)).steps:
         writer.begin(step)
         _write(writer, step.name, step.module)
         writer.values[step.name] = writer.value
@@ -116,6 +116,8 @@ def _by_our_rules(network: QuantisedNetwork, *, integers: bool) -> "onnx.ModelPr
 def _write(writer: "_Writer", name: str, module: nn.Module) -> None:
     if isinstance(module, PooledConvolution):
         _pooled_convolution(writer, name, module)
+    elif isinstance(module, DrivenRecurrence):
+        _driven_recurrence(writer, module)
     else:
         kind_of(module).to_onnx(module, name, writer)
 
@@ -198,6 +200,11 @@ def _pooled_convolution(writer: _Writer, name: str, module: PooledConvolution) -
     writer.node("Reshape", f"{name}.windows", shape)
     writer.node("ReduceMax", f"{name}.largest", writer.constant(f"{name}.axis", np.array([1])), keepdims=0)
     _write(writer, name, module.activation)
+
+
+def _driven_recurrence(writer: _Writer, module: DrivenRecurrence) -> None:
+    linear, recurrence = module.names
+    onnx_recurrence(writer, recurrence, module.recurrence, writer.weight(linear, module.linear), module.linear.bias)
 
 
 def _by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from bhc.graph import INPUT, Counts, Graph, Signature, Step, count
-from bhc.layers import Shape, bare_copy, is_weighted, weighted_kind
+from bhc.layers import Recurrence, RecurrentLayer, Shape, bare_copy, is_weighted, weighted_kind
 
 PLAIN = re.compile(r"\w+", re.ASCII)
 _CHAIN, _BRANCHING = nn.Sequential(), fx.GraphModule(nn.Module(), fx.Graph())
@@ -37,6 +37,36 @@ def with_plain_names(graph: Graph) -> Graph:
     return Graph(
         Step(names[step.name], step.module, tuple(names[source] for source in step.reads)) for step in graph.steps
     ).train(graph.training)
+
+
+class DrivenRecurrence(nn.Module):
+    """A recurrence and the linear layer that drives it and nothing else, with the names that they have."""
+
+    def __init__(self, linear: Step, recurrence: Step) -> None:
+        super().__init__()
+        self.names = (linear.name, recurrence.name)
+        self.linear: Any = linear.module
+        self.recurrence: Any = recurrence.module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.recurrence(self.linear(x))
+
+
+def driven(graph: Graph) -> Graph:
+    """The same function with each recurrence and its linear layer as one step: others have kernels for both."""
+    steps = {step.name: step for step in graph.steps}
+    for step in (step for step in graph.steps if isinstance(step.module, Recurrence)):
+        before = steps.get(step.reads[0])
+        if before is not None and isinstance(before.module, nn.Linear) and len(graph.readers[before.name]) == 1:
+            steps[step.name] = Step(step.name, DrivenRecurrence(before, step), before.reads)
+            del steps[before.name]
+    return graph if len(steps) == len(graph.steps) else Graph(steps.values()).train(graph.training)
+
+
+def with_kernels(graph: Graph) -> Graph:
+    """The same with torch's own kernels for recurrences that are one step with what drives them."""
+    pairs = {step.name: step.module for step in graph.steps if isinstance(step.module, DrivenRecurrence)}
+    return graph.with_steps({name: RecurrentLayer(pair.linear, pair.recurrence) for name, pair in pairs.items()})
 
 
 FLOAT_BITS = 32
@@ -145,7 +175,7 @@ class QuantisedNetwork:
 
     def module(self) -> nn.Module:
         """A copy that the caller may change, made of plain modules; names that torch cannot take are changed."""
-        return with_plain_names(deepcopy(self.graph)).plain()
+        return with_plain_names(with_kernels(driven(deepcopy(self.graph)))).plain()
 
 
 @dataclass(frozen=True)

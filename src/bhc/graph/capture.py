@@ -80,7 +80,7 @@ def _as_numbers(steps: list[Step], dtype: torch.dtype) -> list[Step]:
 def tidy(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     """The same function with fewer steps; ``shapes`` are those of what they give."""
     graph = _with_subsamples(graph, shapes)
-    graph = _without_turns(_without_casts_of_words(graph))
+    graph = _without_turns(_without_stacks(_without_casts_of_words(graph), shapes))
     return _without_unread(straighten(_without_unread(fold_affines(graph, shapes)), shapes))
 
 
@@ -160,6 +160,33 @@ def _without_turns(graph: Graph) -> Graph:
         return graph
     last = graph.last_step
     return Graph(step.rewired(instead) for step in graph.steps if step.name not in instead or step.name == last)
+
+
+def _without_stacks(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
+    """``stack(a, b)[1] = b``: what is picked of values that were only put side by side, as last states are."""
+    steps = {step.name: step for step in graph.steps}
+    instead: dict[str, str] = {}
+    for step in graph.steps:
+        if isinstance(step.module, AtenCall) and step.module.op == "select" and step.reads[0] in steps:
+            before, place = steps[step.reads[0]], step.module.argument("index")
+            stacked = _beside(before, step.module.argument("dim") % len(shapes[before.name]), shapes)
+            inside = isinstance(place, int) and -len(stacked) <= place < len(stacked)
+            part = steps.get(stacked[place]) if inside else None
+            is_reshape = part is not None and isinstance(part.module, AtenCall) and part.module.op == "reshape"
+            if part is not None and is_reshape and shapes[part.reads[0]] == shapes[step.name]:
+                instead[step.name] = instead.get(part.reads[0], part.reads[0])
+    last = graph.last_step
+    return Graph(step.rewired(instead) for step in graph.steps if step.name not in instead or step.name == last)
+
+
+def _beside(step: Step, axis: int, shapes: Mapping[str, Shape]) -> Sequence[str]:
+    """The values that a step puts beside each other, one place of an axis each; itself, where it has one place."""
+    module = step.module
+    if isinstance(module, AtenCall) and module.op == "cat" and module.argument("dim") == axis:
+        parts = [step.reads[part.place] for part in module.argument("tensors") if isinstance(part, Read)]
+        single = len(parts) == len(module.argument("tensors")) and all(shapes[part][axis] == 1 for part in parts)
+        return parts if single else ()
+    return (step.name,) if shapes[step.name][axis] == 1 else ()
 
 
 def _with_subsamples(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:

@@ -103,8 +103,13 @@ class Exported:
             for name, argument in given.items():
                 if isinstance(argument, fx.Node) and argument.name in self.parameters and (norm or name == "bias"):
                     no_weights.add(self.parameters[argument.name])
+                if name == "params":  # weights and biases of recurrent layers, in one list
+                    no_weights |= {self.parameters[each.name] for each in argument if self._is_bias(each)}
         sizes = {name: parameter.numel() for name, parameter in self.net.named_parameters()}
         return sum(size for name, size in sizes.items() if name not in no_weights), sum(sizes.values())
+
+    def _is_bias(self, node: fx.Node) -> bool:
+        return node.name in self.parameters and self.constants[node.name].dim() == 1
 
     def is_alone(self, name: str | None) -> bool:
         """Whether a parameter is known under one name."""

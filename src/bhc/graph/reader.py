@@ -13,6 +13,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import Step
 from bhc.graph.program import Exported, wider
 from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, numbers_of
+from bhc.graph.unfolding import unfolded
 from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
@@ -84,7 +85,7 @@ class Reader:
         if constants is not None:
             return {node: constants}
         if not isinstance(value, Tensor):
-            return {node: Several(node)}
+            return {node: unfolded(self.maker, node, arguments)}
         rebound = node.args[0] if _writes(node) else None
         made = self._made(node, op, arguments, value)
         return {node: made} | ({rebound: made} if isinstance(rebound, fx.Node) else {})
@@ -110,7 +111,8 @@ class Reader:
         place: Any = node.args[1]
         known = self.known.get(source)
         if isinstance(known, tuple):
-            return {node: known[place]}
+            picked = known[place] if place < len(known) else None  # None: nobody reads it
+            return {} if picked is None else {node: picked}
         if not isinstance(known, Several) or not isinstance(node.meta.get("val"), Tensor):
             return {}
         target = str(source.target)
@@ -121,7 +123,7 @@ class Reader:
             return {node: self._made(source, op, arguments, value)} if place == 0 else {}
         if op == "native_dropout":
             return {node: arguments["input"]}
-        return {node: self.maker.call(node, target, arguments, value, pick=int(place))}
+        return {node: self.maker.call(node, target, arguments, value, pick=int(place), why=known.why)}
 
     def _piece(self, node: fx.Node, source: fx.Node, arguments: dict[str, Any], place: int) -> Known:
         """One of the pieces that a value is taken apart into: a slice of it."""

@@ -39,9 +39,10 @@ class Several:
     """What an operator gives that has more results than one."""
 
     node: fx.Node
+    why: str = ""  # what could be cut elsewhere stays whole here
 
 
-Known = Constant | Value | Several | tuple[Constant, ...]
+Known = Constant | Value | Several | tuple["Known | None", ...]
 
 
 @dataclass
@@ -173,12 +174,13 @@ class StepMaker:
         *,
         pick: int | None = None,
         shape: Sequence[Any] | None = None,
+        why: str = "",
     ) -> Value:
-        """The step of a call: a layer of a known kind, or the call itself."""
+        """The step of a call: a layer of a known kind, or the call itself, with ``why`` it stays whole."""
         size = tuple(value.shape) if shape is None else tuple(shape)
         reads = [part for part in flat(arguments.values()) if isinstance(part, Value)]
         leaving = tuple(map(concrete, size))
-        name, why = self.called(node, arguments.get("weight")), ""
+        name = self.called(node, arguments.get("weight"))
         if pick is None:
             arriving = tuple(self.shapes[read.name] for read in reads)
             defaults = {a.name: a.default_value for a in schema_of(target).arguments if a.has_default_value()}

@@ -117,6 +117,7 @@ class _Search:
         self.tied: list[Tensor] = []  # what all of its writers write
         self.reads: dict[str, Tensor] = {}
         self.writes: dict[str, Tensor] = {}
+        self.fed_back: list[Tensor] = []  # what a step reads of its own results
         self.own: list[Tensor] = []  # numbers of steps' own, which stay unless they meet what goes
         self.heads = Said()
         self.nothing: Tensor | None = None
@@ -132,7 +133,8 @@ class _Search:
         if isinstance(kind, Weighted):
             if shaped.name not in self.reads:
                 self.reads[shaped.name] = self.along(arriving[0], kind.in_axis, passing=True)
-            self.writes[shaped.name] = self.along(leaving, kind.out_axis, passing=True)
+            if shaped.name not in self.writes:
+                self.writes[shaped.name] = self.along(leaving, kind.out_axis, passing=True)
 
     def new(self, count: int) -> Tensor:
         return self.sets.new(count)
@@ -140,6 +142,10 @@ class _Search:
     def words(self, count: int) -> Tensor:
         self.reads[self.step] = self.sets.new(count)
         return self.reads[self.step]
+
+    def has_ends(self, reads: Tensor, writes: Tensor) -> None:
+        self.reads[self.step], self.writes[self.step] = reads, writes
+        self.fed_back.append(reads)
 
     def join(self, left: Tensor, right: Tensor) -> None:
         for one, other in _different_pairs(left, right):
@@ -228,7 +234,8 @@ def _numbered(search: _Search, last: str) -> Units:
             kept_by.setdefault(unit, keeper)
     outputs = carried[last]
     free = axes[last] == (CHANNELS,) and len(set(outputs)) == len(outputs) and not always[outputs].any()
-    if not free:
+    if not free or any(np.isin(outputs, of[units.numpy()]).any() for units in search.fed_back):
+        free = False  # or others would hang on an output that goes
         always[outputs] = True
     axes = {name: axes[name] for name in carried}
     return Units(carried, axes, dimensions, reads, writes, always, tied, kept_by, free, heads)

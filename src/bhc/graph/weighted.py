@@ -36,6 +36,11 @@ class Layer:
         return len(self.weight_shape) > 2
 
     @property
+    def may_skip(self) -> bool:
+        """Whether it can leave out an input of its own accord; one scale for all of its input says nothing of one."""
+        return not self.has_kernel and self.kind.may_skip
+
+    @property
     def groups(self) -> int:
         return getattr(self.module, "groups", 1)
 
@@ -159,8 +164,14 @@ def _arriving(layer: Layer, input_shape: Shape, features: Shape) -> Tensor:
                 hint=f"give FeatureSubsets({input_shape[:1]}), or wrap a network that begins with a linear layer",
             )
         return torch.arange(input_shape[0])
-    numbers = torch.arange(prod(features)).reshape(features)
-    return numbers.reshape(*features, *[1] * (len(input_shape) - len(features))).expand(input_shape).flatten()
+    numbers = torch.arange(prod(features)).reshape(*features, *[1] * (len(input_shape) - len(features)))
+    places = numbers.expand(input_shape).flatten()
+    if len(places) != len(layer.reads):
+        raise BhcError(
+            f"layer {layer.name!r} reads inputs of shape {input_shape} place by place, all by the same weights",
+            hint="contexts of features need a network that begins with a convolution, or a linear layer of flat inputs",
+        )
+    return places
 
 
 MOST_WHOLE = 3  # steps that stay whole, where they are told

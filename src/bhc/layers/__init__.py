@@ -26,6 +26,7 @@ from bhc.layers.linear import Embed, check_words
 from bhc.layers.network_inputs import LogMel, NetworkInput, Normalise
 from bhc.layers.norms import Affine, ChannelNorm
 from bhc.layers.pools import GlobalMean, Subsample, side_by_side
+from bhc.layers.recurrent import Recurrence, RecurrentLayer, onnx_recurrence
 from bhc.layers.registry import (
     has_kind,
     is_product,

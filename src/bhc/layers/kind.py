@@ -288,6 +288,7 @@ class Weighted(LayerKind):
     in_axis: ClassVar[int]  # of what it reads, the axis that its weights are summed over
     out_axis: ClassVar[int]
     sums: ClassVar[bool] = True  # whether it is a sum of products, to which a number an output can be added
+    may_skip: ClassVar[bool] = True  # whether it can be made without an input that others read
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         if self.in_axis == self.out_axis and self.num_kernel_axes(module) == 0:

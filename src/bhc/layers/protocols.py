@@ -77,6 +77,9 @@ class UnitSearch(Protocol):
     def whole(self, shape: Shape) -> Tensor:
         """For values of which nothing can be cut."""
 
+    def has_ends(self, reads: Tensor, writes: Tensor) -> None:
+        """Units of the columns and rows of this step's weights, where they are not those that arrive and leave."""
+
 
 class Operators(Protocol):
     """The ways to apply weights that are believed and not known, for several contexts at once."""
@@ -89,6 +92,9 @@ class Operators(Protocol):
 
     def lookup(self, module: Any) -> Any:
         """Rows that are picked."""
+
+    def recurrence(self, module: Any) -> Any:
+        """A product with a state, at every step of a sequence."""
 
 
 class FileWriter(Protocol):

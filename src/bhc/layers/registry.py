@@ -21,6 +21,7 @@ from bhc.layers import (
     network_inputs,
     norms,
     pools,
+    recurrent,
     reshape,
 )
 from bhc.layers.arguments import Shape, unknown
@@ -89,6 +90,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution2d,
     convolution.Convolution3d,
     linear.Embedding,
+    *recurrent.KINDS,
     *activations.KINDS,
     *pools.KINDS,
     *joins.KINDS,

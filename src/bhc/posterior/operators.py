@@ -5,7 +5,7 @@ contexts share the weights this is one product; otherwise one product a context,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.graph import Layer
-from bhc.layers import Embed
+from bhc.graph import Graph, Layer
+from bhc.layers import Embed, Recurrence
 from bhc.posterior.beliefs import Noise, Scales, WeightMean
 from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
+from bhc.posterior.recurrence import Recurrent
 
 
 def sample_scales(scales: Scales, h: Tensor, *, noise: Noise) -> Tensor:  # (K, B, n)
@@ -82,6 +83,10 @@ class Operator(ABC):
         """Inputs times scales of their units that are drawn anew for each example."""
         return scale_units_noisy(h, scales, noise=noise)
 
+    def draw(self, product: Tensor, noise: Noise) -> Tensor:
+        """Standard normal numbers for a sample of the output, one each."""
+        return noise.normal(product.shape, like=product)
+
     @abstractmethod
     def apply(self, h: Any, weight: Tensor) -> Tensor:
         """``h`` (K * B, ...) times ``weight`` (K or 1, O, I, ...)."""
@@ -95,8 +100,15 @@ class Operator(ABC):
         """``product`` plus ``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
 
 
-def operator_of(layer: Layer) -> Operator:
+def operator_of(layer: Layer) -> Operator | Recurrent:
     return layer.kind.operator(layer.module, _Operators())
+
+
+def operators_of(graph: Graph, layers: Sequence[Layer]) -> tuple[Operator | Recurrent, ...]:
+    """One for each layer; what drives a recurrence draws its noise once a sequence, as that does."""
+    driving = {name for step in graph.steps if isinstance(step.module, Recurrence) for name in step.reads}
+    found = [(layer.name in driving, operator_of(layer)) for layer in layers]
+    return tuple(Driving() if drives and isinstance(operator, Linear) else operator for drives, operator in found)
 
 
 class _Operators:
@@ -110,6 +122,9 @@ class _Operators:
 
     def lookup(self, module: Any) -> "Lookup":
         return Lookup(module)
+
+    def recurrence(self, module: Recurrence) -> Recurrent:
+        return Recurrent(module, Linear())
 
 
 def apply_mean(operator: Operator, h: Any, weight: WeightMean) -> Tensor:
@@ -153,6 +168,13 @@ class Linear(Operator):
     def add_low_rank(self, product: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Tensor:
         apart, thin = (values.unflatten(0, (len(left), -1)) for values in (_rows(product), _rows(h) @ right))
         return _columns(torch.baddbmm(apart, thin, left.mT).flatten(0, 1), h)
+
+
+class Driving(Linear):
+    """The product that drives a recurrence: one network goes through all places of an example."""
+
+    def draw(self, product: Tensor, noise: Noise) -> Tensor:
+        return noise.normal((*product.shape[:2], 1), like=product).expand_as(product)
 
 
 def _rows(h: Tensor) -> Tensor:

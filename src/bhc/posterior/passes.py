@@ -16,13 +16,14 @@ from bhc.posterior.operators import (
     as_before,
     channels_first,
     mask_units,
-    operator_of,
+    operators_of,
     sample_scales,
     scale_and_shift_units,
     scale_units,
 )
-from bhc.posterior.products import Sampled
+from bhc.posterior.products import VARIANCE_FLOOR, Sampled
 from bhc.posterior.pruning import InputMask, LayerMask, NetworkMask
+from bhc.posterior.recurrence import Recurrent
 
 LARGEST_PART = 0.5  # of a layer's weights: a larger part is hardly cheaper than all of it
 
@@ -79,12 +80,8 @@ def _at(values: Tensor | None, units: Tensor) -> Tensor | None:
     return values if values is None or values.shape[1] == 1 else torch.index_select(values, 1, units)
 
 
-# Inside the root: its gradient at a variance of zero would be infinite.
-VARIANCE_FLOOR = 1e-8
-
-
 def noisy_pass(
-    operator: Operator,
+    operator: Operator | Recurrent,
     h: Tensor,  # (K * B, I, ...)
     posterior: LayerPosterior,
     mask: LayerMask | None = None,
@@ -97,6 +94,8 @@ def noisy_pass(
     distribution, one multiplication fewer, and a finite gradient where a sampled S crosses zero.
     The bias sits under the output scale: a unit that is switched off gives zero. So does one that a ``mask`` has not.
     """
+    if isinstance(operator, Recurrent):
+        return operator.noisy(h, posterior, mask, noise=noise)
     if mask is not None:
         h = operator.mask_units(h, mask.keep_in)
     weights, in_scale, late_scale = posterior.weights, posterior.in_scale, None
@@ -106,14 +105,14 @@ def noisy_pass(
         else:
             h = operator.scale_units_noisy(h, in_scale, noise=noise)
     product, variance = operator.mean_and_variance(h, weights.mean, weights.variance)
-    normal = noise.normal(product.shape, like=product)
+    normal = operator.draw(product, noise)
     after = None if posterior.out_scale is None else sample_scales(posterior.out_scale, product, noise=noise)
     output = Sampled.apply(product, variance, normal, VARIANCE_FLOOR, late_scale, posterior.mean.bias, after)
     return output if mask is None else mask_units(output, mask.keep_out)
 
 
 def masked_pass(
-    operator: Operator,
+    operator: Operator | Recurrent,
     h: Tensor,  # (K * B, I, ...)
     mean: LayerMean,
     mask: LayerMask,
@@ -125,6 +124,8 @@ def masked_pass(
     On a CPU only the part is computed that any of the contexts keeps. Elsewhere a shape that follows from a mask would
     have to be waited for in every step, and could not be captured.
     """
+    if isinstance(operator, Recurrent):
+        return operator.masked(h, mean, mask)
     if operator.has_parts and mask.keep_in.device.type == "cpu":
         part = LayerPart.of(mask)
         if part is not None:
@@ -199,7 +200,7 @@ class BayesianGraph:
         self.graph = graph
         self.kept_values = None if units is None else KeptValues(graph, units)
         self.layers = tuple(layers)
-        self.operators = tuple(operator_of(layer) for layer in layers)
+        self.operators = operators_of(graph, layers)
         self._place = {layer.name: index for index, layer in enumerate(layers)}
         self._channels = [layer.kind.in_axis for layer in layers]
 

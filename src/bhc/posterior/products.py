@@ -229,6 +229,10 @@ class SampledScales(Function):
         return gradient.sum(1), (gradient * noise).sum(1).mul_(0.5 * std), None
 
 
+# Inside the root: its gradient at a variance of zero would be infinite.
+VARIANCE_FLOOR = 1e-8
+
+
 class Sampled(Function):
     """``(z mean + sqrt(z^2 variance + floor) E + bias) s``: a sample of a layer's output from its moments.
 

@@ -261,7 +261,7 @@ class MaskFinder(nn.Module):
             presence_mask = self.features_at(layer, inputs)
             if presence_mask is not None:
                 keep_in = keep_in & presence_mask
-            if not layer.has_kernel:
+            if layer.may_skip:
                 keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
                 rescued = _either(rescued, unread)
             if one_of_several:

@@ -133,7 +133,7 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         shapes = [file.shapes[read] if read >= 0 else tuple(file.input_shape) for read in file.reads[-1]]
         shape = shapes[0]
         first = file.firsts[file.reads[-1][0]] if file.reads[-1][0] >= 0 else EXAMPLES
-        if kind in (0, 1, 19):
+        if kind in (0, 1, 19, 42):
             layer, shape = weighted(kind, arguments, shape)
             layers.append((layer, (arguments[-2], arguments[-1])))
         elif kind == 38:
@@ -153,12 +153,10 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
                 layers.append((own, (None, False)))
         elif kind == 41:
             shape = tuple(arguments[2])
-        elif kind == 37:
-            selections.append((arguments[0], shape[0]))
-            shape = (arguments[0], *shape[1:])
-        elif kind == 14:
-            selections.append((shape[0], arguments[0]))
-            shape = (arguments[0],)
+        elif kind in (14, 37):
+            size, axis = (*arguments, 1)[:2]
+            selections.append((shape[axis - 1], size) if kind == 14 else (size, shape[axis - 1]))
+            shape = (*shape[: axis - 1], size, *shape[axis:])
         elif kind in (21, 33, 34, 36):
             size = {34: (4 * shape[0] * (shape[0] + 1),), 36: shape}.get(kind, shape[:1])
             layers.append((Layer("", size), (None, None if kind < 34 else False)))
@@ -222,7 +220,10 @@ def weighted(kind: int, arguments: list[Any], shape: tuple[int, ...]) -> tuple[L
     """A layer, and the shape that it gives."""
     name, outputs, *geometry = arguments[:-2]
     if kind == 0:
-        return Layer(name, (outputs, shape[0])), (outputs,)
+        return Layer(name, (outputs, shape[-1])), (*shape[:-1], outputs)
+    if kind == 42:
+        hidden = shape[1] // (4, 3, 1, 1)[outputs]
+        return Layer(name, (shape[1], hidden)), (shape[0], hidden)
     kernel, stride, padding, dilation, *groups = geometry
     inputs = shape[0] // (groups or [1])[0]
     return Layer(name, (outputs, inputs, *kernel)), (outputs, *window(shape, kernel, stride, padding, dilation))

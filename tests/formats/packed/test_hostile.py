@@ -17,7 +17,7 @@ from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.formats.packed.cbor import dumps
 from bhc.formats.packed.content import CARD_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
-from bhc.layers import Add, Affine, GlobalMean, Subsample
+from bhc.layers import Add, Affine, GlobalMean, Recurrence, Subsample
 from tests.formats.graphs import in_a_row, wired
 
 from .toys import IT, example, parse, quantised, zoo
@@ -214,6 +214,30 @@ def test_another_wiring_that_fits_is_another_network() -> None:
     assert not same(read, residual())
     assert read.graph.steps[SUM].reads == ("deep", "conv")
     assert pack(read) == joined(dumps(header), rest)
+
+
+def sequence() -> QuantisedNetwork:
+    """Steps 0 to 3: what drives an LSTM of two units, the LSTM, and a head."""
+    graph = in_a_row(nn.Linear(3, 8), Recurrence("lstm", 2), nn.Flatten(), nn.Linear(8, 2))
+    return quantised(graph, (4, 3), {"0": 2.0, "1": 2.0, "3": 5.0}, biased=["0", "1", "3"])
+
+
+CELL, REVERSE = 2, 3
+SEQUENCES: Cases = {
+    **tried("unknown step", 1, 1, CELL, to=[4, -1, True, "lstm", 0.0, None, 1 << 40]),
+    **tried("unknown step", 1, 1, REVERSE, to=[0, 1, None, "reverse"]),
+    "a step of arguments too few": (put(1, 1, [42, "1", 0, None, False]), "unknown step"),
+    "a drive that is no multiple of the gates": (put(1, 1, CELL, 1), "take"),
+    "another cell that fits": (put(1, 1, CELL, 2), "damaged|cut off"),
+    "a drive of more places than time": (put(0, [2, 2, 3]), "take"),
+    "more steps than there may be": (put(0, [(1 << 14) + 1, 3]), "take"),
+    "weights of billions": (put(1, 0, 2, 1 << 17), "a layer of"),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_hostile_header_of_a_recurrence_is_refused(name: str) -> None:
+    check_refused(sequence(), *SEQUENCES[name])
 
 
 def test_activations_are_bounded_together() -> None:
