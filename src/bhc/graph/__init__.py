@@ -10,6 +10,7 @@ from bhc.graph.graph import (
     Step,
     count,
     describe,
+    output_dtype,
     output_shape,
     rebuild,
     shaped_steps,
