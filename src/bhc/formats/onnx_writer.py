@@ -1,6 +1,6 @@
 """What the layers' rules write an ONNX model with: values by the steps' names, nodes, numbers, sizes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -49,10 +49,11 @@ class ModelWriter:
         shapes = [value.shape for value in self.reads]
         self.arriving[step.name] = shapes[0][1:]
         dtype = _dtype(step, self.reads)
-        if isinstance(module, PooledConvolution):
-            _write_pooled(self, step.name, module)
-        else:
+        write = FUSED.get(type(module))
+        if write is None:
             kind_of(module).to_onnx(module, step.name, self)
+        else:
+            write(self, step.name, module)
         self.values[step.name] = OnnxValue(self.value, _shape(module, *shapes), dtype)
 
     def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
@@ -163,10 +164,11 @@ def _dtype(step: Step, reads: Sequence[OnnxValue]) -> torch.dtype:
 
 
 def _shape(module: nn.Module, *arriving: Shape) -> Shape:
-    if isinstance(module, PooledConvolution):
-        ((count, *shape),) = arriving
-        return (count, *module.output_shape(tuple(shape)))
-    return output_shape(module, *arriving)
+    if type(module) not in FUSED:
+        return output_shape(module, *arriving)
+    ((count, *shape),) = arriving
+    fused: Any = module
+    return (count, *fused.output_shape(tuple(shape)))
 
 
 def _shorter(given: Input) -> Shape:
@@ -191,3 +193,7 @@ def _write_pooled(writer: ModelWriter, name: str, module: PooledConvolution) -> 
     writer.node("Reshape", f"{name}.windows", shape)
     writer.node("ReduceMax", f"{name}.largest", writer.constant(f"{name}.axis", np.array([1])), keepdims=0)
     kind_of(module.activation).to_onnx(module.activation, name, writer)
+
+
+# Steps that stand for several; each can say its ``output_shape`` for one example.
+FUSED: dict[type[nn.Module], Callable[[ModelWriter, str, Any], None]] = {PooledConvolution: _write_pooled}

@@ -3,15 +3,24 @@
 The modules are imported for what they add to the table.
 """
 
-from bhc.layers.onnx_rules import contractions, gates, indexing, movement, norms, pointwise, reductions, windows
+from bhc.layers.onnx_rules import (
+    gates,
+    indexing,
+    matrix_products,
+    movement,
+    normalisation,
+    pointwise,
+    reductions,
+    windows,
+)
 from bhc.layers.onnx_rules.node_call import write_call
 
 __all__ = [
-    "contractions",
     "gates",
     "indexing",
+    "matrix_products",
     "movement",
-    "norms",
+    "normalisation",
     "pointwise",
     "reductions",
     "windows",
