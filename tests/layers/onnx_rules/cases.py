@@ -445,6 +445,8 @@ WINDOWS = [
     call("max_pool2d", R0, [4], [4], [0], [1], True, shapes=BEYOND_IMAGES),
     call("max_pool2d_with_indices", R0, [2], pick=0, shapes=IMAGES),
     call("max_pool3d_with_indices", R0, [2], pick=0, shapes=VOLUME),
+    *[call("max_pool2d_with_indices", R0, [3], [2], [1], pick=pick, shapes=IMAGES) for pick in (0, 1)],
+    call("max_unpool2d", R0, R1, [2, 2], shapes=((4, 1, 1), (4, 1, 1)), dtypes=("float32", INTS), positive=True),
     *[
         call(f"avg_pool{len(shapes[0]) - 1}d", R0, [3], [2], [1], ceil, include, shapes=shapes)
         for shapes in (LINE, BEYOND_IMAGES, VOLUME)

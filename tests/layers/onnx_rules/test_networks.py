@@ -196,6 +196,24 @@ def test_one_on_patches_of_images_with_a_token_for_the_class() -> None:
     check(capture(net, seeded(2, 3, 12, 8)), (3, 12, 8), lambda count: seeded(count, 3, 12, 8), net)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.max_pool2d(x, 3, 2),
+        lambda x: F.avg_pool2d(x, 3, 2),
+        lambda x: F.avg_pool2d(x, 1, 2),
+        lambda x: F.avg_pool2d(x, 2, 2, 0, False, False),
+    ],
+)
+def test_a_pool_reads_the_zeros_that_were_put_around(pool: Callable[[Tensor], Tensor], width: int) -> None:
+    net = net_of(lambda net, x: pool(F.pad(x, (width,) * 4)).flatten(1), end=nn.Identity())
+    x = seeded(2, 3, 9, 8) - 3
+    content = onnx_bytes(QuantisedNetwork(capture(net, x), (3, 9, 8), tuple(range(net(x).shape[1]))))
+    torch.testing.assert_close(answers(content, x), net(x))
+
+
 class Masked(nn.Module):
     """Texts of any length under a mask of what is padding; one may be empty."""
 

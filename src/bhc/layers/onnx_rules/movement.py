@@ -1,5 +1,6 @@
 """Numbers that are moved, repeated, put beside others or made from nothing; none of them changes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,16 @@ def pad(call: NodeCall) -> str:
     mode, value = call.plain("mode") or "constant", call.argument("value")
     if mode != "constant":
         return call.node("Pad", call.value("self"), _ends(call), mode=MODES[mode])
-    fill = call.value(0 if value is None else value, call.result.dtype)
-    return call.node("Pad", call.value("self"), _ends(call), fill)
+    return padded(call, call.value("self"), _ends(call), call.value(0 if value is None else value, call.result.dtype))
+
+
+def padded(call: NodeCall, x: str, ends: Sequence[int | SizeOf], fill: str | None = None) -> str:
+    """One number before and after.
+
+    The axes are named, all of them: otherwise onnxruntime lets a pool that follows pad, which then has the least number
+    in the place of the fill, or is refused as smaller than its padding.
+    """
+    return call.node("Pad", x, ends, fill, [*range(len(ends) // 2)])
 
 
 def _ends(call: NodeCall) -> list[int | SizeOf]:

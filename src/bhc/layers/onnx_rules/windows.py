@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bhc.layers.onnx_rules.movement import padded
 from bhc.layers.onnx_rules.node_call import NodeCall, Rule, rule
 
 PLACES = 2  # the first of their axes
@@ -71,11 +72,26 @@ def _conv_padding(call: NodeCall) -> list[int]:
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(call: NodeCall) -> str:
-    if call.module.pick == 1:
-        raise call.no_form("its places are asked for")
-    window = _window(call)
-    dilations = every(call, "dilation", directions(call, "self"), 1)
-    return call.node("MaxPool", call.operand("self"), **window, dilations=dilations)
+    count, window = directions(call, "self"), _window(call)
+    given = {**window, "dilations": every(call, "dilation", count, 1)}
+    if call.module.pick != 1:
+        return call.node("MaxPool", call.operand("self"), **given)
+    area = prod(call.fixed_size("self", PLACES + axis) for axis in range(count))
+    _, places = call.nodes("MaxPool", 2, call.value("self"), **given)
+    return call.node("Mod", places, area)  # ONNX counts through all channels of all examples
+
+
+@rule("max_unpool2d")
+def max_unpool(call: NodeCall) -> str:
+    """Each number at its place among zeros, counted through a channel."""
+    if len(call.shape("self")) != 4:
+        raise call.no_form("it reads a value without a batch")
+    channels, size = call.fixed_size("self", 1), call.plain("output_size")
+    numbers, places = (call.node("Reshape", call.value(name), [0, channels, -1]) for name in ("self", "indices"))
+    batch = call.size("self", 0)
+    zeros = call.node("Expand", 0.0, [batch, channels, prod(size)])
+    put = call.node("ScatterElements", zeros, places, numbers, axis=2)
+    return call.node("Reshape", put, [0, channels, *size])
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -86,7 +102,7 @@ def avg_pool(call: NodeCall) -> str:
     own = every(call, "padding", count)
     if call.plain("count_include_pad") and any(own):
         flat = [0] * PLACES
-        x = call.node("Pad", x, [*flat, *own, *flat, *own])
+        x = padded(call, x, [*flat, *own, *flat, *own])
         window["pads"] = [0] * count + [after - pad for after, pad in zip(pads[count:], own, strict=True)]
     divisor = call.plain("divisor_override")
     if divisor is None:
@@ -168,7 +184,7 @@ def im2col(call: NodeCall) -> str:
         raise call.no_form("it reads a value without a batch")
     kernel, pads, steps, strides = (every(call, name, 2) for name in ("kernel_size", "padding", "dilation", "stride"))
     channels = call.fixed_size("self", 1)
-    made = call.node("Pad", call.value("self"), [0, 0, *pads, 0, 0, *pads]) if any(pads) else call.value("self")
+    made = padded(call, call.value("self"), [0, 0, *pads, 0, 0, *pads]) if any(pads) else call.value("self")
     for axis in (3, 2):
         which = axis - PLACES
         size = call.fixed_size("self", axis) + 2 * pads[which]
