@@ -8,7 +8,9 @@ import torch
 
 from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, WeightForm, onnx_bytes, open_session
-from bhc.layers import kinds
+from bhc.graph import INPUT, Graph, Step
+from bhc.layers import Add, Concat, Multiply, NetworkInput, call_of, kinds
+from bhc.layers.aten import Dtype, Read
 
 from .chains import NETWORKS, TORCH_REMARKS, assert_alike, floats, graph_of, inputs, quantised
 
@@ -27,7 +29,7 @@ def initialisers(content: bytes) -> dict[str, np.ndarray]:
 
 def test_the_networks_have_every_kind_of_step() -> None:
     calls = {"pointwise", "movement", "along-axes", "norm", "product", "attention", "opaque"}
-    elsewhere = {*calls, "given"}  # by torch's exporter, or in test_inputs.py
+    elsewhere = {*calls, "given"}  # in layers/onnx_rules, or in test_inputs.py
     tried = {type(step.module) for graph, _ in NETWORKS.values() for step in graph.steps}
     assert tried == {kind.module for kind in kinds() if kind.name not in elsewhere}
 
@@ -99,3 +101,27 @@ def test_metadata_is_json_under_the_library_s_name() -> None:
 def test_bit_packed_weights_are_refused() -> None:
     with pytest.raises(BhcError, match="bit-packed"):
         onnx_bytes(quantised("relu"), weights=WeightForm.BIT_PACKED)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "int64"), ("bool", "bool"), ("uint8", "int8")])
+@pytest.mark.parametrize("joint", [Add(), Multiply(), Concat()])
+def test_values_of_other_dtypes_meet_as_they_do_in_torch(joint: torch.nn.Module, dtypes: tuple[str, str]) -> None:
+    steps = [Step(name, NetworkInput(name, at, (3,), dtypes[at]), (INPUT,)) for at, name in enumerate("ab")]
+    made = torch.promote_types(*(getattr(torch, dtype) for dtype in dtypes))
+    known = {0: str(made).removeprefix("torch.")}
+    cast = call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype("float32")}, {}, None, known)
+    graph = Graph([*steps, Step("joint", joint, ("a", "b")), Step("floats", cast, ("joint",))])
+    x = [torch.tensor([[0, 1, 1], [2, 0, 5]]).to(getattr(torch, dtype)) for dtype in dtypes]
+    network = QuantisedNetwork(graph, (), tuple(range(graph(*x).shape[1])))
+    (given,) = open_session(onnx_bytes(network)).run(None, {"a": x[0].numpy(), "b": x[1].numpy()})
+    assert torch.equal(torch.from_numpy(given), graph(*x))
+
+
+def test_an_operator_without_a_rule_is_written_by_torch_in_floats_alone() -> None:
+    step = Step("curve", call_of("aten.asinh.default", [Read(0)]), ("fc",))
+    graph = Graph([Step("fc", torch.nn.Linear(4, 2), (INPUT,)), step]).eval().requires_grad_(False)
+    network = QuantisedNetwork(graph, (4,), (0, 1))
+    x = inputs((4,), 5)
+    assert_alike(run(onnx_bytes(network), x), graph(x), part=1e-5)
+    with pytest.raises(BhcError, match="asinh"):
+        onnx_bytes(network, weights=WeightForm.INTEGERS)

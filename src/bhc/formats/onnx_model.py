@@ -13,9 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bhc.errors import BhcError
 from bhc.files import read_bytes
@@ -30,18 +29,17 @@ from bhc.formats.format import (
     register_format,
     signature_in,
 )
-from bhc.formats.quantised import DrivenRecurrence, QuantisedNetwork, driven
-from bhc.formats.rewrites import COPIES, POOL, PooledConvolution, fold_normalisation, unrolled
-from bhc.graph import INPUT, Input, Inputs, Signature, Step, shaped_steps
+from bhc.formats.onnx_writer import OUTPUT, ModelWriter
+from bhc.formats.quantised import QuantisedNetwork, driven
+from bhc.formats.rewrites import fold_normalisation, unrolled
+from bhc.graph import Inputs, Signature
 from bhc.graph.exporting import quietly
-from bhc.layers import EXAMPLES, NoForm, kind_of, onnx_recurrence
+from bhc.layers import EXAMPLES, NoForm
 
 if TYPE_CHECKING:
     import onnx
 
-OPSET, IR_VERSION = 21, 10
 TOLERANCE = 1e-3  # of the largest number
-OUTPUT = "logits"  # the name of the model's result
 RUNS, WARM_UPS = 101, 10
 ERRORS_ONLY = 3
 
@@ -105,106 +103,11 @@ class Onnx(Format):
 
 def _by_our_rules(network: QuantisedNetwork, *, integers: bool) -> "onnx.ModelProto":
     """In milliseconds; NoForm where a layer has no rule."""
-    writer = _Writer(network, integers=integers)
-    for step in driven(network.graph if integers else unrolled(network.graph)).steps:
-        writer.begin(step)
-        _write(writer, step.name, step.module)
-        writer.values[step.name] = writer.value
+    graph = driven(network.graph if integers else unrolled(network.graph))
+    writer = ModelWriter(network, graph, integers=integers)
+    for step in graph.steps:
+        writer.write(step)
     return writer.model()
-
-
-def _write(writer: "_Writer", name: str, module: nn.Module) -> None:
-    if isinstance(module, PooledConvolution):
-        _pooled_convolution(writer, name, module)
-    elif isinstance(module, DrivenRecurrence):
-        _driven_recurrence(writer, module)
-    else:
-        kind_of(module).to_onnx(module, name, writer)
-
-
-class _Writer:
-    """Collects nodes and initialisers; ``value`` is the name of what the last node gave, or of what a step reads."""
-
-    def __init__(self, network: QuantisedNetwork, *, integers: bool) -> None:
-        self.network, self.integers = network, integers
-        self.arriving = {each.name: each.arriving[0][1:] for each in shaped_steps(network.graph, network.input_shape)}
-        self.nodes: list[onnx.NodeProto] = []
-        self.initialisers: list[onnx.TensorProto] = []
-        self.inputs = network.signature.names
-        self.value = self.inputs[0]
-        self.others: list[str] = []  # what a joint reads beside it
-        self.values = {INPUT: self.inputs[0]}
-
-    def begin(self, step: Step) -> None:
-        self.value, *self.others = [self.values[name] for name in step.reads]
-
-    def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
-        taken = name in (*self.inputs, OUTPUT)  # a step may be called as the model's own values are
-        name = f"{name}.value" if taken else name
-        self.side_node(kind, name, self.value, *inputs, **attributes)
-        self.value = name
-
-    def side_node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
-        import onnx
-
-        self.nodes.append(onnx.helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-
-    def constant(self, name: str, values: np.ndarray) -> str:
-        import onnx
-
-        self.initialisers.append(onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
-        return name
-
-    def number(self, name: str, value: float) -> str:
-        return self.constant(name, np.array(value, dtype=np.float32))
-
-    def weight(self, name: str, module: Any) -> str:
-        """The name of the layer's weights, dequantised first where they are stored as integers."""
-        codes = self.network.weights.get(name) if self.integers else None
-        if codes is None:
-            return self.constant(f"{name}.weight", module.weight.numpy())
-        stored = self.constant(f"{name}.codes", codes.codes.astype(np.int8 if codes.bits <= 8 else np.int16))
-        self.side_node("DequantizeLinear", f"{name}.weight", stored, self.number(f"{name}.step", codes.step))
-        return f"{name}.weight"
-
-    def model(self) -> "onnx.ModelProto":
-        import onnx
-
-        helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-        self.nodes[-1].output[0] = OUTPUT
-        graph = helper.make_graph(
-            self.nodes,
-            "bhc",
-            [helper.make_tensor_value_info(each.name, _element(each), each.sizes()) for each in self.network.signature],
-            [helper.make_tensor_value_info(OUTPUT, kind, ["batch", len(self.network.labels)])],
-            self.initialisers,
-        )
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bhc"
-        )
-
-
-def _element(given: Input) -> int:
-    """ONNX's number for the dtype of an input."""
-    import onnx
-
-    return onnx.helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=given.dtype).numpy().dtype)
-
-
-def _pooled_convolution(writer: _Writer, name: str, module: PooledConvolution) -> None:
-    biases = [] if module.bias is None else [writer.constant(f"{name}.bias", module.bias.numpy())]
-    numbers = writer.constant(f"{name}.weight", module.weight.numpy())
-    writer.node("Conv", f"{name}.copies", numbers, *biases, strides=[POOL, POOL], pads=module.padding * 2)
-    windows = [0, COPIES, *module.output_shape(writer.arriving[name])]  # 0: the batch, as it comes
-    shape = writer.constant(f"{name}.shape", np.array(windows))
-    writer.node("Reshape", f"{name}.windows", shape)
-    writer.node("ReduceMax", f"{name}.largest", writer.constant(f"{name}.axis", np.array([1])), keepdims=0)
-    _write(writer, name, module.activation)
-
-
-def _driven_recurrence(writer: _Writer, module: DrivenRecurrence) -> None:
-    linear, recurrence = module.names
-    onnx_recurrence(writer, recurrence, module.recurrence, writer.weight(linear, module.linear), module.linear.bias)
 
 
 def _by_torch(network: QuantisedNetwork) -> "onnx.ModelProto":

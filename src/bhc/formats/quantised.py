@@ -51,6 +51,10 @@ class DrivenRecurrence(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.recurrence(self.linear(x))
 
+    def output_shape(self, arriving: Shape) -> Shape:
+        """Of one example."""
+        return (arriving[0], self.recurrence.hidden)
+
 
 def driven(graph: Graph) -> Graph:
     """The same function with each recurrence and its linear layer as one step: others have kernels for both."""

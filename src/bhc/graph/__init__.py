@@ -13,6 +13,7 @@ from bhc.graph.graph import (
     count,
     describe,
     needed_steps,
+    output_dtype,
     output_shape,
     rebuild,
     shaped_steps,

@@ -4,13 +4,16 @@ its counts, by arithmetic, for nothing need be run or allocated."""
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
-from bhc.layers import EXAMPLES, NetworkInput, Shape, bare_copy, kind_named, kind_of
+from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, bare_copy, kind_named, kind_of
+from bhc.layers.arguments import expect
+from bhc.layers.aten import PRODUCTS, AtenCall, traced
 
 INPUT = ""  # what the network is given, among the names that a step reads
 
@@ -207,6 +210,26 @@ def output_shape(module: nn.Module, *arriving: Shape) -> Shape:
     if len(arriving) != 1 and not kind.joins:
         raise ValueError(f"{type(module).__name__} reads one value")
     return kind.output_shape(module, *arriving)
+
+
+def output_dtype(module: nn.Module, shapes: Sequence[Shape], dtypes: Sequence[torch.dtype]) -> torch.dtype:
+    """Of what a step gives; ValueError where it does not compute with what arrives."""
+    if isinstance(module, NetworkInput):
+        own: torch.dtype = getattr(torch, module.dtype)
+        return torch.float32 if own.is_floating_point else own
+    if isinstance(module, Embed) or not (isinstance(module, AtenCall) or any(d != torch.float32 for d in dtypes)):
+        return torch.float32
+    problem = f"{type(module).__name__} does not compute with {', '.join(map(str, dtypes))}"
+    if not isinstance(module, AtenCall):
+        expect(kind_of(module).any_dtype, problem)
+        return reduce(torch.promote_types, dtypes)
+    met = {*dtypes, *(numbers.dtype for numbers in (*module.parameters(), *module.buffers()))}
+    masks = {torch.bool} if module.op == "scaled_dot_product_attention" else set()
+    expect(module.op not in PRODUCTS or len(met - masks) == 1, problem)  # without data torch does not look
+    try:
+        return traced(module, shapes, dtypes).dtype
+    except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise ValueError(problem) from error
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class Device:
     def __hash__(self) -> int:
         return hash(Device)
 
+    def __repr__(self) -> str:
+        return "Device()"
+
 
 PRODUCTS = (  # of values and weights of one dtype
     "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
@@ -265,14 +268,26 @@ def from_plain(plain: Any, *, depth: int = 0) -> Any:
     raise ValueError(f"{brief(plain)} as an argument")
 
 
+MOST_TRACES = 1 << 12
+_TRACES: dict[Any, Tensor] = {}  # of all calls: the blocks of a deep network make the same ones again and again
+
+
 def traced(module: AtenCall, arriving: Sequence[Shape], dtypes: Sequence[torch.dtype] | None = None) -> Tensor:
-    """What a call gives, found without data and kept with the module; ``dtypes`` are those that it is made for."""
+    """What a call gives, found without data and kept; ``dtypes`` are those that it is made for."""
     known = tuple(dtypes or (getattr(torch, module.dtypes.get(place, "float32")) for place in range(len(arriving))))
-    own = tuple(tuple(numbers.shape) for numbers in (*module.parameters(), *module.buffers()))
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    own = tuple((name, tuple(numbers.shape), numbers.dtype) for name, numbers in tensors)
     key = (tuple(arriving), known, own)
     if key not in module.traces:
-        values = [torch.empty(size, device="meta", dtype=dtype) for size, dtype in zip(arriving, known, strict=True)]
-        module.traces[key] = (shadow(module) if own else module)(*values)
+        alike = (module.target, repr(module.arguments), repr(module.named), module.pick, *key)
+        if alike not in _TRACES:
+            if len(_TRACES) >= MOST_TRACES:
+                _TRACES.clear()
+            values = [
+                torch.empty(size, device="meta", dtype=dtype) for size, dtype in zip(arriving, known, strict=True)
+            ]
+            _TRACES[alike] = (shadow(module) if own else module)(*values)
+        module.traces[key] = _TRACES[alike]
     return module.traces[key]
 
 

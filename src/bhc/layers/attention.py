@@ -155,10 +155,10 @@ class SelfAttentionKind(OfTokens):
 
     def to_onnx(self, module: SelfAttention, name: str, writer: OnnxWriter) -> None:
         """``V softmax(Q^T K / sqrt(d))^T`` for each head, between two products over the channels."""
-        channels, tokens = writer.arriving[name]
+        channels, _ = writer.arriving[name]
         width = channels // module.heads
         _product(writer, f"{name}.mixed", module.in_weight, module.in_bias)
-        _reshape(writer, f"{name}.heads", 0, 3, module.heads, width, tokens)
+        _reshape(writer, f"{name}.heads", 0, 3, module.heads, width, -1)
         heads = writer.value
         for place, key in enumerate(("query", "key", "value")):
             index = writer.constant(f"{name}.{key}.place", np.array([place]))
@@ -171,7 +171,7 @@ class SelfAttentionKind(OfTokens):
         writer.side_node("Transpose", f"{name}.given", writer.value, perm=[0, 1, 2, 4, 3])
         writer.value = f"{name}.value"
         writer.node("MatMul", f"{name}.attended", f"{name}.given")
-        _reshape(writer, f"{name}.together", 0, channels, tokens)
+        _reshape(writer, f"{name}.together", 0, channels, -1)
         _product(writer, name, module.out_weight, module.out_bias)
 
     def examples(self) -> Sequence[Example]:

@@ -11,7 +11,8 @@ from bhc.errors import BhcError
 from bhc.layers.arguments import LARGEST_LAYER, Kept, Shape, bounded, brief, expect, unknown
 from bhc.layers.aten import DTYPES, AtenCall, Opaque, Read, call_of, from_plain, is_norm, to_plain, traced
 from bhc.layers.kind import Example, LayerKind, Whole, bare_copy, fixed
-from bhc.layers.protocols import FileReader, FileWriter
+from bhc.layers.onnx_rules import write_call
+from bhc.layers.protocols import FileReader, FileWriter, OnnxWriter
 
 # Operators that a packed file may hold a call of: a published list, whose order never changes; new ones are added at
 # the end. All are deterministic, none writes into what it reads, and the size of what each gives follows from sizes
@@ -179,6 +180,9 @@ class AtenKind(LayerKind):
         with torch.device("meta"):
             module: Any = self.build(described)
         file.add(module.family, module)
+
+    def to_onnx(self, module: AtenCall, name: str, writer: OnnxWriter) -> None:
+        write_call(module, name, writer)
 
     def examples(self) -> Sequence[Example]:
         return []

@@ -1,6 +1,7 @@
 """Values that meet: sums, products, values side by side, learned numbers that are added."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from math import prod
 from typing import Any, ClassVar
 
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Argument, Kept, Shape, Size, bounded, must_fit
-from bhc.layers.kind import Elementwise, Example, Uncut, meeting, picked, spread
-from bhc.layers.protocols import Captured, FileReader, OnnxWriter, UnitSearch
+from bhc.layers.kind import Elementwise, Example, NoForm, Uncut, meeting, picked, spread
+from bhc.layers.protocols import ELEMENTS, Captured, FileReader, OnnxValue, OnnxWriter, UnitSearch, wide
 
 
 class Add(nn.Module):
@@ -67,7 +68,24 @@ class Joint(Uncut):
         file.add(self.name, self.module())
 
     def to_onnx(self, module: Any, name: str, writer: OnnxWriter) -> None:
-        writer.node(self.onnx, name, *writer.others, **self.onnx_attributes)
+        """Values of several dtypes, or of one that runtimes do not compute with, are cast before they meet."""
+        dtype = reduce(torch.promote_types, [value.dtype for value in writer.reads])
+        met = wide(dtype)
+        writer.value, *others = [_cast(f"{name}.{at}", each, met, writer) for at, each in enumerate(writer.reads)]
+        if met == dtype:
+            writer.node(self.onnx, name, *others, **self.onnx_attributes)
+        else:
+            writer.node(self.onnx, f"{name}.{len(others) + 1}", *others, **self.onnx_attributes)
+            writer.node("Cast", name, to=ELEMENTS[dtype])
+
+
+def _cast(name: str, value: OnnxValue, dtype: torch.dtype, writer: OnnxWriter) -> str:
+    if value.dtype == dtype:
+        return value.name
+    if dtype not in ELEMENTS:
+        raise NoForm(f"step {name!r} computes with {dtype}")
+    writer.side_node("Cast", name, value.name, to=ELEMENTS[dtype])
+    return name
 
 
 class AddKind(Joint):

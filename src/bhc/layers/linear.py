@@ -11,9 +11,16 @@ from torch.nn import functional as F
 from bhc.errors import BhcError
 from bhc.layers.arguments import LARGEST_SIZE, Argument, Shape, Size, bounded, must_fit, unknown
 from bhc.layers.kind import Example, LayerKind, Weighted, bare_copy, fixed, spread
-from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, Operators, UnitSearch
-
-INT64 = 7  # onnx.TensorProto.INT64
+from bhc.layers.protocols import (
+    ELEMENTS,
+    Captured,
+    CWriter,
+    FileReader,
+    FileWriter,
+    OnnxWriter,
+    Operators,
+    UnitSearch,
+)
 
 
 class Linear(Weighted):
@@ -229,7 +236,7 @@ class Embedding(Weighted):
         """
         weight, words = writer.weight(name, module), writer.value
         writer.side_node("Pad", f"{name}.table", weight, writer.constant(f"{name}.pads", np.array([0, 0, 0, 1])))
-        writer.side_node("Cast", f"{name}.numbers", words, to=INT64)
+        writer.side_node("Cast", f"{name}.numbers", words, to=ELEMENTS[torch.int64])
         zero, beyond = (
             writer.constant(f"{name}.{key}", np.array(number))
             for key, number in (("zero", 0), ("beyond", module.count))

@@ -1,10 +1,12 @@
 """What the other rooms pass in for a layer to answer with, and the pieces of C that several kinds write."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Shape
@@ -133,12 +135,46 @@ class FileReader(Protocol):
         """Which of ``count`` words have rows in a layer is told later."""
 
 
+# ONNX's numbers for dtypes. Of floats of another precision runtimes lack too many operators.
+ELEMENTS = {
+    torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.bool: 9,
+}  # fmt: skip
+NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)  # runtimes move these and do not compute with them
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that stands for another where a runtime computes."""
+    return torch.int32 if dtype in NARROW else dtype
+
+
+@dataclass(frozen=True)
+class OnnxValue:
+    """A value of a model: its name there, its shape for ``EXAMPLES`` examples, its dtype."""
+
+    name: str
+    shape: Shape
+    dtype: torch.dtype = torch.float32
+
+
 class OnnxWriter(Protocol):
     """Collects nodes; ``value`` is the name of what the last node gave, or of what a step reads."""
 
     value: str
     others: list[str]  # what a joint reads beside it
+    reads: tuple[OnnxValue, ...]  # the same with shapes and dtypes
     arriving: dict[str, Shape]  # of the first value that each step reads, without the batch
+
+    def varies(self, place: int, axis: int) -> bool:
+        """Whether the size of a value that the step reads depends on the size of what the network is given."""
+
+    def size(self, value: str, axis: int) -> str:
+        """A size as the model finds it when it runs: a vector of one whole number."""
+
+    def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+        """A node with any number of results."""
+
+    def shared(self, values: np.ndarray, owner: object = None) -> str:
+        """Numbers under a name of the writer's choice; those of one owner, or the same ones, are written once."""
 
     def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
         """A node that reads what came before it in the step."""

@@ -113,8 +113,8 @@ class FlattenPlacesKind(Flattening):
         return super().output_shape(module, *arriving)
 
     def to_onnx(self, module: FlattenPlaces, name: str, writer: OnnxWriter) -> None:
-        shape = np.array([0, writer.arriving[name][0], -1])
-        writer.node("Reshape", name, writer.constant(f"{name}.shape", shape))
+        # 0: as it comes.
+        writer.node("Reshape", name, writer.constant(f"{name}.shape", np.array([0, 0, -1])))
 
     def examples(self) -> Sequence[Example]:
         return [(FlattenPlaces(), ((2, 3, 4, 5),))]

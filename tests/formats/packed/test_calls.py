@@ -39,11 +39,8 @@ def test_whatever_is_captured_is_packed_and_read_also_by_the_reference(name: str
     assert pack(read) == content
 
 
-# The exporter leaves out a divisor; ONNX has no groups whose number depends on the batch.
-NOT_IN_ONNX = {
-    "an average with a divisor": "something else",
-    "weights that depend on the input": "exporter",
-}
+# ONNX has no groups whose number depends on the batch.
+NOT_IN_ONNX = {"weights that depend on the input": "exporter"}
 
 
 @pytest.mark.long
@@ -71,8 +68,15 @@ def called(target: str, arguments: list[Any], own: dict[str, torch.Tensor] | Non
 
 
 OWN = {"own0": torch.tensor([True, False, True, True]), "own1": torch.tensor(-2.5)}
+ATTENTION, MASK = "aten.scaled_dot_product_attention.default", torch.tensor([[True, False], [True, True]])
 SURVIVING = {
     "numbers of its own": called("aten.masked_fill.Tensor", [Read(0), Own("own0"), Own("own1")], OWN),
+    "attention under a mask of truths": network_with(
+        Step("apart", call_of("aten.reshape.default", [Read(0), [-1, 2, 2]]), (INPUT,)),
+        Step("call", call_of(ATTENTION, [Read(0), Read(0), Read(0), Own("own0")], {}, {"own0": MASK}), ("apart",)),
+        Step("flat", nn.Flatten(), ("call",)),
+        Step("end", nn.Linear(4, 2), ("flat",)),
+    ),
     "sizes and dtypes": network_with(
         Step("apart", call_of("aten.reshape.default", [Read(0), [SizeOf(((0, 0),)), 2, 2]]), (INPUT,)),
         Step("cast", call_of("aten._to_copy.default", [Read(0)], {"dtype": Dtype("float32")}), ("apart",)),

@@ -8,7 +8,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import count
 from math import prod
 from typing import Any
@@ -39,7 +38,7 @@ from bhc.formats.packed.content import (
     take_apart,
 )
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.graph import INPUT, Graph, Step, output_shape
+from bhc.graph import INPUT, Graph, Step, output_dtype, output_shape
 from bhc.layers import (
     EXAMPLES,
     Embed,
@@ -49,12 +48,10 @@ from bhc.layers import (
     Shape,
     is_weighted,
     kind_named,
-    kind_of,
     kind_tagged,
     resized,
 )
-from bhc.layers.arguments import expect
-from bhc.layers.aten import PRODUCTS, AtenCall, traced
+from bhc.layers.aten import AtenCall
 
 SMALLEST_STEP = 1e-37  # no product of a code, a step and a normalisation leaves the range of a 32-bit float
 
@@ -272,22 +269,10 @@ def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Seque
 
 
 def _dtype_of(name: str, module: nn.Module, shapes: Sequence[Shape], dtypes: Sequence[torch.dtype]) -> torch.dtype:
-    """Of what a step gives; ValueError where it does not compute with what arrives."""
-    if isinstance(module, NetworkInput):
-        own: torch.dtype = getattr(torch, module.dtype)
-        return torch.float32 if own.is_floating_point else own
-    if isinstance(module, Embed) or not (isinstance(module, AtenCall) or any(d != torch.float32 for d in dtypes)):
-        return torch.float32
-    problem = f"{name[:60]!r} does not compute with {', '.join(map(str, dtypes))}"
-    if not isinstance(module, AtenCall):
-        expect(kind_of(module).any_dtype, problem)
-        return reduce(torch.promote_types, dtypes)
-    all_of_them = {*dtypes, *(numbers.dtype for numbers in (*module.parameters(), *module.buffers()))}
-    expect(module.op not in PRODUCTS or len(all_of_them) == 1, problem)  # without data torch does not look
     try:
-        return traced(module, shapes, dtypes).dtype
-    except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
-        raise ValueError(problem) from error
+        return output_dtype(module, shapes, dtypes)
+    except ValueError as error:
+        raise ValueError(f"{name[:60]!r} does not compute with {', '.join(map(str, dtypes))}") from error
 
 
 def _read_plain(reader: _Reader, layer: _Pending) -> Codes | None:

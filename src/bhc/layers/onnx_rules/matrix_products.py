@@ -1,0 +1,148 @@
+"""Sums of products: linear layers, products of matrices, Einstein's sums, attention, distances."""
+
+from math import inf
+
+import numpy as np
+import torch
+
+from bhc.layers.aten import SizeOf
+from bhc.layers.onnx_rules.node_call import NodeCall, rule
+
+
+@rule("linear")
+def linear(call: NodeCall) -> str:
+    x, bias = call.operand("input"), call.argument("bias")
+    biases = [] if bias is None else [call.operand(bias)]
+    if len(call.shape("input")) == 2:
+        return call.node("Gemm", x, call.operand("weight"), *biases, transB=1)
+    made = call.node("MatMul", x, call.node("Transpose", call.operand("weight"), perm=[1, 0]))
+    return call.node("Add", made, *biases) if biases else made
+
+
+@rule("matmul")
+def matmul(call: NodeCall) -> str:
+    return call.node("MatMul", call.operand("self"), call.operand("other"))
+
+
+@rule("mm", "bmm")
+def mm(call: NodeCall) -> str:
+    return call.node("MatMul", call.operand("self"), call.operand("mat2"))
+
+
+@rule("mv")
+def mv(call: NodeCall) -> str:
+    return call.node("MatMul", call.operand("self"), call.operand("vec"))
+
+
+@rule("dot")
+def dot(call: NodeCall) -> str:
+    return call.node("MatMul", call.operand("self"), call.operand("tensor"))
+
+
+@rule("outer")
+def outer(call: NodeCall) -> str:
+    column = call.node("Unsqueeze", call.operand("self"), [1])
+    return call.node("Mul", column, call.operand("vec2"))
+
+
+@rule("addmm")
+def addmm(call: NodeCall) -> str:
+    return _added(call, call.node("MatMul", call.operand("mat1"), call.operand("mat2")))
+
+
+@rule("baddbmm")
+def baddbmm(call: NodeCall) -> str:
+    return _added(call, call.node("MatMul", call.operand("batch1"), call.operand("batch2")))
+
+
+def _added(call: NodeCall, product: str) -> str:
+    """``beta self + alpha product``."""
+    own, alpha, beta = call.operand("self"), call.plain("alpha"), call.plain("beta")
+    product = product if alpha == 1 else call.node("Mul", product, alpha)
+    if beta == 0:  # what is added then may be anything
+        return product
+    return call.node("Add", own if beta == 1 else call.node("Mul", own, beta), product)
+
+
+@rule("einsum")
+def einsum(call: NodeCall) -> str:
+    equation = call.plain("equation").replace(" ", "")
+    return call.node("Einsum", *[call.operand(part) for part in call.argument("tensors")], equation=equation)
+
+
+@rule("bilinear")
+def bilinear(call: NodeCall) -> str:
+    """``x1 W x2`` for each output."""
+    inputs = [call.operand(name) for name in ("input1", "weight", "input2")]
+    made = call.node("Einsum", *inputs, equation="...i,oij,...j->...o")
+    return made if call.argument("bias") is None else call.node("Add", made, call.operand("bias"))
+
+
+@rule("cdist")
+def cdist(call: NodeCall) -> str:
+    """The distance of every row to every other's."""
+    if call.plain("p") != 2:
+        raise call.no_form(f"its distance is of order {call.plain('p')}")
+    rows, columns = call.node("Unsqueeze", call.operand("x1"), [-2]), call.node("Unsqueeze", call.operand("x2"), [-3])
+    return call.node("ReduceL2", call.node("Sub", rows, columns), [-1], keepdims=0)
+
+
+@rule("scaled_dot_product_attention")
+def attention(call: NodeCall) -> str:
+    """``softmax(scale Q K^T + mask) V``; a row that is masked throughout attends to nothing."""
+    if call.plain("dropout_p"):
+        raise call.no_form("drops numbers at random")
+    grouped = call.plain("enable_gqa")
+    query = call.operand("query")
+    key, value = (_heads(call, name) if grouped else call.operand(name) for name in ("key", "value"))
+    scale = call.plain("scale")
+    scale = call.fixed_size("query", -1) ** -0.5 if scale is None else scale
+    rank = len(call.shape("key"))
+    turned = call.node("Transpose", key, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = call.node("MatMul", call.node("Mul", query, scale), turned)
+    masked, attends = _masked(call, scores)
+    shares = call.node("Softmax", masked, axis=-1)
+    shares = shares if attends is None else call.node("Where", attends, shares, 0.0)
+    return call.node("MatMul", shares, value)
+
+
+def _heads(call: NodeCall, name: str) -> str:
+    """Keys or values, those of a head repeated for all queries that share it."""
+    x, heads, wanted = call.operand(name), call.fixed_size(name, -3), call.fixed_size("query", -3)
+    if heads == wanted:
+        return x
+    if len(call.shape(name)) != 4:
+        raise call.no_form("heads are shared in values of more than four axes")
+    repeated = call.node("Expand", call.node("Unsqueeze", x, [2]), [1, 1, wanted // heads, 1, 1])
+    return call.node("Reshape", repeated, [0, wanted, -1, call.fixed_size(name, -1)])
+
+
+def _masked(call: NodeCall, scores: str) -> tuple[str, str | None]:
+    """The scores under the mask, and which rows attend to anything, unless all do."""
+    if call.plain("is_causal"):
+        return call.node("Where", _causal(call), scores, -inf), None
+    if call.argument("attn_mask") is None:
+        return scores, None
+    if call.like("attn_mask").dtype == torch.bool:
+        mask = call.value("attn_mask")
+        return call.node("Where", mask, scores, -inf), _attending(call, call.cast(mask, torch.bool, torch.float32), 0.0)
+    mask = call.operand("attn_mask")
+    return call.node("Add", scores, mask), _attending(call, mask, -inf)
+
+
+def _attending(call: NodeCall, mask: str, least: float) -> str | None:
+    """The rows of a mask that have a number above the least."""
+    own = call.own("attn_mask")
+    if own is not None and bool((own.amax(-1) > least).all()):
+        return None
+    return call.node("Greater", call.node("ReduceMax", mask, [-1], keepdims=1), least)
+
+
+def _causal(call: NodeCall) -> str | np.ndarray:
+    """Whether a key comes no later than a query."""
+    queries, keys = call.size("query", -2), call.size("key", -2)
+    if not isinstance(queries, SizeOf) and not isinstance(keys, SizeOf):
+        return np.tri(queries, keys, dtype=bool)
+    zero, one = np.array(0), np.array(1)
+    rows, columns = (call.node("Range", zero, call.value(size, torch.int64), one) for size in (queries, keys))
+    return call.node("LessOrEqual", columns, call.node("Unsqueeze", rows, [1]))
