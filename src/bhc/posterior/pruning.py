@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from bhc.graph import Layer, Units
 from bhc.posterior.beliefs import LayerDropout
+from bhc.posterior.multiples import ChannelRounding
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class MaskFinder(nn.Module):
 
     With ``nested``, for budgets, weights only ever get fewer as rates rise: of a unit that was kept although nothing
     was under the threshold, a linear layer reads one place.
+
+    With ``rounding`` more units live, and readers and writers skip none of those that are rounded.
     """
 
     reads: Tensor
@@ -100,9 +103,13 @@ class MaskFinder(nn.Module):
         threshold: Tensor,  # (K, 1)
         outputs: Tensor,  # (K, C) bool, the classes of each context
         inputs: Tensor | None = None,  # (K, F) bool, the features of each
+        *,
+        rounding: ChannelRounding | None = None,
     ) -> NetworkMask:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs)
+        if rounding is not None:
+            alive = rounding.up(alive, noisiest_link)
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.nested:
             quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
@@ -119,12 +126,17 @@ class MaskFinder(nn.Module):
             if presence_mask is not None:
                 keep_in = keep_in & presence_mask
             if not layer.has_kernel:
-                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
+                there, rates = keep_in, _of_readers(layer, dropout)
+                keep_in, unread = _skip(there, rates, threshold, own)
+                if rounding is not None:
+                    keep_in = rounding.read(layer, keep_in, there, rates)
                 rescued = _either(rescued, unread)
             if one_of_several:
-                rates = _of_writers(dropout)
+                living, rates = keep_out, _of_writers(dropout)
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
-                keep_out, _ = _skip(keep_out, rates, threshold)
+                keep_out, _ = _skip(living, rates, threshold)
+                if rounding is not None:
+                    keep_out = rounding.written(layer, keep_out, living)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
         return NetworkMask(alive, tuple(masks))
 
