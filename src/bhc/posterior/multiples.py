@@ -65,7 +65,7 @@ def _names(given: Iterable[Any], layers: Sequence[Layer], outputs: set[int]) -> 
         if name not in free:
             last = any(layer.name == name for layer in layers)
             problem = "writes the network's outputs, which are not rounded" if last else "is none of the network's"
-            raise BhcError(f"layer {name!r} {problem}", hint=f"the layers are: {', '.join(free)}")
+            raise BhcError(f"layer {name!r:.60} {problem}", hint=f"the layers are: {', '.join(free)}")
     return names
 
 
