@@ -137,19 +137,31 @@ class ChannelRounding:
                 alive[:, group.units] = _quietest(own, noise[:, group.units], count)
         return alive
 
-    def read(self, layer: Layer, kept: Tensor, arriving: Tensor, rates: Tensor | None) -> Tensor:  # (K, n)
-        """What a layer reads of what arrives, where it would read ``kept`` by its own ``rates``."""
-        ends = self._ends[layer.name]
-        kept = kept | (arriving & ends.reads_whole)
+    def read(
+        self,
+        layer: Layer,
+        kept: Tensor,  # (K, n)
+        alive: Tensor,  # (K, U)
+        present: Tensor | None,  # (K, n), of the network's input; None: all
+        rates: Tensor | None,  # (K, n), the layer's own; None: it skips nothing
+        unread: Tensor | None,  # (K,), where it would read nothing: ``kept`` is its least noisy place
+    ) -> Tensor:  # (K, n)
+        """What a layer reads that would read ``kept`` if nothing were rounded."""
+        ends, arriving = self._ends[layer.name], alive[:, layer.reads]
+        arriving = arriving if present is None else arriving & present
+        whole = arriving & ends.reads_whole
+        if unread is not None:  # what it reads whole is something to read
+            kept = kept & ~(unread & whole.any(1))[:, None]
+        kept = kept | whole
         if ends.multiple == 1 or rates is None:
             return kept
         count = _ceil(kept.sum(1, keepdim=True), ends.multiple).minimum(arriving.sum(1, keepdim=True))
         finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not
         return _quietest(kept, torch.where(arriving, finite, torch.inf), count)
 
-    def written(self, layer: Layer, kept: Tensor, living: Tensor) -> Tensor:  # (K, O)
-        """What a layer writes of what lives, where it would write ``kept`` and leave the rest to others."""
-        return kept | (living & self._ends[layer.name].writes_whole)
+    def written(self, layer: Layer, kept: Tensor, alive: Tensor) -> Tensor:  # (K, O), (K, U) -> (K, O)
+        """What a layer writes that would write ``kept`` if nothing were rounded, and leave the rest to others."""
+        return kept | (alive[:, layer.writes] & self._ends[layer.name].writes_whole)
 
 
 def _blocks(

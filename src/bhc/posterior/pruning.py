@@ -45,7 +45,7 @@ class MaskFinder(nn.Module):
     With ``nested``, for budgets, weights only ever get fewer as rates rise: of a unit that was kept although nothing
     was under the threshold, a linear layer reads one place.
 
-    With ``rounding`` more units live, and readers and writers skip none of those that are rounded.
+    With ``rounding`` more units live beside all of these, and readers and writers skip none of those that are rounded.
     """
 
     reads: Tensor
@@ -108,8 +108,7 @@ class MaskFinder(nn.Module):
     ) -> NetworkMask:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs)
-        if rounding is not None:
-            alive = rounding.up(alive, noisiest_link)
+        kept = alive if rounding is None else rounding.up(alive, noisiest_link)
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.nested:
             quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
@@ -122,23 +121,21 @@ class MaskFinder(nn.Module):
             self.layers, dropouts, arriving, quiet, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
             rescued = _either(nothing, *(forced[place] for place in feeding))
-            presence_mask = self.features_at(layer, inputs)
+            presence_mask, unread = self.features_at(layer, inputs), None
             if presence_mask is not None:
                 keep_in = keep_in & presence_mask
             if not layer.has_kernel:
-                there, rates = keep_in, _of_readers(layer, dropout)
-                keep_in, unread = _skip(there, rates, threshold, own)
-                if rounding is not None:
-                    keep_in = rounding.read(layer, keep_in, there, rates)
+                keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
                 rescued = _either(rescued, unread)
             if one_of_several:
-                living, rates = keep_out, _of_writers(dropout)
+                rates = _of_writers(dropout)
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
-                keep_out, _ = _skip(living, rates, threshold)
-                if rounding is not None:
-                    keep_out = rounding.written(layer, keep_out, living)
+                keep_out, _ = _skip(keep_out, rates, threshold)
+            if rounding is not None:
+                keep_in = rounding.read(layer, keep_in, kept, presence_mask, _of_readers(layer, dropout), unread)
+                keep_out = rounding.written(layer, keep_out, kept)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
-        return NetworkMask(alive, tuple(masks))
+        return NetworkMask(kept, tuple(masks))
 
     def features_at(self, layer: Layer, inputs: Tensor | None) -> Tensor | None:  # (K, channels that arrive) bool
         """Which of a context's features arrive at a layer; None if all do, or none is a feature."""
