@@ -15,6 +15,7 @@ from bhc.errors import BhcError, warn
 from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
+from bhc.posterior import Multiples
 from bhc.training import (
     Processes,
     Progress,
@@ -66,6 +67,7 @@ class Compressor:
         confidence: float | None = None,
         quantisation: Quantisation | None = None,
         flag_outside: float | None = None,
+        round_to: int | Mapping[str, int] | None = None,
         **conditions: Any,
     ) -> Compressed:
         """A plain small network for one context.
@@ -85,17 +87,22 @@ class Compressor:
 
         ``flag_outside=0.05`` lets the network flag inputs outside its context, such as images of other classes, at
         the cost of flagging at most 5 % of the context's own in the validation sample, or in that of the domain.
+
+        ``round_to=8`` keeps channels in multiples of 8, rounded up, in every layer but the last; ``{"fc1": 16}`` those
+        that the layers named write. Limits are promises about the rounded network.
         """
         limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
-        request = self._request(conditions, limits, quantisation=quantisation, flag_outside=flag_outside)
+        request = self._request(
+            conditions, limits, quantisation=quantisation, flag_outside=flag_outside, round_to=round_to
+        )
         return emit(self.model, request)
 
     def request(self, given: Mapping[str, Any]) -> Request:
         """What ``compress(**given)`` is asked, checked and not yet done."""
         conditions = renamed_in(dict(given), "compress", {"precision": "quantisation"})
-        quantisation, flag_outside = conditions.pop("quantisation", None), conditions.pop("flag_outside", None)
+        options = {name: conditions.pop(name, None) for name in ("quantisation", "flag_outside", "round_to")}
         limits = {field.name: conditions.pop(field.name, None) for field in fields(Limits)}
-        return self._request(conditions, Limits(**limits), quantisation=quantisation, flag_outside=flag_outside)
+        return self._request(conditions, Limits(**limits), **options)
 
     def compress_many(
         self, contexts: Iterable[Mapping[str, Any]], *, chunk: int = CHUNK, **common: Any
@@ -131,6 +138,7 @@ class Compressor:
         *,
         quantisation: Quantisation | None,
         flag_outside: float | None,
+        round_to: int | Mapping[str, int] | None,
     ) -> Request:
         context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
         alarm_samples = None
@@ -142,7 +150,8 @@ class Compressor:
                 )
             inputs = None if sample is None else torch.as_tensor(sample).float()
             alarm_samples = AlarmSamples.of(self.model, context, flag_outside, sample=inputs)
-        return Request(context, limits, quantisation or VarianceBits(), alarm_samples)
+        multiples = Multiples.of(round_to, self.network.layers, self.network.find_masks.outputs)
+        return Request(context, limits, quantisation or VarianceBits(), alarm_samples, multiples)
 
     def _as_numbers(self, conditions: Mapping[str, Any]) -> Mapping[str, Any]:
         """With features that are words as their numbers."""

@@ -212,13 +212,22 @@ def test_a_touch_drags_the_threshold(visit: Visits, address: str) -> None:
 
 
 def test_a_limit_lets_go_of_a_threshold_and_the_other_way_round(visit: Visits, address: str) -> None:
+    """Multiples stay whatever is limited."""
     visitor = visit(address, fragment="#classes=3.4&threshold=0.5")
     assert last_asked(visitor)["threshold"] == 0.5
+    visitor.page.get_by_role("checkbox", name="Channels in multiples of").check()
+    assert last_asked(visitor)["round_to"] == 8
+    enter(visitor.page, "Multiple of channels", 16)
     visitor.page.get_by_role("checkbox", name="File at most").check()
     assert "threshold" not in last_asked(visitor)
     visitor.page.get_by_role("slider", name="Threshold").press("ArrowLeft")
     assert "max_bytes" not in last_asked(visitor)
     expect(visitor.page.get_by_role("checkbox", name="File at most")).not_to_be_checked()
+    assert last_asked(visitor)["round_to"] == 16
+    without = answer_to(visitor.asked("/v1/previews")[-1])["report"]["without_multiples"]["weights"]
+    expect(visitor.page.locator("#network-lead")).to_contain_text(f"weights stay, rounded up from {without:,}.")
+    visitor.page.get_by_role("checkbox", name="Channels in multiples of").uncheck()
+    assert "round_to" not in last_asked(visitor)
 
 
 def test_the_curve_is_clicked(visit: Visits, address: str) -> None:

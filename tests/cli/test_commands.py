@@ -73,6 +73,23 @@ def test_texts_and_pictures(cli: Commands, run: Path, tmp_path: Path) -> None:
     cli("evaluate", small, "--data", "digits")
 
 
+@pytest.mark.parametrize(
+    ("typed", "asked", "told"),
+    [("8", 8, "8 in every layer"), ("fc1=16, fc2=5", {"fc1": 16, "fc2": 5}, "16 in fc1, 5 in fc2")],
+)
+def test_channels_in_multiples(cli: Commands, run: Path, tmp_path: Path, typed: str, asked: object, told: str) -> None:
+    path, words = tmp_path / "small.bhc", ("compress", run, "--classes", "3,4", "--threshold", "-1")
+    text = cli(*words, "--round-to", typed, "--out", path).out
+    expected = bhc.load(run).compress(classes=[3, 4], threshold=-1.0, round_to=asked)
+    assert path.read_bytes() == expected.to_bytes()
+    report = cli.json(*words, "--round-to", typed)
+    assert report["round_to"] == asked
+    assert report["without_multiples"]["weights"] == cli.json(*words)["weights_after"] < report["weights_after"]
+    assert f"multiples     of {told}; not rounded, this threshold has" in text
+    assert f"multiples     of {told}\n" in cli("inspect", path).out
+    assert cli.json("inspect", path)["round_to"] == asked
+
+
 def test_a_run_that_was_never_trained_is_shown_without_a_picture(
     cli: Commands, digits: DataSet, tmp_path: Path
 ) -> None:
@@ -94,6 +111,13 @@ def test_a_run_that_was_never_trained_is_shown_without_a_picture(
         (("--classes", "3,4", "--confidence", "0.9"), "no max_error was given"),
         (("--classes", "3,4", "--max-error", "1", "--confidence", "0.95"), "bhc train --calibration"),
         (("--classes", "3,4", "--max-bytes", "40"), "smallest"),
+        (("--classes", "3,4", "--max-bytes", "40", "--round-to", "8"), "with channels in multiples of 8 has at most"),
+        *(
+            (("--classes", "3,4", "--round-to", typed), f"whole number from 1 to 65,536, given {given}")
+            for typed, given in (("0", "0"), ("8.5", "'8.5'"), ("", "''"), ("fc1=8,fc1=4", "'fc1=8,fc1=4'"))
+        ),
+        (("--classes", "3,4", "--round-to", "fc1=x"), "round_to of layer 'fc1'"),
+        (("--classes", "3,4", "--round-to", "fc1=8,fc9=8"), "hint: the layers are: fc1, fc2"),
         (("--classes", "3,4", "--max-flops", "2"), "hint: ask for max_flops="),
         (("--classes", "3,4", "--max-bytes", "180", "--max-error", "0.001"), "no network for classes 3, 4"),
     ],

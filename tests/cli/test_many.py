@@ -39,6 +39,15 @@ def test_every_line_gets_the_network_that_it_would_get_alone(cli: Commands, run:
     assert [row["report"]["file_bytes"] for row in rows] == [(out / row["file"]).stat().st_size for row in rows]
 
 
+def test_multiples_are_those_of_all_lines_or_of_a_line_of_its_own(cli: Commands, run: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "c.jsonl", {"classes": [3, 4]}, {"classes": [3, 4], "round_to": {"fc2": 5}})
+    cli("compress", run, "--contexts", file, "--out", tmp_path / "out", "--round-to", "8", "--threshold", "-1")
+    for row, round_to in zip(listed(tmp_path / "out"), (8, {"fc2": 5}), strict=True):
+        alone = bhc.load(run).compress(classes=[3, 4], threshold=-1, round_to=round_to)
+        assert row["request"]["round_to"] == row["report"]["round_to"] == round_to
+        assert row["report"]["architecture"] == list(alone.report.architecture)
+
+
 def test_what_is_there_is_left_alone_and_what_changed_is_made(cli: Commands, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("compress", run, "--contexts", tmp_path / "c.jsonl", "--out", out)

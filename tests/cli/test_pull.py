@@ -40,6 +40,17 @@ def test_what_is_pulled_is_what_compress_writes(
     assert ended.err.endswith(f"wrote {path}\n")
 
 
+@pytest.mark.parametrize(("typed", "round_to"), [("8", 8), ("fc1=16,fc2=4", {"fc1": 16, "fc2": 4})])
+def test_channels_in_multiples_are_pulled(
+    cli: Commands, server: Serving, quick_model: bhc.Compressor, tmp_path: Path, typed: str, round_to: object
+) -> None:
+    path = tmp_path / "net.bhc"
+    told = cli(*server.asked, "--threshold", "-1", "--round-to", typed, "--out", path).out
+    expected = quick_model.compress(classes=[3, 4], threshold=-1, round_to=round_to)
+    assert path.read_bytes() == expected.to_bytes()
+    assert f"not rounded, this threshold has {expected.report.without_multiples}" in told
+
+
 def test_other_forms_run(cli: Commands, server: Serving, digits: DataSet, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     assert "context       classes 3, 4" in cli(*server.asked, "--out", path).out
@@ -51,7 +62,7 @@ def test_other_forms_run(cli: Commands, server: Serving, digits: DataSet, tmp_pa
 
 def test_errors_are_those_of_compress(cli: Commands, server: Serving, run: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.bhc"
-    for words in (("--classes", "3,14"), ("--max-bytes", "20"), ("--budget", "1")):
+    for words in (("--classes", "3,14"), ("--max-bytes", "20"), ("--budget", "1"), ("--round-to", "fc9=8")):
         pulled = cli.refused("error", *server.asked, *words, "--out", path)
         assert pulled == cli.refused("error", "compress", run, "--classes", "3,4", *words)
     assert not path.exists()

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.hypernet import ConditionalNetwork, GeneratorSpec
+from bhc.posterior import ChannelRounding
 
 CLASSES = 10
 
@@ -318,10 +319,21 @@ def lenet(name: str, generator: GeneratorSpec, *, family: str = "io-gnj") -> Con
     return spread_(model.network, family)
 
 
-def masked(network: ConditionalNetwork, context: Context, x: Tensor, threshold: float) -> Tensor:
+def masked(
+    network: ConditionalNetwork,
+    context: Context,
+    x: Tensor,
+    threshold: float,
+    *,
+    rounding: ChannelRounding | None = None,
+) -> Tensor:
     """What the masked network says of the classes of a context."""
-    batch = ContextBatch.of([context], network.num_classes)
-    logits = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
+    batch, limit = ContextBatch.of([context], network.num_classes), torch.full((1, 1), threshold)
+    if rounding is None:
+        logits = network.masked(x, batch, threshold=limit)
+    else:
+        masks = network.find_masks(network.dropouts(batch), limit, batch.outputs, batch.inputs, rounding=rounding)
+        logits = network.bayesian.masked(x, network.hypernet.means(network.space.encode(batch)), masks.layers)
     return logits[:, list(context.classes or range(network.num_classes))]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -14,7 +15,8 @@ from bhc.contexts import Context
 from bhc.emission import ContextScales, Cutter, cut_all, slim_model
 from bhc.graph import count
 from bhc.hypernet import GeneratorSpec
-from bhc.posterior import LayerDropout
+from bhc.layers import ScatterChannels, Select
+from bhc.posterior import LayerDropout, Multiples
 
 from .networks import NETWORKS, Random, assert_equal, build, masked, spread_, used
 
@@ -39,6 +41,10 @@ def wrapped_as(net: nn.Module, x: Tensor, generator: GeneratorSpec, family: str)
     spread_(model.network, family)
     model.network.eval()
     return model
+
+
+def multiples_of(model: bhc.Compressor, round_to: Any) -> Multiples | None:
+    return Multiples.of(round_to, model.network.layers, model.network.find_masks.outputs)
 
 
 @torch.no_grad()
@@ -68,13 +74,77 @@ def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) ->
 def test_slim_equals_masked_in_networks_drawn_at_random(seed: int, tmp_path: Path) -> None:
     family = FAMILIES[seed % 4]
     net, x = used(lambda: Random(seed), (3, 6, 6))
-    model = wrapped_as(net, x, GENERATORS[seed % 3], family)
-    for threshold in THRESHOLDS:
-        cut = Cutter(model.network, CONTEXT).cut(threshold)
-        assert_equal(slim_model(model.network, cut)(x), masked(model.network, CONTEXT, x, threshold))
+    model, multiple = wrapped_as(net, x, GENERATORS[seed % 3], family), 2 + seed % 3
+    rounded = Cutter(model.network, CONTEXT, multiples=multiples_of(model, multiple))
+    for cutter in (rounded, rounded.rounded_to(None)):
+        for threshold in THRESHOLDS:
+            cut = cutter.cut(threshold)
+            expected = masked(model.network, CONTEXT, x, threshold, rounding=cutter.rounding)
+            assert_equal(slim_model(model.network, cut)(x), expected)
+            for layer in cut.layers[:-1] if cutter is rounded else ():
+                written = len(layer.kept_outputs)
+                assert written % multiple == 0 or written == layer.layer.num_outputs
     small = model.compress(classes=list(CONTEXT.classes), threshold=0.0)
     small.save(tmp_path / "small.bhc")
     assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("round_to", [2, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_slim_equals_masked_with_channels_in_multiples(name: str, family: str, round_to: int) -> None:
+    model, x = wrapped(name, bhc.ScalesOnly(), family)
+    cutter = Cutter(model.network, CONTEXT, multiples=multiples_of(model, round_to))
+    sizes = []
+    for threshold in THRESHOLDS:
+        cut, plain = cutter.cut(threshold), cutter.rounded_to(None).cut(threshold)
+        slim = slim_model(model.network, cut)
+        assert_equal(slim(x), masked(model.network, CONTEXT, x, threshold, rounding=cutter.rounding))
+        assert count(slim, model.network.input_shape).weights == cut.num_weights
+        assert cut.num_weights >= plain.num_weights
+        assert torch.equal(cut.alive | plain.alive, cut.alive)
+        picked = [step for step in slim.steps if isinstance(step.module, Select | ScatterChannels)]
+        assert not picked or (name == "two-heads" and {step.reads for step in picked} == {("",)})
+        sizes.append(cut.num_weights)
+    assert sizes == sorted(sizes)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("round_to", [3, {"blocks.1.conv2": 4}, {"blocks_0_conv1": 2, "blocks_1_conv1": 4}], ids=str)
+@pytest.mark.parametrize("threshold", [-1.0, 1.0])
+def test_a_stream_that_several_layers_write_is_rounded_once(threshold: float, round_to: Any, tmp_path: Path) -> None:
+    model, x = wrapped("residual", bhc.ScalesOnly(), "io-gnj")
+    multiples = multiples_of(model, round_to)
+    assert multiples is not None
+    small = model.compress(classes=list(CONTEXT.classes), threshold=threshold, round_to=round_to)
+    before = model.compress(classes=list(CONTEXT.classes), threshold=threshold)
+    widths = {layer.name: (layer.module.weight.shape, layer.num_weights) for layer in small.network.layers}
+    streams = (("stem", "blocks_0_conv2"), ("blocks_1_conv2", "blocks_1_shortcut_0", "blocks_2_conv2"))
+    for layer in model.network.layers[:-1]:
+        written = widths[layer.name][0][0]
+        alike = next((stream for stream in streams if layer.name in stream), (layer.name,))
+        multiple = max(multiples.of_layer(name) for name in alike)
+        assert written % multiple == 0 or written == layer.num_outputs
+        if multiple > 1:
+            assert {widths[name][0][0] for name in alike} == {written}, "nobody leaves a part of it to others"
+    assert small.report.weights_after >= before.report.weights_after
+    small.save(tmp_path / "small.bhc").to_onnx(tmp_path / "small.onnx")
+    assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
+    session = onnxruntime.InferenceSession(str(tmp_path / "small.onnx"))
+    (given,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert_equal(torch.from_numpy(given), small.module(x))
+
+
+@pytest.mark.parametrize("threshold", [-3.0, 0.0])
+def test_after_a_flatten_a_linear_layer_reads_every_place_of_the_channels_that_live(threshold: float) -> None:
+    model, _ = wrapped("flatten", bhc.ScalesOnly(), "io-gnj")
+    small = model.compress(classes=list(CONTEXT.classes), threshold=threshold, round_to=2)
+    convolution, first, last = (layer.module.weight for layer in small.network.layers)
+    assert convolution.shape[0] in (2, 4, 5)
+    assert first.shape[1] == 4 * convolution.shape[0]
+    assert first.shape[0] == last.shape[1]
+    assert first.shape[0] in (2, 4, 6, 7)
 
 
 @torch.no_grad()

@@ -14,9 +14,13 @@ import bhc
 from bhc.contexts import Context
 from bhc.data import DataSet
 from bhc.emission import SCALES, Candidate, CandidateFactory, Cutter, Limits, ThresholdWarning
-from bhc.emission.search import STEPS_COMPARED
+from bhc.emission.search import STEPS_COMPARED, Thresholds
 from bhc.errors import BhcError
 from bhc.formats import c_memory, onnx_bytes, onnx_latency_ms
+from bhc.posterior import Multiples
+from bhc.training import TrainedModel
+
+from .networks import lenet
 
 pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
 
@@ -81,6 +85,9 @@ def assert_kept(model: bhc.Compressor, small: bhc.Compressed, limits: dict[str, 
             {"quantisation": each, "max_bytes": 30_000, "max_flops": 50_000, "max_ram_bytes": 60_000, "max_error": 50.0}
             for each in (bhc.Float32(), bhc.VarianceBits(0.3))
         ),
+        {"round_to": 8, "max_bytes": 800},
+        {"round_to": {"fc1": 16, "fc2": 4}, "max_flops": 20_000, "max_ram_bytes": 20_000},
+        {"round_to": 8, "max_error": 20.0},
     ],
     ids=str,
 )
@@ -93,6 +100,15 @@ def test_limits_are_kept(
         assert small.report.threshold == limits["threshold"]
     if "quantisation" in limits:
         assert small.report.scale == getattr(limits["quantisation"], "scale", None)
+    if "round_to" in limits:
+        assert_in_multiples(small, limits["round_to"])
+
+
+def assert_in_multiples(small: bhc.Compressed, round_to: int | dict[str, int]) -> None:
+    for name, whole in (("fc1", 300), ("fc2", 100)):
+        multiple = round_to if isinstance(round_to, int) else round_to.get(name, 1)
+        width = len(small.module.get_submodule(name).weight)  # type: ignore[arg-type]
+        assert width % multiple == 0 or width == whole
 
 
 def reachable(caught: pytest.ExceptionInfo[BhcError]) -> float:
@@ -101,17 +117,24 @@ def reachable(caught: pytest.ExceptionInfo[BhcError]) -> float:
     return float(found[1].replace(",", ""))
 
 
-@pytest.mark.parametrize("at", [{}, {"threshold": -0.6}], ids=["any threshold", "one threshold"])
+@pytest.mark.parametrize(
+    "at",
+    [{}, {"threshold": -0.6}, {"round_to": 8}, {"round_to": {"fc1": 16}, "threshold": -0.6}],
+    ids=["any threshold", "one threshold", "multiples", "multiples at a threshold"],
+)
 @pytest.mark.parametrize("name", SIZES)
 def test_an_unreachable_size_names_the_smallest_that_can_be_reached(
-    quick_model: bhc.Compressor, name: str, at: dict[str, float], tmp_path: Path
+    quick_model: bhc.Compressor, name: str, at: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(BhcError, match=r"classes 3, 4.* at most 2 ") as caught:
         quick_model.compress(classes=PAIR, **{name: 2}, **at)
     figure = int(reachable(caught))
     assert caught.value.hint == f"ask for {name}={figure} or more"
-    assert ("at threshold -0.6" in str(caught.value)) == bool(at)
-    assert_kept(quick_model, quick_model.compress(classes=PAIR, **{name: figure}, **at), {name: figure}, tmp_path)
+    assert ("at threshold -0.6" in str(caught.value)) == ("threshold" in at)
+    assert ("multiples of" in str(caught.value)) == ("round_to" in at)
+    small = quick_model.compress(classes=PAIR, **{name: figure}, **at)
+    assert_kept(quick_model, small, {name: figure}, tmp_path)
+    assert_in_multiples(small, at.get("round_to", 1))
     with pytest.raises(BhcError, match=f"reached is {figure:,}"):
         quick_model.compress(classes=PAIR, **{name: figure - 1}, **at)
 
@@ -291,6 +314,17 @@ def test_with_the_error_alone_limited_the_network_is_the_smallest(quick_model: b
     for limit in (8.0, 10.0, 20.0):
         right = [candidate.file_bytes for candidate in candidates if candidate.error <= limit]
         assert quick_model.compress(classes=TRIPLE, max_error=limit).report.file_bytes == min(right)
+
+
+def test_cuts_of_one_width_differ_in_their_single_weights() -> None:
+    """Where all units stay for the sake of a multiple, there is more than one network all the same."""
+    network = lenet("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
+    cutter = Cutter(network, Context(classes=tuple(PAIR)), multiples=Multiples(1000))
+    cuts = [floats.cut for floats in Thresholds(CandidateFactory(TrainedModel(network), cutter), Limits()).cuts()]
+    assert {cut.widths for cut in cuts} == {(64, 300, 300, 100, 100, 2)}
+    counts = [sum(int(layer.kept_weights.sum()) for layer in cut.layers) for cut in cuts]
+    assert len(counts) == 13
+    assert counts == sorted(set(counts), reverse=True)
 
 
 def test_more_room_is_used(quick_model: bhc.Compressor) -> None:

@@ -1,6 +1,7 @@
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from bhc.errors import BhcError
 
 NAMES = ("zero", "one", "two", "drei", "vier", "fünf", "six", "seven", "eight", "nine")
 TIMES = ("emit_ms", "latency_ms")  # of the machine, not of the network
-MEASURED = ("ece_before", "ece", "outside_auroc")  # not worth their bytes
+MEASURED = ("ece_before", "ece", "outside_auroc", "without_multiples")  # not worth their bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::bhc.emission.ThresholdWarning")
 
@@ -30,6 +31,43 @@ def test_a_report_is_plain_data(report: bhc.Report) -> None:
         assert field.name in again
     for derived in ("pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes"):
         assert derived in again
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"round_to": 8}, "8 in every layer"),
+        ({"round_to": {"fc1": 16, "fc2": 8}, "threshold": -1.1}, "16 in fc1, 8 in fc2"),
+        ({"round_to": 5, "quantisation": bhc.Float32(), "flag_outside": 0.2}, "5 in every layer"),
+        ({"round_to": 8, "max_error": 20.0}, "8 in every layer"),
+    ],
+    ids=str,
+)
+def test_what_multiples_cost_stands_beside_the_same_threshold_without(
+    quick_model: bhc.Compressor, asked: dict[str, Any], told: str
+) -> None:
+    report = quick_model.compress(classes=[3, 8, 9], **asked).report
+    quantisation = bhc.Float32() if report.scale is None else bhc.VarianceBits(report.scale)
+    flags = {name: asked[name] for name in ("flag_outside",) if name in asked}
+    plain = quick_model.compress(
+        classes=[3, 8, 9], threshold=report.threshold, quantisation=quantisation, **flags
+    ).report
+    without = report.without_multiples
+    assert without is not None
+    assert (without.weights, without.flops, without.file_bytes) == (
+        plain.weights_after,
+        plain.flops_after,
+        plain.file_bytes,
+    )
+    assert without.weights < report.weights_after
+    assert report.round_to == asked["round_to"]
+    line = f"of {told}; not rounded, this threshold has {without.weights:,} weights, {without.flops:,} FLOPs,"
+    assert f"multiples     {line} {without.file_bytes:,} bytes" in str(report).splitlines()
+    again = bhc.Report.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert again == report
+    assert report.to_dict()["without_multiples"]["file_bytes"] == plain.file_bytes
+    assert plain.without_multiples is plain.round_to is None
+    assert "multiples" not in str(plain)
 
 
 def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
@@ -56,6 +94,8 @@ def test_ratios_are_those_of_the_counts(report: bhc.Report) -> None:
         {"classes": [1, 2], "quantisation": bhc.VarianceBits(0.3)},
         {"classes": [1, 2], "max_latency_ms": 100.0},
         {"classes": [1, 2], "flag_outside": 0.1},
+        {"classes": [1, 2], "round_to": 8},
+        {"classes": [1, 2], "round_to": {"fc2": 16, "fc1": 300}, "threshold": -1.0},
     ],
     ids=str,
 )
@@ -138,6 +178,7 @@ def test_the_card_holds_nothing_that_can_be_counted(quick_model: bhc.Compressor)
         {"rescued": [9]},
         {"context": 5},
         {"alarm": [2, -1.0]},
+        *({"round_to": entry} for entry in (0, -8, 8.0, True, "8", [8], {"fc1": 0}, {"fc1": "8"})),
         *({"guarantee": entry} for entry in ([20, 95, 100], [0, 95, 100, 3], [20, 100, 100, 3], 5, "abcd")),
         *({"guarantee": entry} for entry in ([20, 95, 0, 0], [20, 95, 9, 9], [20, 95, 9, -1])),
     ],

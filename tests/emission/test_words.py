@@ -10,11 +10,11 @@ from torch import Tensor
 import bhc
 from bhc.contexts import ContextSpace, WordsOfTexts
 from bhc.data import PADDING, UNKNOWN, Split, Vocabulary
-from bhc.emission import make_cut, slim_model
+from bhc.emission import Cutter, make_cut, slim_model
 from bhc.formats import open_deployed
 from bhc.hypernet import GeneratorSpec
 from bhc.layers import Embed
-from bhc.posterior import FAMILIES
+from bhc.posterior import FAMILIES, Multiples
 from bhc.training import Silent
 
 from .networks import assert_equal, masked, spread_
@@ -42,6 +42,9 @@ def test_slim_equals_masked(generator: GeneratorSpec, family: str) -> None:
     for threshold in (-4.0, -1.0, 1.0, 4.0, 9.0):
         cut = make_cut(network, context, threshold)
         assert_equal(slim_model(network, cut)(x), masked(network, context, x, threshold))
+        rounded = Cutter(network, context, multiples=Multiples(8))
+        expected = masked(network, context, x, threshold, rounding=rounded.rounding)
+        assert_equal(slim_model(network, rounded.cut(threshold))(x), expected)
         sizes.add(cut.num_weights)
     assert len(sizes) > 2
 

@@ -8,7 +8,7 @@ import torch
 from bhc.contexts import BinaryBudget, Budgets, ClassSubsets, ContextBatch, Joint
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.hypernet.conditional import RUNGS, climb
-from bhc.posterior import LayerDropout
+from bhc.posterior import ChannelRounding, LayerDropout, Multiples
 from bhc.training.evaluation import count_weights
 
 from .toys import conditional, contexts, perturb_, seeded
@@ -103,25 +103,29 @@ def random_network(spec, network, space, seed, **design):
     return model
 
 
-def cuts(network, space, request):
+def cuts(network, space, request, round_to):
     """Random networks, each with contexts of ascending budgets and thresholds from below all rates to above them."""
     for seed in range(8):
         model = random_network(ScalesOnly(), network, space, seed)
+        multiples, parts = Multiples.of(round_to, model.layers, model.find_masks.outputs), (model.layers, model.units)
+        rounding = multiples and ChannelRounding(multiples, *parts, model.base_model, device=model.device)
         batch = asked(space, request, torch.rand(50, generator=seeded(seed)).sort().values)
         dropouts = model.dropouts(batch)
         rates = model.find_masks.noisiest_links(dropouts, batch.outputs)
         finite = rates[rates.isfinite()]
         inside = finite.quantile(torch.tensor([0.01, 0.1, 0.3, 0.5, 0.7, 0.9])).tolist()
         for threshold in [float(finite.min()) - 1, *inside, float(finite.max()) + 1]:
-            masks = model.find_masks(dropouts, torch.full((50, 1), threshold), batch.outputs)
+            limit = torch.full((50, 1), threshold)
+            masks = model.find_masks(dropouts, limit, batch.outputs, rounding=rounding)
             yield count_weights(model, masks), torch.stack([mask.rescued for mask in masks.layers]).any(0)
 
 
+@pytest.mark.parametrize("round_to", [None, 2, 3], ids=str)
 @pytest.mark.parametrize(("space", "request_"), SPACES.values(), ids=SPACES)
 @pytest.mark.parametrize("network", ["lenet-300-100", "tiny"])
-def test_a_larger_budget_never_keeps_more_weights(network, space, request_):
+def test_a_larger_budget_never_keeps_more_weights(network, space, request_, round_to):
     """Neither of all contexts, nor of those whose every layer has some under the threshold."""
-    found = [*cuts(network, space, request_)]
+    found = [*cuts(network, space, request_, round_to)]
     for steps in (
         torch.cat([weights.diff() for weights, _ in found]),
         torch.cat([weights[~rescued].diff() for weights, rescued in found]),

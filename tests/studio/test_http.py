@@ -74,6 +74,8 @@ WRONG = [
     (["--classes", "3,4", "--max-bytes", "20"], {"classes": [3, 4], "max_bytes": 20}),
     (["--classes", "3,4", "--confidence", "0.9"], {"classes": [3, 4], "confidence": 0.9}),
     (["--classes", "3,4", "--max-error", "200"], {"classes": [3, 4], "max_error": 200}),
+    (["--classes", "3,4", "--round-to", "0"], {"classes": [3, 4], "round_to": 0}),
+    (["--classes", "3,4", "--round-to", "fc1=8,fc9=8"], {"classes": [3, 4], "round_to": {"fc1": 8, "fc9": 8}}),
     (["--classes", "3,4", "--flag-outside", "2.5"], {"classes": [3, 4], "flag_outside": 2.5}),
 ]
 

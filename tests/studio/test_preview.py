@@ -7,10 +7,12 @@ import bhc
 from bhc.studio.service import Service
 
 
-def test_a_preview_is_of_the_network_that_is_handed_out(service: Service) -> None:
-    shown = service.preview({"classes": [3, 4], "threshold": 0.5})
+@pytest.mark.parametrize("more", [{}, {"round_to": 8}], ids=str)
+def test_a_preview_is_of_the_network_that_is_handed_out(service: Service, more: dict[str, int]) -> None:
+    asked = {"classes": [3, 4], "threshold": 0.5} | more
+    shown = service.preview(asked)
     report = shown["report"]
-    assert report["file_bytes"] == len(service.network({"classes": [3, 4], "threshold": 0.5}).content)
+    assert report["file_bytes"] == len(service.network(asked).content)
     assert [layer["weights_after"] for layer in shown["layers"]] == list(report["layer_weights"])
     assert [layer["bits"] for layer in shown["layers"]] == list(report["bits"])
     for layer in shown["layers"]:
@@ -32,6 +34,15 @@ def test_the_curve_falls_in_size(service: Service) -> None:
     ratios = [point["ratio"] for point in curve]
     assert ratios == sorted(ratios)
     assert all(0 <= point["error"] <= 100 for point in curve)
+
+
+def test_the_curve_is_that_of_the_multiples(service: Service) -> None:
+    plain, rounded = (service.preview({"classes": [3, 4]} | more)["curve"] for more in ({}, {"round_to": 16}))
+    for one, other in zip(plain, rounded, strict=True):
+        assert one["threshold"] == other["threshold"]
+        report = service.report({"classes": [3, 4], "threshold": other["threshold"], "round_to": 16})
+        assert one["weights"] <= other["weights"] == report["weights_after"]
+    assert plain != rounded
 
 
 def test_histograms_count_every_rate(service: Service) -> None:

@@ -47,8 +47,9 @@ def test_the_same_request_gives_the_same_bytes(service: Service, form: str) -> N
     assert first.digest == second.digest
 
 
-def test_a_network_is_the_command_lines(service: Service) -> None:
-    asked = {"classes": [0, 1, 2], "max_bytes": 4000}
+@pytest.mark.parametrize("more", [{}, {"round_to": 8}, {"round_to": {"fc1": 16}}], ids=str)
+def test_a_network_is_the_command_lines(service: Service, more: dict[str, object]) -> None:
+    asked = {"classes": [0, 1, 2], "max_bytes": 4000} | more
     response, small = service.network(asked), service.model.compress(**asked)
     assert response.content == small.to_bytes()
     assert response.report | {"emit_ms": 0} == small.report.to_dict() | {"emit_ms": 0}
@@ -114,6 +115,15 @@ def test_a_domain_is_its_token(domain_model: bhc.Compressor, digits: DataSet) ->
     assert from_file(parse_network(response.content, Path("x")), Path("x")).report.context == {
         "domain": "mean of a sample"
     }
+
+
+@pytest.mark.parametrize(
+    "round_to", [True, 8.0, "8", [8], 0, 10**400, {"fc1": True}, {"fc3": 8}, {"x" * 99: 8}], ids=str
+)
+def test_multiples_that_make_no_sense_are_refused(service: Service, round_to: object) -> None:
+    with pytest.raises(bhc.BhcError, match=r"round_to|layer") as caught:
+        service.network({"classes": [3, 4], "round_to": round_to})
+    assert "fc1" in caught.value.hint
 
 
 def test_flags_need_the_samples_themselves(domain_model: bhc.Compressor, digits: DataSet) -> None:

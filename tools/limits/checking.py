@@ -161,10 +161,23 @@ def _broken(model: bhc.Compressor, small: bhc.Compressed, asked: Asked) -> Itera
     for name, figure in real.items():
         if name in told and abs(figure - (told[name] or 0)) > 1e-4:
             yield f"the report says {told[name]} for {name}, it is {figure}"
+    if "round_to" in asked:
+        yield from _no_multiples(model, read, asked["round_to"])
     if "confidence" in asked and small.report.guarantee is None:
         yield "nothing is guaranteed"
     if "max_latency_ms" in asked and not (small.report.latency_ms or 1e9) <= asked["max_latency_ms"]:
         yield f"max_latency_ms={asked['max_latency_ms']} is broken: {small.report.latency_ms}"
+
+
+def _no_multiples(model: bhc.Compressor, read: bhc.Compressed, asked: int | dict[str, int]) -> Iterator[str]:
+    """Layers but the last that write neither a multiple nor all that they could."""
+    if read.report.round_to != asked:
+        yield f"the file says that channels are rounded to {read.report.round_to}"
+    kept = dict(read.network.module().named_modules())
+    for layer in model.network.layers[:-1]:
+        multiple, width = asked if isinstance(asked, int) else asked.get(layer.name, 1), len(kept[layer.name].weight)
+        if width % multiple and width != layer.num_outputs:
+            yield f"{layer.name} writes {width} channels, and {multiple} were to be a factor of them"
 
 
 def _real_flops(small: bhc.Compressed) -> int:
@@ -230,6 +243,9 @@ def _context(model: bhc.Compressor, rng: random.Random) -> Asked:
         asked["budget"] = rng.choice([0.0, 1.0, rng.random()])
     if rng.random() < 0.15:
         asked["quantisation"] = rng.choice([bhc.Float32(), bhc.VarianceBits(2.0 ** rng.randint(-7, 4))])
+    if rng.random() < 0.25:
+        named = rng.choice(model.network.layers[:-1]).name
+        asked["round_to"] = rng.choice([2, 3, 4, {named: rng.choice([2, 4])}])
     return asked
 
 

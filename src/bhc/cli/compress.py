@@ -10,7 +10,7 @@ import typer
 
 from bhc.cli.console import say, show
 from bhc.cli.many import LIST, ContextsFile, Outputs, compress_lines
-from bhc.cli.options import LIMITS, FlagOutside, Float32Only, Force, Given, Json, refuse_existing, with_options
+from bhc.cli.options import LIMITS, FlagOutside, Float32Only, Force, Given, Json, RoundTo, refuse_existing, with_options
 from bhc.compressor import load
 from bhc.contexts import request_options
 from bhc.emission import DomainWarning, Float32, Limits, Quantisation, ThresholdWarning, VarianceBits
@@ -26,6 +26,7 @@ def compress_command(
     conditions: Given,
     limits: Given,
     flag_outside: FlagOutside = None,
+    round_to: RoundTo = None,
     float32: Float32Only = False,
     contexts: Annotated[
         Path | None,
@@ -42,7 +43,7 @@ def compress_command(
 
     With --contexts one for each line, into a folder; called again, it goes on where it was stopped.
     """
-    common = vars(Limits(**limits)) | {"flag_outside": flag_outside}
+    common = vars(Limits(**limits)) | {"flag_outside": flag_outside, "round_to": round_to}
     if contexts is not None:
         unwanted = [option.flag for option in request_options() if conditions[option.name] is not None]
         _compress_each(run, contexts, out, common, unwanted=unwanted, float32=float32, force=force, json=json)

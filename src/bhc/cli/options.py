@@ -48,6 +48,32 @@ FlagOutside = Annotated[
     float | None,
     typer.Option(help="Flag inputs outside the context, at this rate of false alarms, such as 0.05."),
 ]
+
+
+def _multiples(typed: str) -> Any:
+    """A number for all layers, or numbers by layer; the text as it is where it says neither, for that is refused."""
+    if "=" not in typed:
+        return _whole(typed)
+    pairs = [[word.strip() for word in part.partition("=")[::2]] for part in typed.split(",")]
+    by_layer = {name: _whole(multiple) for name, multiple in pairs}
+    return by_layer if len(by_layer) == len(pairs) else typed
+
+
+def _whole(typed: str) -> int | str:
+    try:
+        return int(typed)
+    except ValueError:
+        return typed
+
+
+RoundTo = Annotated[
+    Any,
+    typer.Option(
+        parser=_multiples,
+        metavar="N",
+        help="Channels in multiples, such as 8, rounded up; of what some layers write: fc1=16,conv2=8.",
+    ),
+]
 Float32Only = Annotated[bool, typer.Option("--float32", help="Prune only; keep 32-bit weights.")]
 
 # What a command gets of options from a table: their names with what was meant, None for what was not given.

@@ -15,7 +15,7 @@ import torch
 import typer
 
 from bhc.cli.console import say, show
-from bhc.cli.options import LIMITS, FlagOutside, Float32Only, Force, Given, Json, refuse_existing, with_options
+from bhc.cli.options import LIMITS, FlagOutside, Float32Only, Force, Given, Json, RoundTo, refuse_existing, with_options
 from bhc.cli.serve import read_token
 from bhc.contexts import Option, request_options
 from bhc.emission import Limits, Report
@@ -131,6 +131,7 @@ def pull_command(
     conditions: Given,
     limits: Given,
     flag_outside: FlagOutside = None,
+    round_to: RoundTo = None,
     float32: Float32Only = False,
     format: Annotated[
         str | None, typer.Option(help="What to fetch, as the service calls it. Default: what the file's name ends in.")
@@ -147,7 +148,8 @@ def pull_command(
     wanted = format or format_wanted(out).name  # a name that only the service knows is for it to take
     refuse_existing(out, force=force)
     client = Client(url, token=read_token(token_file), timeout=timeout)
-    given = vars(Limits(**limits)) | {"flag_outside": flag_outside, "float32": float32 or None, "format": wanted}
+    given = vars(Limits(**limits)) | {"flag_outside": flag_outside, "round_to": round_to}
+    given |= {"float32": float32 or None, "format": wanted}
     request = {name: value for name, value in given.items() if value is not None}
     for option in request_options():
         if (value := conditions[option.name]) is not None:

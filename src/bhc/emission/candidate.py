@@ -1,5 +1,6 @@
 """One network that could be emitted, and what is known of it; costly figures are found when asked for."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from bhc.emission.alarm import NAME, Alarm, AlarmSamples
 from bhc.emission.cut import Cut, Cutter
 from bhc.emission.guarantee import Guarantee
 from bhc.emission.judge import Judge, Verdict
-from bhc.emission.report import Report, counts_of, names_worth_telling, to_card
+from bhc.emission.report import Report, Sizes, counts_of, names_worth_telling, to_card
 from bhc.emission.weights import SlimLayer, Slimmer, assemble, quantise, reference_bits
 from bhc.formats import Codes, QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack, packed_size
 from bhc.graph import MOST_WHOLE, Graph
@@ -33,6 +34,12 @@ class CandidateFactory:
 
     def at(self, threshold: float) -> "Candidate":
         return Candidate(self, self.cutter.cut(threshold))
+
+    def without_multiples(self) -> "CandidateFactory":
+        """The same for channels of any number."""
+        twin = copy.copy(self)
+        twin.cutter, twin.latencies, twin.remembered = self.cutter.rounded_to(None), {}, {}
+        return twin
 
     def latency_ms(self, candidate: "Candidate", *, anew: bool = False) -> float:
         """In onnxruntime, as floats, which is how ``to_onnx`` writes it and what rounding does not change.
@@ -236,11 +243,21 @@ def report_of(candidate: Candidate) -> Report:
     return replace(report, ece_before=before, ece=after)
 
 
+def sizes_without_multiples(candidate: Candidate) -> Sizes | None:
+    """What the same threshold, with the same steps, takes where channels are not rounded to multiples, as here."""
+    factory = candidate.factory
+    if factory.cutter.multiples is None:
+        return None
+    floats = factory.without_multiples().at(candidate.cut.threshold)
+    twin = floats.rounded(candidate.scale, candidate.guarantee)
+    return Sizes(twin.network.counts.weights, twin.network.counts.flops, twin.file_bytes)
+
+
 @remembered
 def _cut_report(floats: Candidate) -> Report:
     """What is the same for every rounding of a cut, and the counts of floats."""
     cut, model, judge = floats.cut, floats.factory.model, floats.factory.judge
-    counts, low_high = model.network.counts, model.thresholds
+    counts, low_high, multiples = model.network.counts, model.thresholds, floats.factory.cutter.multiples
     before = None if judge is None else judge.wrong_before
     return Report(
         context=cut.context.to_dict(),
@@ -261,6 +278,7 @@ def _cut_report(floats: Candidate) -> Report:
         gone=tuple(layer.layer.name for layer in cut.layers if layer.is_gone),
         heads_before=tuple(len(heads.rows) for heads in model.network.units.heads),
         heads=cut.count_heads(model.network.units.heads),
+        round_to=None if multiples is None else multiples.given,
         outside=None if low_high is None or low_high[0] <= cut.threshold <= low_high[1] else low_high,
         **counts_of(floats.network),
     )

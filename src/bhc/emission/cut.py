@@ -11,7 +11,7 @@ from torch import Tensor
 from bhc.contexts import Context, ContextBatch, checked_encoding
 from bhc.graph import Beside, Heads, Layer
 from bhc.hypernet import ConditionalNetwork, LayerVectors
-from bhc.posterior import LayerDropout, LayerMask
+from bhc.posterior import ChannelRounding, LayerDropout, LayerMask, Multiples
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,31 @@ class Cut:
     def widths(self) -> tuple[int, ...]:
         return tuple(len(kept) for layer in self.layers for kept in (layer.kept_inputs, layer.kept_outputs))
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How much stays of everything, which tells the cuts of a context apart: with its threshold it only shrinks."""
+        single = (int(layer.kept_weights.sum()) for layer in self.layers if layer.kept_weights is not None)
+        return (*self.widths, *single)
+
 
 class Cutter:
     """One context, to be cut at any threshold; no weight is generated here."""
 
-    def __init__(self, network: ConditionalNetwork, context: Context, scales: ContextScales | None = None) -> None:
+    def __init__(
+        self,
+        network: ConditionalNetwork,
+        context: Context,
+        scales: ContextScales | None = None,
+        *,
+        multiples: Multiples | None = None,
+    ) -> None:
         """``scales`` is what the hypernetwork says of the context, where it was asked before."""
-        self.network, self.context = network, context
+        self.network, self.context, self.multiples = network, context, multiples
         self.scales = ContextScales.of(network, [context]) if scales is None else scales
+        self.rounding = None
+        if multiples is not None:
+            parts = (network.layers, network.units, network.base_model)
+            self.rounding = ChannelRounding(multiples, *parts, device=network.device)
 
     @classmethod
     def many(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "list[Cutter]":
@@ -145,16 +162,22 @@ class Cutter:
         together = ContextScales.of(network, contexts)
         return [cls(network, context, together.alone(place)) for place, context in enumerate(contexts)]
 
+    def rounded_to(self, multiples: Multiples | None) -> "Cutter":
+        """The same context, its channels in these multiples."""
+        if multiples == self.multiples:
+            return self
+        return Cutter(self.network, self.context, self.scales, multiples=multiples)
+
     def cut(self, threshold: float) -> Cut:
-        return cut_all(self.scales, threshold)[0]
+        return cut_all(self.scales, threshold, rounding=self.rounding)[0]
 
 
 @torch.no_grad()
-def cut_all(scales: ContextScales, threshold: float) -> list[Cut]:
+def cut_all(scales: ContextScales, threshold: float, *, rounding: ChannelRounding | None = None) -> list[Cut]:
     """What stays of each context at one threshold; their masks are found together."""
     network, batch = scales.network, scales.batch
     limits = torch.full((len(batch), 1), threshold, device=network.device)
-    masks = network.find_masks(scales.dropouts, limits, batch.outputs, batch.inputs)
+    masks = network.find_masks(scales.dropouts, limits, batch.outputs, batch.inputs, rounding=rounding)
     by_layer = [_layer_cuts(layer, mask) for layer, mask in zip(network.layers, masks.layers, strict=True)]
     classes = [tuple(own.tolist()) for own in _places(batch.outputs)]
     return [

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from math import ceil, inf
 
-from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most, report_of
+from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most, report_of, sizes_without_multiples
 from bhc.emission.compressed import Compressed
 from bhc.emission.cut import Cutter
 from bhc.emission.guarantee import MORE_IMAGES, Calibration, Guarantee
@@ -46,11 +46,12 @@ class DomainWarning(UserWarning):
 def emit(model: TrainedModel, request: Request, *, cutter: Cutter | None = None) -> Compressed:
     """The network for a context that keeps the limits: scales, cut, only the kept weights, steps, file.
 
-    With ``alarm_samples`` it flags inputs outside the context. ``cutter`` is that of the context, if there is one.
+    With ``alarm_samples`` it flags inputs outside the context. ``cutter`` is one of the context, if there is one.
     """
     context, limits = request.context, request.limits
     began = time.perf_counter()
-    factory = CandidateFactory(model, cutter or Cutter(model.network, context), request.alarm_samples)
+    cutter = (cutter or Cutter(model.network, context)).rounded_to(request.multiples)
+    factory = CandidateFactory(model, cutter, request.alarm_samples)
     try:
         candidate = admitted(Search(factory, limits, request.quantisation))
         report = report_of(candidate)
@@ -59,6 +60,7 @@ def emit(model: TrainedModel, request: Request, *, cutter: Cutter | None = None)
             emit_ms=1e3 * (time.perf_counter() - began),
             latency_ms=None if limits.max_latency_ms is None else factory.latency_ms(candidate),
             domain_distance=None if model.domains is None else model.domains.distance(context, model.network.space),
+            without_multiples=sizes_without_multiples(candidate),
         )
     finally:
         # The factory and its judge may wait for the garbage collector: nothing large may wait with them.
@@ -157,6 +159,8 @@ def _refusal(search: Search) -> BhcError:
     """Name the limit that cannot be kept beside the others, and the nearest figure that can."""
     limits, context = search.limits, search.factory.cutter.context
     whose = f"no network for {context}" + ("" if limits.threshold is None else f" at threshold {limits.threshold:g}")
+    multiples = search.factory.cutter.multiples
+    whose += "" if multiples is None else f" with channels in multiples {multiples}"
     singles = [relaxed for relaxed in _single_relaxations(search) if _holds(search, relaxed)]
     if singles:
         (name, figure), *_ = singles[0].items()

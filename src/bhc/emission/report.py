@@ -1,7 +1,7 @@
 """What came out, in numbers and in words."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -15,6 +15,21 @@ from bhc.training import FAR
 ALMOST_WHOLE = 1e-9
 
 MOST_GONE = 4  # layers that went, where they are told
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a network takes."""
+
+    weights: int
+    flops: int
+    file_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.weights:,} weights, {self.flops:,} FLOPs, {self.file_bytes:,} bytes"
+
+
+PARTS: dict[str, type[Any]] = {"guarantee": Guarantee, "without_multiples": Sizes}  # of a report, with fields of theirs
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,8 @@ class Report:
     heads_before: tuple[int, ...] = ()  # of each attention; files do not store how many there were
     heads: tuple[int, ...] = ()
     parameters_after: int | None = None  # with biases, gains and shifts; reports of before do not know it
+    round_to: int | dict[str, int] | None = None  # channels are multiples of it, those that a layer writes of its own
+    without_multiples: Sizes | None = None  # at the same threshold, with the same steps; files do not store it
 
     @property
     def parameters_before(self) -> int:
@@ -128,11 +145,20 @@ class Report:
             " consolidated for; expect a higher error"
         )
 
+    @property
+    def _multiples_text(self) -> str:
+        by_layer = self.round_to if isinstance(self.round_to, dict) else {"every layer": self.round_to}
+        channels = ", ".join(f"{multiple} in {name}" for name, multiple in by_layer.items())
+        without = self.without_multiples
+        return f"of {channels}" + ("" if without is None else f"; not rounded, this threshold has {without}")
+
     def to_dict(self) -> dict[str, Any]:
         """All fields, ratios and notes as plain data."""
         derived = ("parameters_before", "pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
         stored = {field.name: getattr(self, field.name) for field in fields(self)}
-        stored |= {"context": deepcopy(self.context), "guarantee": self.guarantee and asdict(self.guarantee)}
+        stored |= {"context": deepcopy(self.context), "round_to": copy(self.round_to)}
+        for name in PARTS:
+            stored[name] = stored[name] and asdict(stored[name])
         return stored | {name: getattr(self, name) for name in derived}
 
     @classmethod
@@ -140,8 +166,8 @@ class Report:
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {name: value for name, value in data.items() if name in known}
         tuples: dict[str, Any] = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
-        promised = {"guarantee": Guarantee(**values["guarantee"])} if values.get("guarantee") else {}
-        return cls(**(values | tuples | promised))
+        parts = {name: part(**values[name]) for name, part in PARTS.items() if values.get(name)}
+        return cls(**(values | tuples | parts))
 
     def __str__(self) -> str:
         rows = [
@@ -154,6 +180,8 @@ class Report:
         ]
         if self.file_bytes and self.file_ratio:
             rows.append(("file", f"{self.file_bytes:,} bytes  ({self.file_ratio:,.0f} x smaller)"))
+        if self.round_to is not None:
+            rows.append(("multiples", self._multiples_text))
         if self.ram_bytes is not None:
             rows.append(("in C", f"{self.ram_bytes:,} bytes of constants and activations"))
         if self.error is not None:
@@ -201,6 +229,7 @@ def to_card(report: Report) -> dict[str, Any]:
         "outside": None if report.outside is None else list(report.outside),
         "class_names": None if report.class_names is None else list(report.class_names),
         "guarantee": None if report.guarantee is None else _promise(report.guarantee),
+        "round_to": report.round_to,
     }
     return {name: value for name, value in card.items() if value is not None}
 
@@ -233,6 +262,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
         rescued=tuple(layers[place].name for place in card.get("rescued", ())),
         outside=None if outside is None else (float(outside[0]), float(outside[1])),
         guarantee=_promised(card.get("guarantee")),
+        round_to=_multiples(card.get("round_to")),
         file_bytes=file_bytes,
         flag_outside=None if alarm is None else alarm.rate,
         **counts_of(network),
@@ -293,6 +323,12 @@ def _promised(entry: Any) -> Guarantee | None:
     if not (0 < guarantee.max_error <= 100 and 0 < guarantee.confidence < 1 and 0 <= guarantee.wrong < images):
         raise ValueError("its guarantee is none")
     return guarantee
+
+
+def _multiples(entry: Any) -> int | dict[str, int] | None:
+    if isinstance(entry, dict):
+        return {str(name): _positive(multiple) for name, multiple in entry.items()}
+    return None if entry is None else _positive(entry)
 
 
 def _positive(number: Any) -> int:

@@ -1,4 +1,4 @@
-"""A network that is asked for: its context, limits on it, and how exact its weights are.
+"""A network that is asked for: its context, limits on it, how exact its weights are, and which widths suit.
 
 Limits never reach the hypernetwork; they choose among what it offers.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from bhc.contexts import Context
 from bhc.emission.alarm import AlarmSamples
 from bhc.errors import BhcError
-from bhc.posterior import Family
+from bhc.posterior import Family, Multiples
 
 LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
 WHOLE = {"max_bytes": "bytes", "max_flops": "operations", "max_ram_bytes": "bytes"}  # limits on counts
@@ -126,3 +126,4 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     quantisation: Quantisation = field(default_factory=VarianceBits)
     alarm_samples: AlarmSamples | None = None  # inputs outside the context are flagged by what these say
+    multiples: Multiples | None = None  # of which the channels of layers are

@@ -55,10 +55,10 @@ class Thresholds:
 
     def distinct(self, thresholds: Sequence[float]) -> Iterator[Candidate]:
         """What stays at falling thresholds, the same cut only once."""
-        widths: set[tuple[int, ...]] = set()
+        known: set[tuple[int, ...]] = set()
         for floats in map(self.factory.at, thresholds):
-            if floats.cut.widths not in widths:  # what stays only ever shrinks, so its widths tell
-                widths.add(floats.cut.widths)
+            if floats.cut.counts not in known:
+                known.add(floats.cut.counts)
                 yield floats
 
     def cuts(self) -> Iterator[Candidate]:
@@ -237,9 +237,9 @@ class Search:
         candidates: list[Candidate] = []
         for _ in range(HALVINGS):
             middle = self.factory.at(_brief((too_large.cut.threshold + fitting.cut.threshold) / 2))
-            if middle.cut.widths == fitting.cut.widths:
+            if middle.cut.counts == fitting.cut.counts:
                 fitting = middle
-            elif middle.cut.widths != too_large.cut.widths and (offers := self._offers(middle, known=None)):
+            elif middle.cut.counts != too_large.cut.counts and (offers := self._offers(middle, known=None)):
                 candidates += offers
                 fitting = middle
             else:

@@ -32,6 +32,7 @@ from bhc.posterior.moments import (
     masked_mean,
     relaxed_mask,
 )
+from bhc.posterior.multiples import ChannelRounding, Multiples
 from bhc.posterior.operators import operator_of
 from bhc.posterior.passes import BayesianGraph, masked_pass, noisy_pass
 from bhc.posterior.pruning import InputMask, LayerMask, MaskFinder, NetworkMask

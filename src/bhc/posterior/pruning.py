@@ -1,17 +1,17 @@
 """From log dropout rates and a threshold to the units that stay."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.graph import Branch, Heads, Layer, Units
+from bhc.graph import Branch, Layer, Units
 from bhc.posterior.beliefs import LayerDropout
+from bhc.posterior.heads_and_branches import BranchFinder, HeadFinder, find_pairs, of_writers, where_none
+from bhc.posterior.multiples import ChannelRounding
 
 
 @dataclass(frozen=True)
@@ -39,123 +39,6 @@ class InputMask:
     layers: tuple[LayerMask | None, ...]  # None leaves a layer whole
 
 
-class HeadFinder(nn.Module):
-    """Which heads of attention stay, and which units of each: of every part equally many, the least noisy of each.
-
-    A part is as alive as its least noisy unit, a head as its noisiest part. The heads that stay keep as many units of a
-    part as the one of them that has most under the threshold, so that rows have one length.
-    """
-
-    rows: Tensor  # (H,)
-
-    def __init__(self, heads: Heads) -> None:
-        super().__init__()
-        self.parts = heads.parts
-        self.register_buffer("rows", torch.from_numpy(heads.rows), persistent=False)
-        for place, part in enumerate(heads.parts):
-            self.register_buffer(f"units_{place}", torch.from_numpy(part.units), persistent=False)
-            columns = np.array(part.columns).reshape(-1, part.units.shape[1])
-            self.register_buffer(f"columns_{place}", torch.from_numpy(columns), persistent=False)
-
-    def units(self, place: int) -> Tensor:  # (H, n)
-        own: Tensor = getattr(self, f"units_{place}")
-        return own
-
-    def columns(self, place: int) -> Tensor:  # (some, n)
-        own: Tensor = getattr(self, f"columns_{place}")
-        return own
-
-    def add_links(self, links: Tensor) -> Tensor:  # (K, U)
-        """With those of the heads themselves, and of what all heads share."""
-        by_part = [links[:, self.units(place)].amin(2) for place in range(len(self.parts))]
-        links = links.index_copy(1, self.rows, torch.stack(by_part).amax(0))
-        for place in range(len(self.parts)):
-            for columns in self.columns(place):
-                links = links.index_copy(1, columns, links[:, self.units(place)].amin(1))
-        return links
-
-    def choose_(self, alive: Tensor, links: Tensor, threshold: Tensor, *, may_go: bool) -> Tensor | None:
-        """Which of the units of each head live, in place; where one head had to be rescued, (K,)."""
-        stays = alive[:, self.rows]
-        lost = None if may_go else _where_none(stays)
-        if lost is not None:
-            quietest = F.one_hot(links[:, self.rows].argmin(1), len(self.rows)).bool()
-            stays = stays | (quietest & lost[:, None])
-            alive[:, self.rows] = stays
-        for place, part in enumerate(self.parts):
-            own = links[:, self.units(place)].masked_fill(~stays[..., None], torch.inf)  # (K, H, n)
-            if part.alike:
-                own = own.amin(1, keepdim=True).expand_as(own)
-            most = (own < threshold[..., None]).sum(2).amax(1).clamp(min=1)
-            ranks = own.argsort(dim=2, stable=True).argsort(dim=2)
-            kept = (ranks < most[:, None, None]) & stays[..., None]
-            alive[:, self.units(place)] = kept
-            for columns in self.columns(place):
-                alive[:, columns] = kept.any(1)
-        return lost
-
-
-class BranchFinder(nn.Module):
-    """Whether a branch beside a shortcut goes: where it keeps no unit of a layer, or its ends write none.
-
-    The last layer then gives its bias, and reads nothing.
-    """
-
-    units: Tensor
-
-    def __init__(self, branch: Branch, layers: Sequence[Layer]) -> None:
-        super().__init__()
-        place = {layer.name: index for index, layer in enumerate(layers)}
-        self.inner = frozenset(place[name] for name in branch.inner)
-        self.ends = tuple(place[end.layer] for end in branch.ends)
-        self.num_groups = len(branch.groups)
-        self.register_buffer("units", torch.tensor(branch.units), persistent=False)
-        for number, group in enumerate(branch.groups):
-            self.register_buffer(f"group_{number}", torch.tensor(group), persistent=False)
-        for end in self.ends:
-            self.register_buffer(f"writes_{end}", layers[end].writes, persistent=False)
-
-    def goes_(self, alive: Tensor, dropouts: Sequence[LayerDropout], threshold: Tensor) -> Tensor:  # (K,)
-        """Take its units away where it does, in place."""
-        empty = [~alive[:, getattr(self, f"group_{number}")].any(1) for number in range(self.num_groups)]
-        silent = [self._is_silent(end, alive, dropouts[end], threshold) for end in self.ends]
-        gone = torch.stack(empty).any(0) | torch.stack(silent).all(0)
-        alive[:, self.units] = alive[:, self.units] & ~gone[:, None]
-        return gone
-
-    def _is_silent(self, end: int, alive: Tensor, dropout: LayerDropout, threshold: Tensor) -> Tensor:  # (K,)
-        written, rates = alive[:, getattr(self, f"writes_{end}")], _of_writers(dropout)
-        return ~(written if rates is None else written & (rates < threshold)).any(1)
-
-
-class PairedWriter(nn.Module):
-    """One of several layers that must all write some units, as those of queries and keys must.
-
-    Such a unit is as alive as the noisiest of its layers, and a layer writes it as its least noisy row does.
-    """
-
-    units: Tensor  # (n,)
-    rows: Tensor  # (r,) outputs of the layer that write them
-    at: Tensor  # (r,) which of the units each writes
-
-    def __init__(self, writes: Tensor, units: Sequence[int]) -> None:
-        super().__init__()
-        place = {unit: at for at, unit in enumerate(units)}
-        rows = [row for row, unit in enumerate(writes.tolist()) if unit in place]
-        at = [place[int(writes[row])] for row in rows]
-        for name, numbers in (("units", units), ("rows", rows), ("at", at)):
-            self.register_buffer(name, torch.tensor(numbers), persistent=False)
-
-    def add_rates(self, written: Tensor, rates: Tensor | None) -> Tensor:  # (K, U)
-        """The noisier of what others and this layer say."""
-        if rates is None:
-            return written
-        own = torch.full((len(written), len(self.units)), torch.inf, device=written.device)
-        rates = rates.expand(len(written), -1)[:, self.rows]
-        own = own.scatter_reduce(1, self.at.expand(len(written), -1), rates, "amin")
-        return written.index_copy(1, self.units, torch.maximum(written[:, self.units], own))
-
-
 class MaskFinder(nn.Module):
     """``m_z = [log alpha < tau]``, ``m_s = [log beta < tau]``, made to agree between layers.
 
@@ -171,6 +54,8 @@ class MaskFinder(nn.Module):
 
     With ``nested``, for budgets, weights only ever get fewer as rates rise: of a unit that was kept although nothing
     was under the threshold, a linear layer reads one place.
+
+    With ``rounding`` more units live beside all of these, and readers and writers skip none of those that are rounded.
     """
 
     reads: Tensor
@@ -234,7 +119,7 @@ class MaskFinder(nn.Module):
         unread = torch.bincount(self.reads, minlength=units.count) == 0
         unread[self.outputs] = False
         self.register_buffer("unread", unread.nonzero().flatten(), persistent=False)
-        self.paired = nn.ModuleDict(_find_pairs(layers, set().union(*of_heads)))
+        self.paired = nn.ModuleDict(find_pairs(layers, set().union(*of_heads)))
 
     def forward(
         self,
@@ -242,10 +127,13 @@ class MaskFinder(nn.Module):
         threshold: Tensor,  # (K, 1)
         outputs: Tensor,  # (K, C) bool, the classes of each context
         inputs: Tensor | None = None,  # (K, F) bool, the features of each
+        *,
+        rounding: ChannelRounding | None = None,
     ) -> NetworkMask:
         noisiest_link = self.noisiest_links(dropouts, outputs)
-        alive, forced = self._alive(noisiest_link, threshold, outputs)
+        alive, forced = self._alive(noisiest_link, threshold, outputs, rounding)
         gone = [branch.goes_(alive, dropouts, threshold) for branch in self.branches]  # type: ignore[operator]
+        kept = alive if rounding is None else self._without_branches(rounding.up(alive, noisiest_link), gone)
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.nested:
             quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
@@ -258,20 +146,29 @@ class MaskFinder(nn.Module):
             self.layers, dropouts, arriving, quiet, leaving, self.feeding, self.one_of_several, musts, strict=True
         ):
             rescued = _either(nothing, *(forced[place] for place in feeding))
-            presence_mask = self.features_at(layer, inputs)
+            presence_mask, unread = self.features_at(layer, inputs), None
             if presence_mask is not None:
                 keep_in = keep_in & presence_mask
             if layer.may_skip:
                 keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
                 rescued = _either(rescued, unread)
             if one_of_several:
-                rates = _of_writers(dropout)
+                rates = of_writers(dropout)
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
                 keep_out, _ = _skip(keep_out, rates, threshold)
+            if rounding is not None:
+                keep_in = rounding.read(layer, keep_in, kept, presence_mask, _of_readers(layer, dropout), unread)
+                keep_out = rounding.written(layer, keep_out, kept)
             masks.append(LayerMask(keep_in, keep_out, rescued, _under(dropout.weights, threshold)))
-        return NetworkMask(alive, tuple(self._without_branches(masks, gone)))
+        return NetworkMask(kept, tuple(self._without_layers(masks, gone)))
 
-    def _without_branches(self, masks: list[LayerMask], gone: Sequence[Tensor]) -> list[LayerMask]:
+    def _without_branches(self, alive: Tensor, gone: Sequence[Tensor]) -> Tensor:
+        """What went is not rounded up."""
+        for branch, lost in zip(self.branches, gone, strict=True):
+            alive[:, branch.units] &= ~lost[:, None]  # type: ignore[index]
+        return alive
+
+    def _without_layers(self, masks: list[LayerMask], gone: Sequence[Tensor]) -> list[LayerMask]:
         """Layers of branches that go read nothing, and but for the last write nothing."""
         for branch, lost in zip(self.branches, gone, strict=True):
             stays = ~lost[:, None]
@@ -309,7 +206,7 @@ class MaskFinder(nn.Module):
 
     def noisiest_links(self, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (K, U)
         """What each unit's life hangs on: it stays while this is under the threshold."""
-        writers = [_of_writers(dropout) for dropout in dropouts]
+        writers = [of_writers(dropout) for dropout in dropouts]
         readers = [_of_readers(layer, dropout) for layer, dropout in zip(self.layers, dropouts, strict=True)]
         written = self._least_noisy(self.writes, writers, self.num_written, like=outputs)
         read = self._least_noisy(self.reads, readers, self.num_read, like=outputs)
@@ -323,17 +220,18 @@ class MaskFinder(nn.Module):
         return links.masked_fill(self.always, -torch.inf)
 
     def _alive(
-        self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor
+        self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor, rounding: ChannelRounding | None
     ) -> tuple[Tensor, list[Tensor | None]]:  # (K, U), and for each group (K,) where one unit had to be rescued
         alive = noisiest_link < threshold
+        steps = [None] * len(self.heads) if rounding is None else rounding.head_steps
         rescued = [
-            heads.choose_(alive, noisiest_link, threshold, may_go=may_go)  # type: ignore[operator]
-            for heads, may_go in zip(self.heads, self.heads_may_go, strict=True)
+            heads.choose_(alive, noisiest_link, threshold, may_go=may_go, steps=own)  # type: ignore[operator]
+            for heads, may_go, own in zip(self.heads, self.heads_may_go, steps, strict=True)
         ]
         forced: list[Tensor | None] = []
         for place in range(self.num_groups):
             group: Tensor = getattr(self, f"written_{place}")
-            lost = _where_none(alive[:, group])
+            lost = where_none(alive[:, group])
             if lost is not None:
                 quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
                 alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost[:, None])
@@ -353,24 +251,12 @@ class MaskFinder(nn.Module):
         return worst.scatter_reduce(1, index.expand(contexts, -1), torch.cat(parts, dim=1), "amin")
 
 
-def _find_pairs(layers: Sequence[Layer], of_heads: set[int]) -> dict[str, "PairedWriter"]:
-    """By layer: the units of heads that it must write, and others too."""
-    own = [set(layer.writes.tolist()) & of_heads for layer in layers]
-    counts = Counter(unit for units in own for unit in units)
-    found = {index: sorted(unit for unit in units if counts[unit] > 1) for index, units in enumerate(own)}
-    return {str(index): PairedWriter(layers[index].writes, units) for index, units in found.items() if units}
-
-
 def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, channels that arrive)
     if dropout.weights is not None:
         apart = dropout.weights.flatten(3) if layer.has_kernel else dropout.weights[..., None]
         by_group = apart.unflatten(1, (layer.groups, -1))  # (K, groups, O of a group, I of a group, kernel)
         return by_group.amin((2, 4)).flatten(1)
     return None if layer.has_kernel else dropout.in_log_dropout
-
-
-def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
-    return dropout.out_log_dropout if dropout.weights is None else dropout.weights.flatten(2).amin(2)
 
 
 def _skip(
@@ -385,19 +271,12 @@ def _skip(
     reads = arriving & (rates < threshold)
     if among is not None:
         reads = reads & among
-    unread = _where_none(reads)
+    unread = where_none(reads)
     if unread is None:
         return reads, None
     finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not, always
     quietest = torch.where(arriving, finite, torch.inf).argmin(1)
     return reads | (unread[:, None] & F.one_hot(quietest, arriving.shape[1]).bool()), unread
-
-
-def _where_none(kept: Tensor) -> Tensor | None:  # (K,)
-    """The contexts that keep none of (K, n). None if there is no such context; who asks a GPU that waits for it, so
-    there it is never asked."""
-    some = kept.any(1)
-    return None if some.device.type == "cpu" and bool(some.all()) else ~some
 
 
 def _either(*flags: Tensor | None) -> Tensor:

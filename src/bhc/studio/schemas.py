@@ -62,6 +62,9 @@ class Asked(BaseModel):
     flag_outside: Unchecked[float] = Field(
         None, description="Flag inputs outside the context, at this rate of false alarms, such as 0.05."
     )
+    round_to: Unchecked[int | dict[str, int]] = Field(
+        None, description='Keep channels in multiples, such as 8, rounded up; of some layers {"fc1": 16}.'
+    )
     float32: bool = Field(False, description="Prune only; keep 32-bit weights.")
 
     def given(self) -> dict[str, Any]:

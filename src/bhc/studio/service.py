@@ -129,10 +129,12 @@ class Service:
 
     def _preview(self, given: Mapping[str, Any]) -> Preview:
         """What is the same for all networks of a context: what the hypernetwork says of it, and its curve."""
-        key = key_of(context_of(given))
+        key = key_of(context_of(given) | {"round_to": given.get("round_to")})
         known = self._previews.get(key)
         if known is None:
-            known = Preview(self.model.model, Cutter(self.model.network, self.request(given).context))
+            request = self.request(given)
+            cutter = Cutter(self.model.network, request.context, multiples=request.multiples)
+            known = Preview(self.model.model, cutter)
             self._previews.put(key, known)
         return known
 

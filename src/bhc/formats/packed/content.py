@@ -28,7 +28,7 @@ FROM = 15  # in the place of a kind's number: a step that reads another value th
 CARD_NAMES = (
     "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
     "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
-    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm",
+    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to",
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
 

@@ -19,8 +19,9 @@ export function mountNetwork(model, { box, table, lead }) {
   return {
     show(preview) {
       shown = preview;
-      const { weights_after, weights_before } = preview.report;
-      const kept = `${whole(weights_after)} of ${whole(weights_before)} weights stay.`;
+      const { weights_after, weights_before, without_multiples: without } = preview.report;
+      const rounded = without ? `, rounded up from ${whole(without.weights)}` : "";
+      const kept = `${whole(weights_after)} of ${whole(weights_before)} weights stay${rounded}.`;
       const scale = "heights grow with the square root of the units";
       write(lead, `${kept} Outlined is the original, filled what is kept; ${scale}.`);
       set(svg, { "aria-label": `${kept} ${preview.layers.map(inWords).join(" ")}` });

@@ -21,6 +21,7 @@ export function mountLimits(model, asked, suggest) {
   const options = {
     confidence: { title: "Proved for new data", label: "Percent sure", unit: "% sure", usual: 0.95, fits: canProve },
     flag_outside: { title: "Flag other inputs", label: "Percent of false alarms", unit: "% false", usual: 0.05 },
+    round_to: { title: "Channels in multiples of", label: "Multiple of channels", unit: "", usual: 8, times: 1, most: 65_536 },
   };
   byId("limits").append(
     ...LIMITS.map((name) => limit(name, kinds[name], asked, suggest)),
@@ -28,22 +29,22 @@ export function mountLimits(model, asked, suggest) {
   );
 }
 
-/** A switch and a number in percent; there only where it `fits` what is asked. */
-function option(name, { title, label, unit, usual, fits = () => true }, model, asked) {
+/** A switch and a number, `times` what is asked for, so mostly in percent; there only where it `fits` what is asked. */
+function option(name, { title, label, unit, usual, times = 100, most = 100, fits = () => true }, model, asked) {
   const box = h("input", { type: "checkbox", id: name });
-  const number = h("input", { type: "number", "aria-label": label, min: 0, max: 100, step: "any" });
+  const number = h("input", { type: "number", "aria-label": label, min: 0, max: most, step: "any" });
   const amount = h("span", { class: "amount" }, number, h("span", { class: "note" }, unit));
   const head = h("div", { class: "head" }, h("label", { for: name }, box, h("span", {}, title)), amount);
   const row = h("div", { class: "limit" }, head);
   const choose = (value) => asked.change({ [name]: value });
   box.addEventListener("change", () => choose(box.checked ? usual : null));
-  number.addEventListener("change", () => choose(number.value === "" ? null : Number(number.value) / 100));
+  number.addEventListener("change", () => choose(number.value === "" ? null : Number(number.value) / times));
   asked.listen((request) => {
     const value = request[name];
     row.hidden = !fits(request, model);
     box.checked = value !== null;
     amount.hidden = value === null;
-    if (value !== null) number.value = String(Number((100 * value).toPrecision(6)));
+    if (value !== null) number.value = String(Number((times * value).toPrecision(6)));
   });
   return row;
 }

@@ -1,7 +1,7 @@
 // What is asked for, as one value; kept in the fragment of the address, so that a link restores it.
 
 export const LIMITS = ["max_bytes", "max_flops", "max_error", "max_ram_bytes", "max_latency_ms"];
-export const OPTIONS = ["confidence", "flag_outside"]; // parts of one, kept whatever else is limited
+export const OPTIONS = ["confidence", "flag_outside", "round_to"]; // kept whatever else is limited
 const NUMBERS = ["threshold", ...LIMITS, ...OPTIONS];
 export const MOST_PINS = 4;
 

@@ -1,0 +1,223 @@
+"""Sizes that hardware likes: channels are kept in multiples of a number, rounded up."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, lcm
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bhc.errors import BhcError
+from bhc.graph import INPUT, Graph, Heads, Layer, Units
+
+LARGEST_MULTIPLE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Multiples:
+    """Of which number the channels that a layer writes are to be a multiple: one for all layers, or by name."""
+
+    usual: int = 1  # of layers that are not named
+    named: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, round_to: Any, layers: Sequence[Layer], outputs: Tensor) -> "Multiples | None":
+        """What a caller says of the layers of a network that gives the units ``outputs``; None where it rounds none."""
+        if round_to is None:
+            return None
+        if isinstance(round_to, Mapping):
+            names = _names(round_to, layers, set(outputs.tolist()))
+            multiples = [_checked(multiple, f" of layer {name!r}") for name, multiple in round_to.items()]
+            found = cls(named=tuple(zip(names, multiples, strict=True)))
+        else:
+            found = cls(_checked(round_to))
+        return found if any(multiple > 1 for multiple in (found.usual, *dict(found.named).values())) else None
+
+    def of_layer(self, name: str) -> int:
+        return dict(self.named).get(name, self.usual)
+
+    @property
+    def given(self) -> int | dict[str, int]:
+        """As plain data."""
+        return dict(self.named) if self.named else self.usual
+
+    def __str__(self) -> str:
+        return ", ".join(f"of {multiple} in {name}" for name, multiple in self.named) or f"of {self.usual}"
+
+
+def _checked(multiple: Any, whose: str = "") -> int:
+    is_whole = isinstance(multiple, Integral) and not isinstance(multiple, bool)
+    if not is_whole or not 1 <= int(multiple) <= LARGEST_MULTIPLE:
+        raise BhcError(
+            f"round_to{whose} is a whole number from 1 to {LARGEST_MULTIPLE:,}, given {multiple!r:.60}",
+            hint="8 suits most hardware; by the names of layers it is such as {'fc1': 16}, and 1 rounds nothing",
+        )
+    return int(multiple)
+
+
+def _names(given: Iterable[Any], layers: Sequence[Layer], outputs: set[int]) -> list[str]:
+    """Layers as the graph calls them, each known and none of those that write the network's outputs."""
+    free = [layer.name for layer in layers if not set(layer.writes.tolist()) <= outputs]
+    names = [str(name).replace(".", "_") for name in given]
+    for name in names:
+        if name not in free:
+            last = any(layer.name == name for layer in layers)
+            problem = "writes the network's outputs, which are not rounded" if last else "is none of the network's"
+            raise BhcError(f"layer {name!r:.60} {problem}", hint=f"the layers are: {', '.join(free)}")
+    return names
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Units that every rounded layer writes equally many channels of: of so many at once, all counts are multiples."""
+
+    units: Tensor
+    step: int
+
+    def rounded_up(self, count: Tensor) -> Tensor:
+        return _ceil(count, self.step)
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What rounding makes of a layer's two ends."""
+
+    reads_whole: Tensor  # (channels that arrive,) bool: those that it skips none of
+    writes_whole: Tensor  # (O,) bool
+    multiple: int  # of how much it reads
+
+    @classmethod
+    def of(cls, layer: Layer, multiple: int, rounded: Tensor, given: Tensor, device: torch.device) -> "_Ends":
+        """Where these units of the network are ``rounded``, (U,), and these ``given`` as its input."""
+        if layer.kind.words(layer.module) is not None:  # rows that are picked one by one, and no channels
+            given, multiple = torch.ones_like(given), 1
+        reads_whole = (rounded[layer.reads] | (multiple > 1)) & ~given[layer.reads]
+        return cls(reads_whole.to(device), rounded[layer.writes].to(device), multiple)
+
+
+class ChannelRounding:
+    """Which further units stay, so that what each layer writes is a multiple, and who reads and writes them.
+
+    With n units of a group alive and a step s it keeps ``s ceil(n / s)`` of them, or all: those that live, and of the
+    others the least noisy. So it takes none away, and fewer living units never lead to more. Where layers write parts
+    of what others write, as a stream that is padded with zeros is, each part is rounded by itself; if one of them has
+    too few units for it, they all stay whole.
+
+    Of heads each keeps a multiple, ``HeadFinder.choose_`` sees to that.
+
+    A unit that is rounded is read by all of its readers and written by all of its writers, and a rounded layer reads
+    all that arrives, for what they would leave out has to be picked and placed by a step of its own. The network's
+    input is not written by any layer: a linear layer reads as much of it as its own rates say, rounded up.
+    """
+
+    def __init__(
+        self, multiples: Multiples, layers: Sequence[Layer], units: Units, graph: Graph, *, device: torch.device
+    ) -> None:
+        decided = set(units.carried[graph.last_step].ravel().tolist()) if units.outputs_are_free else set[int]()
+        of_heads = {unit for heads in units.heads for unit in heads.units.tolist()}
+        wanted = {layer.name: multiples.of_layer(layer.name) for layer in layers}
+        rounded = [layer for layer in layers if wanted[layer.name] > 1 and not decided & set(layer.writes.tolist())]
+        self.head_steps = [_head_steps(heads, rounded, wanted, units.count) for heads in units.heads]
+        apart = [layer for layer in rounded if not of_heads & set(layer.writes.tolist())]
+        self._blocks = _blocks(apart, wanted, units.count, device)
+        is_rounded, is_input = torch.zeros(2, units.count, dtype=torch.bool)
+        for layer in rounded:
+            is_rounded[layer.writes] = True
+        for name in (INPUT, *graph.input_steps):
+            is_input[torch.from_numpy(units.carried[name])] = True
+        self._ends = {layer.name: _Ends.of(layer, wanted[layer.name], is_rounded, is_input, device) for layer in layers}
+
+    def up(self, alive: Tensor, noise: Tensor) -> Tensor:  # (K, U) each
+        """The units that live, and those that are kept with them."""
+        alive = alive.clone()
+        for block in self._blocks:
+            living = [alive[:, group.units] for group in block]
+            counts = [group.rounded_up(own.sum(1, keepdim=True)) for group, own in zip(block, living, strict=True)]
+            sizes = [len(group.units) for group in block]
+            whole = torch.cat([count > size for count, size in zip(counts, sizes, strict=True)], dim=1)
+            for group, own, count, size in zip(block, living, counts, sizes, strict=True):
+                count = count.masked_fill(whole.any(1, keepdim=True), size)
+                alive[:, group.units] = _quietest(own, noise[:, group.units], count)
+        return alive
+
+    def read(
+        self,
+        layer: Layer,
+        kept: Tensor,  # (K, n)
+        alive: Tensor,  # (K, U)
+        present: Tensor | None,  # (K, n), of the network's input; None: all
+        rates: Tensor | None,  # (K, n), the layer's own; None: it skips nothing
+        unread: Tensor | None,  # (K,), where it would read nothing: ``kept`` is its least noisy place
+    ) -> Tensor:  # (K, n)
+        """What a layer reads that would read ``kept`` if nothing were rounded."""
+        ends, arriving = self._ends[layer.name], alive[:, layer.reads]
+        arriving = arriving if present is None else arriving & present
+        whole = arriving & ends.reads_whole
+        if unread is not None:  # what it reads whole is something to read
+            kept = kept & ~(unread & whole.any(1))[:, None]
+        kept = kept | whole
+        if ends.multiple == 1 or rates is None:
+            return kept
+        count = _ceil(kept.sum(1, keepdim=True), ends.multiple).minimum(arriving.sum(1, keepdim=True))
+        finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not
+        return _quietest(kept, torch.where(arriving, finite, torch.inf), count)
+
+    def written(self, layer: Layer, kept: Tensor, alive: Tensor) -> Tensor:  # (K, O), (K, U) -> (K, O)
+        """What a layer writes that would write ``kept`` if nothing were rounded, and leave the rest to others."""
+        return kept | (alive[:, layer.writes] & self._ends[layer.name].writes_whole)
+
+
+def _blocks(
+    layers: Sequence[Layer], multiples: Mapping[str, int], count: int, device: torch.device
+) -> list[list[_Group]]:
+    """The groups of units that layers write, those together of which some layer writes several."""
+    labels, steps = np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64)
+    for layer in layers:
+        channels = np.bincount(layer.writes.numpy(), minlength=count)  # of each unit
+        labels = np.unique(labels * (channels.max() + 1) + channels, return_inverse=True)[1]
+        own = multiples[layer.name] // np.gcd(multiples[layer.name], channels)  # so many units have a multiple
+        # A step over the number of units is one that no group has, however large.
+        steps = np.where(channels > 0, np.lcm(steps, own).clip(max=count + 1), steps)
+    found = _joined({int(label) for label in labels[layer.writes.numpy()]} for layer in layers)
+    members = {label: np.flatnonzero(labels == label) for block in found for label in block}
+    return [
+        [_Group(torch.from_numpy(members[label]).to(device), int(steps[members[label][0]])) for label in sorted(block)]
+        for block in found
+    ]
+
+
+def _head_steps(heads: Heads, layers: Sequence[Layer], multiples: Mapping[str, int], count: int) -> list[int]:
+    """Of each part of heads, of which number of units a head keeps a multiple."""
+    steps = []
+    for part in heads.parts:
+        step = 1
+        for layer in layers:
+            channels = int(np.bincount(layer.writes.numpy(), minlength=count)[part.units].max())
+            if channels:
+                step = lcm(step, multiples[layer.name] // gcd(multiples[layer.name], channels))
+        steps.append(step)
+    return steps
+
+
+def _joined(sets: Iterable[set[int]]) -> list[set[int]]:
+    """Those that share a member, as one."""
+    joined: list[set[int]] = []
+    for one in sets:
+        meeting = [other for other in joined if other & one]
+        joined = [other for other in joined if not other & one] + [one.union(*meeting)]
+    return joined
+
+
+def _ceil(count: Tensor, multiple: int) -> Tensor:
+    """The next multiple, from a count on."""
+    return (count + multiple - 1) // multiple * multiple
+
+
+def _quietest(kept: Tensor, noise: Tensor, count: Tensor) -> Tensor:  # (K, n), (K, n), (K, 1) -> (K, n)
+    """So many: those that are kept, and of the others the least noisy."""
+    order = noise.masked_fill(kept, -torch.inf).argsort(dim=1, stable=True)
+    chosen = torch.arange(kept.shape[1], device=kept.device) < count
+    return torch.zeros_like(kept).scatter(1, order, chosen)
