@@ -118,6 +118,7 @@ class ConditionalNetwork(nn.Module):
         self.hypernet = HyperNetwork(self.layers, space, design, rng=rng)
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers, units)
+        self.kept_values = self.bayesian.kept_values  # moves to a device with the rest
 
     @cached_property
     def counts(self) -> Counts:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bhc.graph import Graph, Inputs, Layer, Step, Units
 from bhc.layers import kind_of
@@ -153,13 +153,17 @@ def _can_scale_output(scale: Tensor, h: Tensor) -> bool:
     return scale.shape[1] == 1 and not h.requires_grad
 
 
-class KeptValues:
+class KeptValues(nn.Module):
     """Which numbers of a value are there, for steps that sum over what is kept: norms, means, products of values."""
 
     def __init__(self, graph: Graph, units: Units) -> None:
+        super().__init__()
         self.units = units
         self.steps = {step.name: step.reads for step in graph.steps if self._counts(step)}
-        self._index: dict[tuple[str, torch.device], Tensor] = {}
+        cut = {name for reads in self.steps.values() for name in reads if not units.always[units.carried[name]].all()}
+        self.places = {name: place for place, name in enumerate(sorted(cut))}
+        for name, place in self.places.items():
+            self.register_buffer(f"units_{place}", torch.from_numpy(units.carried[name]), persistent=False)
 
     def _counts(self, step: Step) -> bool:
         axes = [self.units.axes[name] for name in step.reads]
@@ -167,18 +171,14 @@ class KeptValues:
         cut = any(not self.units.always[self.units.carried[name]].all() for name in step.reads)
         return cut and kind_of(step.module).counts_kept(step.module, axes, dimensions)
 
-    def apply(self, step: Step, values: Sequence[Tensor], alive: Tensor) -> Tensor:
+    def run(self, step: Step, values: Sequence[Tensor], alive: Tensor) -> Tensor:
         keeps = [self._keep(name, h, alive) for name, h in zip(step.reads, values, strict=True)]
         return kind_of(step.module).masked(step.module, keeps, *values)
 
     def _keep(self, name: str, h: Tensor, alive: Tensor) -> Tensor | None:  # broadcast to h, (K * B, ...)
-        units = self.units.carried[name]
-        if self.units.always[units].all():
+        if name not in self.places:
             return None
-        index = self._index.get((name, alive.device))
-        if index is None:
-            index = self._index[name, alive.device] = torch.from_numpy(units).to(alive.device)
-        axes, keep = self.units.axes[name], alive[:, index]  # (K, n) or (K, H, n)
+        axes, keep = self.units.axes[name], alive[:, getattr(self, f"units_{self.places[name]}")]  # (K, n) or (K, H, n)
         sizes = [1] * h.dim()
         for axis, size in zip(axes, keep.shape[1:], strict=True):
             sizes[axis] = size
@@ -235,7 +235,7 @@ class BayesianGraph:
             index = self._place.get(step.name)
             if index is None:
                 if counted is not None and alive is not None and step.name in counted.steps:
-                    return counted.apply(step, values, alive)
+                    return counted.run(step, values, alive)
                 return step.module(*values)
             (h,), axis = values, self._channels[index]
             return as_before(pass_layer(index, channels_first(h, axis)), h, axis)
