@@ -10,9 +10,7 @@ from torch.nn import functional as F
 
 import bhc
 from bhc.graph import Graph, capture
-from bhc.graph.basis.following import follow
-from bhc.graph.basis.principal_axes import without_norms_numbers
-from bhc.graph.basis.spaces import find_spaces
+from bhc.graph.basis.principal_axes import find_free, without_norms_numbers
 
 from ..cases import CASES
 from ..nets import net_of, seeded
@@ -22,11 +20,8 @@ TOKENS = (2, 5, 6)  # examples, tokens, channels
 
 
 def sizes(graph: Graph, *shape: int) -> list[int]:
-    """Of what may be turned: spaces that are read."""
-    bare = without_norms_numbers(graph, shape)
-    search = follow(bare, shape)
-    search.staying += [lines.flatten() for lines in search.norms.values()]
-    return sorted(space.size for space in find_spaces(search)[0] if len({end.opposite for end in space.ends}) == 2)
+    """Of what may be turned."""
+    return sorted(space.size for space in find_free(without_norms_numbers(graph, shape), shape))
 
 
 def net(forward: Callable[[Any, Tensor], Tensor], **more: Any) -> nn.Module:
@@ -113,7 +108,7 @@ WIRED: dict[str, tuple[Callable[[Any, Tensor], Tensor], list[int]]] = {
     "side by side": (lambda net, x: net.wide(torch.cat([net.one(x), net.two(x)], -1)), [6, 6]),
     "a value beside itself": (lambda net, x: net.wide(torch.cat([y := net.one(x), y], -1)), []),
     "products of tokens with tokens": (lambda net, x: net.one(x) @ net.two(x).mT, [6]),
-    "products of tokens with themselves": (lambda net, x: (y := net.one(x)) @ y.mT, []),
+    "products of tokens with themselves": (lambda net, x: (y := net.one(x)) @ y.mT, [6]),
     "products of channels with channels": (lambda net, x: net.one(x).mT @ net.two(x), []),
     "a weight that two layers share": (
         lambda net, x: net.end(F.linear(F.linear(x, net.one.weight), net.one.weight)),

@@ -10,9 +10,7 @@ import bhc
 from bhc.errors import BhcError
 from bhc.graph import Graph, capture
 from bhc.graph.basis import principal_axes
-from bhc.graph.basis.following import follow
 from bhc.graph.basis.principal_axes import balanced, principal
-from bhc.graph.basis.spaces import find_spaces
 
 from ..nets import net_of, seeded
 from . import networks as ours
@@ -128,7 +126,7 @@ def test_what_is_free_is_found(name):
     net, x = made(name)
     graph = capture(net, x[:2])
     bare = principal_axes.without_norms_numbers(graph, tuple(x.shape[1:]))
-    spaces, _ = find_spaces(follow(bare, tuple(x.shape[1:])))
+    spaces = principal_axes.find_free(bare, tuple(x.shape[1:]))
     streams, heads = FOUND[name]
     assert [space.size for space in spaces if space.orthogonal and space.size > 4] == streams
     assert sum(space.size == 4 and not space.orthogonal for space in spaces) == heads

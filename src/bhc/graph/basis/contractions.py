@@ -38,7 +38,7 @@ def _weighted(search: Search, value: Marked, lines: int) -> Marked:  # (..., J, 
     vectors = mixed(value.vectors + torch.arange(value.shape[-1])).sum(-1)
     own = mixed(torch.arange(prod(shape[:-1])) + search.new_mark()).reshape(*shape[:-1], 1)
     coordinates = value.coordinates[..., 0].unsqueeze(-2).expand(shape)
-    return Marked(coordinates, vectors.unsqueeze(-2) + own, unchanged=False, raw=value.raw)
+    return Marked.of([value], coordinates, vectors.unsqueeze(-2) + own, unchanged=False)
 
 
 def einsum(search: Search, equation: str, left: Marked, right: Marked) -> Marked | None:

@@ -38,6 +38,7 @@ class Marked:
     squared: bool = False  # whether the numbers were squared
     unchanged: bool = True  # whether each is as it was written, or a mean of such
     raw: bool = True  # whether no norm has taken their mean off
+    settled: bool = False  # whether something with a mean was added after that
 
     @property
     def shape(self) -> Shape:
@@ -51,6 +52,13 @@ class Marked:
     def moved(self, move: Callable[[Tensor], Tensor]) -> "Marked":
         """The same numbers at other places."""
         return replace(self, coordinates=move(self.coordinates), vectors=move(self.vectors))
+
+    @staticmethod
+    def of(values: Sequence["Marked"], coordinates: Tensor, vectors: Tensor, *, unchanged: bool) -> "Marked":
+        """What is made of some values."""
+        squared, raw, settled = (any(getattr(each, name) for each in values) for name in ("squared", "raw", "settled"))
+        unchanged = unchanged and all(each.unchanged for each in values)
+        return Marked(coordinates, vectors, squared, unchanged, raw, settled)
 
     def rows(self) -> "Marked":
         """As a matrix of lines along the last axis."""
@@ -109,6 +117,7 @@ class Search:
         self.lengths: list[Tensor] = []  # of these the length of vectors counts
         self.elsewhere: list[Tensor] = []  # these are read by others than linear layers
         self.means_matter: list[Tensor] = []  # these are read with their mean
+        self.keeping_means: set[str] = set()  # steps whose constants are added after a norm
 
     def write(
         self, step: str, tensors: Tensors, shape: Sequence[int], *, axis: int = -1, is_constant: bool = False

@@ -104,19 +104,14 @@ def moved(visit: Visit) -> Marked:
             twin._buffers[name] = getattr(value, part)
         return twin(*[getattr(value, part) for value in visit.values])
 
-    return _like(visit.values, move("coordinates"), move("vectors"))
+    return Marked.of(visit.values, move("coordinates"), move("vectors"), unchanged=True)
 
 
 def rearranged(visit: Visit) -> Marked:
     """The same for modules without numbers of their own."""
-    parts = ([getattr(value, part) for value in visit.values] for part in ("coordinates", "vectors"))
-    return _like(visit.values, *[visit.module(*part) for part in parts])
-
-
-def _like(values: Sequence[Marked], coordinates: Tensor, vectors: Tensor) -> Marked:
-    """Numbers of some values at other places."""
-    squared, raw = (any(getattr(value, name) for value in values) for name in ("squared", "raw"))
-    return Marked(coordinates, vectors, squared, all(value.unchanged for value in values), raw)
+    coordinates = visit.module(*[value.coordinates for value in visit.values])
+    vectors = visit.module(*[value.vectors for value in visit.values])
+    return Marked.of(visit.values, coordinates, vectors, unchanged=True)
 
 
 def repeated(visit: Visit) -> Marked | None:

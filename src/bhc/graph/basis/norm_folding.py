@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from bhc.graph.basis.coordinates import Gain, Reader, Search
 from bhc.graph.basis.following import follow
 from bhc.graph.basis.spaces import Classes, find_spaces, turn_
-from bhc.graph.graph import Graph
+from bhc.graph.graph import Graph, Step
 from bhc.layers import Shape, call_of
 from bhc.layers.aten import AtenCall, Own, Read
 from bhc.layers.kind import fixed
+
+SMALLEST = 1e-4  # of the largest gain: what is less is not divided by
 
 
 def fold_gains(graph: Graph, input_shape: Shape) -> Graph:
@@ -19,22 +21,36 @@ def fold_gains(graph: Graph, input_shape: Shape) -> Graph:
     nobody else reads ``W x``. The layers of the graph are changed in place."""
     search = follow(graph, input_shape)
     folding = _Folding(graph, search, Classes(search))
-    replaced: dict[str, nn.Module] = {}
+    taken_in = {}
     for gain in search.gains:
         module: AtenCall = graph.get_submodule(gain.step)  # type: ignore[assignment]
         if folding.into_readers(gain, module) or folding.into_writers(gain, module):
-            replaced[gain.step] = _bare(module) if _is_norm(module) else nn.Identity()
-    gone = {step.name: step.reads[0] for step in graph.steps if isinstance(replaced.get(step.name), nn.Identity)}
-    kept = graph.with_steps({name: module for name, module in replaced.items() if name not in gone})
-    return without(kept, gone) if gone else kept
+            taken_in[gain.step] = module
+    return Graph(_without(graph, taken_in, folding.left))
 
 
-def without(graph: Graph, gone: dict[str, str]) -> Graph:
-    """The graph without some steps: who read one reads what that one read."""
+def _without(graph: Graph, taken_in: dict[str, AtenCall], left: dict[str, Tensor]) -> Iterator[Step]:
+    """The steps without gains that layers have taken in; shifts that are left are steps of their own."""
     instead: dict[str, str] = {}
-    for name, source in gone.items():
-        instead[name] = instead.get(source, source)
-    return Graph(step.rewired(instead) for step in graph.steps if step.name not in gone)
+    for step in graph.steps:
+        step = step.rewired(instead)
+        module = taken_in.get(step.name)
+        if module is None:
+            yield step
+        elif not _is_norm(module):
+            instead[step.name] = step.reads[0]
+        else:
+            yield Step(step.name, _bare(module), step.reads)
+        if step.name in left:
+            instead[step.name] = unused_name(graph, f"{step.name}_shift")
+            added = call_of("aten.add.Tensor", [Read(0), Own("own0")], None, {"own0": fixed(left[step.name])})
+            yield Step(instead[step.name], added, (step.name,))
+
+
+def unused_name(graph: Graph, wanted: str) -> str:
+    while hasattr(graph, wanted):
+        wanted += "_"
+    return wanted
 
 
 class _Folding:
@@ -42,6 +58,9 @@ class _Folding:
 
     def __init__(self, graph: Graph, search: Search, classes: Classes) -> None:
         self.graph, self.search = graph, search
+        self.left: dict[
+            str, Tensor
+        ] = {}  # of norms whose readers take in no shift: what is to be added before the gain
         gains = {gain.step for gain in search.gains}
         self.layers = [each for each in search.sources if not each.is_constant and each.step not in gains]
         alone = (classes.sizes == 1) & ~classes.stays[classes.of] & ~classes.having(*search.elsewhere)[classes.of]
@@ -62,7 +81,9 @@ class _Folding:
         if not readers or not self.for_readers[gain.coordinates].all():
             return False
         if shift is not None and not all(reader.unchanged for reader, _ in readers):
-            return False
+            if factor.abs().min() < SMALLEST * factor.abs().max():
+                return False
+            self.left[gain.step], shift = shift / factor, None
         for reader, columns in readers:
             layer: nn.Linear = self.graph.get_submodule(reader.step)  # type: ignore[assignment]
             places = reader.coordinates[columns] - gain.coordinates[0]
@@ -138,7 +159,7 @@ def take_means_off(graph: Graph, input_shape: Shape) -> Graph:
     for space in free.values():
         centring = torch.eye(space.size, dtype=torch.float64) - 1 / space.size
         for end in space.ends:
-            if not end.reads:
+            if not end.reads and end.step not in search.keeping_means:
                 turn_(graph, end, centring)
     done = [name for name, found in lines.items() if all(id(space) in free for space in found)]
     modules: dict[str, AtenCall] = {name: graph.get_submodule(name) for name in done}  # type: ignore[misc]

@@ -13,6 +13,7 @@ from torch import Tensor
 from bhc.errors import BhcError
 from bhc.graph.basis.following import follow
 from bhc.graph.basis.norm_folding import fold_gains, take_means_off
+from bhc.graph.basis.shortcuts import gains_on_streams, with_layers_on_shortcuts
 from bhc.graph.basis.spaces import End, Space, find_spaces, turn_
 from bhc.graph.graph import Graph, Inputs, Step
 from bhc.graph.signature import Signature
@@ -52,16 +53,22 @@ class PrincipalAxes(Basis):
     there are many more tokens than channels; without them ``example_input`` is used. With too few, the directions that
     they do not reach are completed to a basis: the network computes the same, and its axes say less.
 
+    Norms that stand on the stream itself, as BERT has them, keep it as it is: their gain lies between a norm and the
+    shortcut around what reads it. ``shortcuts=True`` puts a layer there, as wide as the stream, so that it can be
+    turned after all, between each two norms to axes of its own.
+
     >>> model = bhc.wrap(net, bhc.ClassSubsets(10), example_input=x[:1], basis=bhc.PrincipalAxes(x[:512]))
     """
 
     inputs: Any = None
+    shortcuts: bool = False
 
     @torch.no_grad()
     def turned(self, graph: Graph, example_input: Any, input_shape: Shape) -> Graph:
         given = example_input if self.inputs is None else self.inputs
         x = Signature.of(graph, input_shape).taken(given)
-        turned = without_norms_numbers(graph, input_shape)
+        bare = with_streams_freed if self.shortcuts else without_norms_numbers
+        turned = bare(graph, input_shape).eval()
         turn_to_principal_axes_(turned, x, input_shape)
         turned.original = graph.original
         _check_same(graph, turned, x)
@@ -73,34 +80,40 @@ def without_norms_numbers(graph: Graph, input_shape: Shape) -> Graph:
     return take_means_off(fold_gains(deepcopy(graph), input_shape), input_shape)
 
 
-def turn_to_principal_axes_(graph: Graph, x: Inputs, input_shape: Shape) -> None:
-    """Turn every space of a graph, in place."""
+def with_streams_freed(graph: Graph, input_shape: Shape) -> Graph:
+    """The same, with layers on shortcuts wherever this lets a stream be turned."""
+    names = gains_on_streams(without_norms_numbers(graph, input_shape), input_shape)
+    while True:
+        bare = without_norms_numbers(with_layers_on_shortcuts(graph, names), input_shape)
+        streams = [space for space in find_free(bare, input_shape) if space.orthogonal]
+        used = {end.step for space in streams for end in space.ends}
+        if used.issuperset(names.values()):
+            return bare
+        names = {name: layer for name, layer in names.items() if layer in used}
+
+
+def find_free(graph: Graph, input_shape: Shape) -> list[Space]:
+    """The spaces whose axes may be chosen: those that layers read, or vectors that are multiplied with theirs."""
     search = follow(graph, input_shape)
     search.staying += [lines.flatten() for lines in search.norms.values()]  # a mean is taken off there still
-    spaces = [space for space in find_spaces(search)[0] if space.orthogonal or _is_read(space)]
-    moments = _moments(graph, x, [end for space in spaces for side in (False, True) for end in _arrivals(space, side)])
-    for space in spaces:
-        matrix, inverse = _axes(graph, space, moments)
+    spaces, _ = find_spaces(search)
+    return [space for space in spaces if space.orthogonal or {end.opposite for end in space.ends} == {False, True}]
+
+
+def turn_to_principal_axes_(graph: Graph, x: Inputs, input_shape: Shape) -> None:
+    """Turn every space of a graph, in place."""
+    spaces = find_free(graph, input_shape)
+    for space, (written, read) in zip(spaces, second_moments(graph, x, spaces), strict=True):
+        if space.orthogonal:
+            matrix, inverse = principal(_of_unit_trace(written) + _of_unit_trace(read))
+        else:
+            matrix, inverse = balanced(written, read)
         for end in space.ends:
             turn_(graph, end, inverse.mT if end.opposite else matrix)
 
 
-def _is_read(space: Space) -> bool:
-    """By layers, or by vectors that are multiplied with its own."""
-    return {end.opposite for end in space.ends} == {False, True}
-
-
-def _axes(graph: Graph, space: Space, moments: "Moments") -> tuple[Tensor, Tensor]:
-    """``A`` and its inverse. Weights that read vectors are turned as vectors that answer them are: they count alike."""
-    arriving, weights = [], []
-    for side in (False, True):
-        nothing = torch.zeros(space.size, space.size, dtype=torch.float64)
-        arriving.append(sum((moments[_place(end)] for end in _arrivals(space, side)), nothing))
-        reading = (end for end in space.ends if end.reads and end.opposite == side)
-        weights.append(sum((_in_tensor(graph, end) for end in reading), nothing))
-    if space.orthogonal:
-        return principal(sum(moment / moment.trace().clamp(min=TINY) for moment in arriving))  # type: ignore[arg-type]
-    return balanced(*[arrived + weight for arrived, weight in zip(arriving, weights, strict=True)])
+def _of_unit_trace(moment: Tensor) -> Tensor:
+    return moment / moment.trace().clamp(min=TINY)
 
 
 def principal(moment: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,40 +147,59 @@ def _floored(values: Tensor) -> Tensor:
     return values.clamp(min=FLOOR * largest) if largest > 0 else torch.ones_like(values)
 
 
-Moments = dict[tuple[Any, ...], Tensor]
+def second_moments(graph: Graph, x: Inputs, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
+    """Of every space ``M``, that of vectors that are turned by ``A``, and ``G``, that of vectors turned by ``A^-T``.
+
+    Weights that read are vectors of the other side, but where lengths must stay: there they have no say.
+    """
+    sides = [(_seen(space, opposite=False), _seen(space, opposite=True)) for space in spaces]
+    seen = _means(graph, x, [end for both in sides for ends in both for end in ends if end.value is not None])
+    found = []
+    for space, both in zip(spaces, sides, strict=True):
+        moments = []
+        for opposite, ends in enumerate(both):
+            weights = [end for end in space.ends if end.reads and end.opposite == bool(opposite)]
+            in_tensors = [end for end in ends if end.value is None] + ([] if space.orthogonal else weights)
+            moment = torch.zeros(space.size, space.size, dtype=torch.float64)
+            moment = sum((seen[_place(end)] for end in ends if end.value is not None), moment)
+            moments.append(sum((_in_tensor(graph, end) for end in in_tensors), moment))
+        found.append((moments[0], moments[1]))
+    return found
 
 
-def _arrivals(space: Space, opposite: bool) -> list[End]:
+def _seen(space: Space, *, opposite: bool) -> list[End]:
     """Where its vectors of one side are read, each value once; where no layer reads them, where they are written."""
     read = {_place(end): end for end in space.ends if end.reads and end.opposite != opposite}
     return list(read.values()) or [end for end in space.ends if not end.reads and end.opposite == opposite]
 
 
-def _place(end: End) -> tuple[Any, ...]:
-    """What is to be seen of an end: in a value, or of a constant in its tensor."""
-    return end.value, end.step if end.value is None else "", end.axis, *end.index.tolist()
+Place = tuple[Any, ...]
 
 
-def _moments(graph: Graph, x: Inputs, ends: Sequence[End]) -> Moments:
-    """The second moments of the vectors that stand at some places, means over the inputs."""
-    moments = {_place(end): _in_tensor(graph, end) for end in ends if end.value is None}
-    wanted: dict[str, dict[tuple[Any, ...], End]] = defaultdict(dict)
+def _place(end: End) -> Place:
+    """Where the vectors of an end are seen."""
+    return end.value, end.axis, *end.index.tolist()
+
+
+def _means(graph: Graph, x: Inputs, ends: Sequence[End]) -> dict[Place, Tensor]:
+    """The second moments of what stands at some places, means over the inputs."""
+    wanted: dict[str | None, dict[Place, End]] = defaultdict(dict)
     for end in ends:
-        if end.value is not None:
-            wanted[end.value][_place(end)] = end
-    counts: Counter[tuple[Any, ...]] = Counter()
+        wanted[end.value][_place(end)] = end
+    sums: dict[Place, Tensor] = {}
+    counts: Counter[Place] = Counter()
 
     def note(step: Step, *values: Tensor) -> Tensor:
         given = step.module(*values)
         for place, end in wanted.get(step.name, {}).items():
             vectors = given.movedim(end.axis, -1).flatten(0, -2)[:, end.index].double()
-            moments[place] = moments.get(place, 0) + vectors.mT @ vectors
+            sums[place] = sums.get(place, 0) + vectors.mT @ vectors
             counts[place] += len(vectors)
         return given
 
     for part in _parts(x):
         graph.run(part, note)
-    return {place: moment / counts.get(place, 1) for place, moment in moments.items()}
+    return {place: total / counts[place] for place, total in sums.items()}
 
 
 def _in_tensor(graph: Graph, end: End) -> Tensor:

@@ -20,9 +20,8 @@ def added(visit: Visit) -> Marked | None:
     operands = visit.operands("self", "other")
     if operands is None or visit.module.argument("alpha", 1) != 1:
         return None
-    if isinstance(visit.module.argument("self"), Own):
-        operands.reverse()  # the value goes on
-    return _sum(visit, *operands)
+    own = [isinstance(visit.module.argument(name), Own) for name in ("self", "other")]
+    return _with_constant(visit, *(operands[::-1] if own[0] else operands)) if any(own) else _sum(visit, *operands)
 
 
 def joined(visit: Visit) -> Marked:
@@ -30,7 +29,15 @@ def joined(visit: Visit) -> Marked:
 
 
 def shifted(visit: Visit) -> Marked:
-    return _sum(visit, visit.values[0], visit.constant("bias"))
+    return _with_constant(visit, visit.values[0], visit.constant("bias"))
+
+
+def _with_constant(visit: Visit, value: Marked, constant: Marked) -> Marked:
+    """After a norm it keeps its mean."""
+    if value.raw:
+        return _sum(visit, value, constant)
+    visit.search.keeping_means.add(visit.step.name)
+    return _sum(visit, replace(value, settled=True), replace(constant, raw=False))
 
 
 def _sum(visit: Visit, left: Marked, right: Marked) -> Marked:
@@ -39,7 +46,7 @@ def _sum(visit: Visit, left: Marked, right: Marked) -> Marked:
     left, right = (each.moved(lambda part: part.expand(shape)) for each in (left, right))
     visit.search.alike(left.coordinates, right.coordinates)
     vectors = left.vectors + mixed(right.vectors + visit.search.new_mark())
-    return Marked(left.coordinates, vectors, unchanged=False, raw=left.raw or right.raw)
+    return Marked.of([left, right], left.coordinates, vectors, unchanged=False)
 
 
 def scaled(visit: Visit) -> Marked | None:
@@ -122,6 +129,8 @@ def normed(visit: Visit) -> Marked | None:
     if own:
         search.stay(value)
         return _gained(visit, own) if axes == 1 else None
+    if module.op == "layer_norm" and value.settled:
+        return None
     lines = value.moved(lambda part: part.flatten(-axes))
     search.measure(lines)
     given = _with_factor(visit, value)  # one for each line, in which vectors are whole
@@ -155,8 +164,7 @@ def _averaged(visit: Visit, value: Marked, axes: Sequence[int]) -> Marked:
     places = torch.arange(len(lines.vectors)).reshape(-1, *[1] * (lines.vectors.dim() - 1)) + visit.search.new_mark()
     vectors, shape = mixed(lines.vectors + places).sum(0), visit.shape
     is_mean = isinstance(visit.module, GlobalMean) or visit.module.op == "mean"
-    unchanged = value.unchanged and is_mean
-    return Marked(lines.coordinates[0].reshape(shape), vectors.reshape(shape), unchanged=unchanged, raw=value.raw)
+    return Marked.of([value], lines.coordinates[0].reshape(shape), vectors.reshape(shape), unchanged=is_mean)
 
 
 def _measured(visit: Visit, value: Marked, axes: Sequence[int]) -> Marked:
