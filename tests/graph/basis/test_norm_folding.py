@@ -111,10 +111,21 @@ def test_a_layer_takes_in_the_scale_of_what_it_writes(layer):
     assert len(folded.steps) == len(graph.steps) - 1
 
 
-def test_a_scale_of_what_is_read_elsewhere_stays():
-    made = net(lambda net, x: net.end((y := net.one(x)) + net.scale * y).flatten(1), scale=nn.Parameter(seeded(6)))
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda net, x: net.end((y := net.one(x)) + net.scale * y).flatten(1),
+        lambda net, x: (net.long * torch.cat([y := net.one(x), y], -1)).relu().flatten(1),
+        lambda net, x: (net.scale * net.one(x).relu()).relu().flatten(1),
+    ],
+    ids=["read elsewhere", "beside itself", "of no layer"],
+)
+def test_a_scale_that_no_layer_can_take_in_stays(forward):
+    made = net(forward, scale=nn.Parameter(seeded(6)), long=nn.Parameter(seeded(12)))
     graph = capture(made, seeded(*TOKENS))
-    assert operators(fold_gains(graph, TOKENS[1:])) == operators(graph)
+    folded = fold_gains(graph, TOKENS[1:])
+    assert operators(folded) == operators(graph)
+    assert_same(folded, made, seeded(*TOKENS))
 
 
 def stream(net: Any, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.graph import Graph, capture
+from bhc.graph import Graph, capture, describe, rebuild
 from bhc.graph.basis import principal_axes
 from bhc.graph.basis.principal_axes import balanced, principal
 
@@ -119,6 +119,9 @@ def test_the_network_computes_the_same(name):
     assert (graph(x) - wanted).abs().max() < 1e-5 * wanted.abs().max()
     other = x.flip(-1)[:50]  # of the same kind, but others
     assert (graph(other) - net(other)).abs().max() < 1e-4 * wanted.abs().max()
+    again = rebuild(describe(graph))
+    again.load_state_dict(graph.state_dict())
+    assert torch.equal(again.eval()(x), graph(x))
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -291,6 +294,13 @@ def test_a_wrapped_network_is_turned_and_emitted_and_without_a_basis_stays_as_it
     again = bhc.load(tmp_path / "run").compress(classes=[1, 3], threshold=1e6, quantisation=bhc.Float32())
     assert torch.equal(again.module(x), small.module(x))
     assert model.network.base_model.original == plain.network.base_model.original
+
+
+def test_inputs_that_are_not_finite_are_refused():
+    net, x = made("ViT, qkv unflattened")
+    graph = capture(net, x[:2])
+    with pytest.raises(BhcError, match="finite"):
+        bhc.PrincipalAxes(x / 0).turned(graph, x, tuple(x.shape[1:]))
 
 
 def test_a_network_that_would_compute_something_else_is_refused(monkeypatch):

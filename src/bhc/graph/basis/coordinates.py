@@ -65,7 +65,7 @@ class Marked:
         return self.moved(lambda part: part.flatten(0, -2))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """Who writes the coordinates from ``first`` on: a layer its outputs, a gain what it gives, a constant all of its
     numbers, whose axes are not known."""
@@ -82,7 +82,7 @@ class Source:
         return torch.arange(self.first, self.first + torch.Size(self.shape).numel())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reader:
     """A linear layer, with the coordinate and the mark of each of its inputs."""
 
@@ -93,7 +93,7 @@ class Reader:
     unchanged: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gain:
     """A step that multiplies each number along the last axis with one of its own: what arrives, and what it gives."""
 

@@ -1,13 +1,13 @@
 """Norms without numbers of their own: gains and shifts go into layers that read them, means off those that write."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from bhc.graph.basis.coordinates import Gain, Reader, Search
 from bhc.graph.basis.following import follow
-from bhc.graph.basis.spaces import Classes, find_spaces, turn_
+from bhc.graph.basis.spaces import Classes, Space, find_spaces, turn_
 from bhc.graph.graph import Graph, Step
 from bhc.layers import Shape, call_of
 from bhc.layers.aten import AtenCall, Own, Read
@@ -58,22 +58,21 @@ class _Folding:
 
     def __init__(self, graph: Graph, search: Search, classes: Classes) -> None:
         self.graph, self.search = graph, search
-        self.left: dict[
-            str, Tensor
-        ] = {}  # of norms whose readers take in no shift: what is to be added before the gain
+        # Of norms whose readers take in no shift, what is to be added before the gain.
+        self.left: dict[str, Tensor] = {}
         gains = {gain.step for gain in search.gains}
         self.layers = [each for each in search.sources if not each.is_constant and each.step not in gains]
         alone = (classes.sizes == 1) & ~classes.stays[classes.of] & ~classes.having(*search.elsewhere)[classes.of]
-        arriving = torch.cat([gain.arriving for gain in search.gains]) if search.gains else torch.zeros(0).long()
-        uses = torch.bincount(arriving, minlength=len(alone))
-        read = torch.zeros_like(alone)
-        for reader in search.readers:
-            read[reader.coordinates] = True
-        self.for_readers = alone & (uses == 0)  # of each coordinate, whether linear layers alone read it
-        by_layers = torch.zeros_like(alone)
-        for source in self.layers:
-            by_layers[source.coordinates] = True
-        self.for_gain = alone & (uses == 1) & by_layers & ~read  # or one gain alone what a layer writes
+        gained, read, by_layers = torch.zeros(3, len(alone), dtype=torch.int64)
+        for marks, places in (
+            (gained, [gain.arriving for gain in search.gains]),
+            (read, [reader.coordinates for reader in search.readers]),
+            (by_layers, [source.coordinates for source in self.layers]),
+        ):
+            for each in places:
+                marks += torch.bincount(each, minlength=len(alone))
+        self.for_readers = alone & (gained == 0)  # of each coordinate, whether linear layers alone read it
+        self.for_gain = alone & (gained == 1) & (read == 0) & (by_layers == 1)  # or one gain what a layer writes
 
     def into_readers(self, gain: Gain, module: AtenCall) -> bool:
         readers = list(self._readers(gain))
@@ -147,24 +146,22 @@ def take_means_off(graph: Graph, input_shape: Shape) -> Graph:
     search = follow(graph, input_shape)
     spaces, classes = find_spaces(search)
     by_classes = {tuple(space.classes.tolist()): space for space in spaces}
-    lines = {name: [by_classes.get(_sorted(classes, line)) for line in rows] for name, rows in search.norms.items()}
-    across = [rows for name, rows in search.norms.items() if None in lines[name]]
-    matters = classes.having(*search.means_matter, *[rows.flatten() for rows in across])
-    free = {
-        id(space): space
-        for found in lines.values()
-        for space in found
-        if space is not None and not matters[space.classes].any()
+    under = {
+        name: [by_classes.get(tuple(classes.of[line].sort().values.tolist())) for line in lines]
+        for name, lines in search.norms.items()
     }
-    for space in free.values():
+    across = [lines.flatten() for name, lines in search.norms.items() if None in under[name]]
+    matters = classes.having(*search.means_matter, *across)
+    centred = [space for space in spaces if not matters[space.classes].any() and _stands_under(space, under.values())]
+    for space in centred:
         centring = torch.eye(space.size, dtype=torch.float64) - 1 / space.size
         for end in space.ends:
             if not end.reads and end.step not in search.keeping_means:
                 turn_(graph, end, centring)
-    done = [name for name, found in lines.items() if all(id(space) in free for space in found)]
+    done = [name for name, found in under.items() if all(any(each is space for each in centred) for space in found)]
     modules: dict[str, AtenCall] = {name: graph.get_submodule(name) for name in done}  # type: ignore[misc]
     return graph.with_steps({name: _bare(module, "rms_norm") for name, module in modules.items()})
 
 
-def _sorted(classes: Classes, line: Tensor) -> tuple[int, ...]:
-    return tuple(classes.of[line].sort().values.tolist())
+def _stands_under(space: Space, norms: Iterable[Sequence[Space | None]]) -> bool:
+    return any(each is space for found in norms for each in found)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -148,26 +148,23 @@ def _floored(values: Tensor) -> Tensor:
 
 
 def second_moments(graph: Graph, x: Inputs, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
-    """Of every space ``M``, that of vectors that are turned by ``A``, and ``G``, that of vectors turned by ``A^-T``.
-
-    Weights that read are vectors of the other side, but where lengths must stay: there they have no say.
-    """
-    sides = [(_seen(space, opposite=False), _seen(space, opposite=True)) for space in spaces]
-    seen = _means(graph, x, [end for both in sides for ends in both for end in ends if end.value is not None])
-    found = []
-    for space, both in zip(spaces, sides, strict=True):
-        moments = []
-        for opposite, ends in enumerate(both):
-            weights = [end for end in space.ends if end.reads and end.opposite == bool(opposite)]
-            in_tensors = [end for end in ends if end.value is None] + ([] if space.orthogonal else weights)
-            moment = torch.zeros(space.size, space.size, dtype=torch.float64)
-            moment = sum((seen[_place(end)] for end in ends if end.value is not None), moment)
-            moments.append(sum((_in_tensor(graph, end) for end in in_tensors), moment))
-        found.append((moments[0], moments[1]))
-    return found
+    """Of every space ``M``, that of vectors that are turned by ``A``, and ``G``, that of vectors turned by ``A^-T``."""
+    seen = _means(graph, x, [end for space in spaces for side in (False, True) for end in _seen(space, side)])
+    return [(_moment(graph, space, False, seen), _moment(graph, space, True, seen)) for space in spaces]
 
 
-def _seen(space: Space, *, opposite: bool) -> list[End]:
+def _moment(graph: Graph, space: Space, opposite: bool, seen: Mapping["Place", Tensor]) -> Tensor:
+    """Weights that read are vectors of the other side, but where lengths must stay: there they have no say."""
+    total = torch.zeros(space.size, space.size, dtype=torch.float64)
+    for end in _seen(space, opposite):
+        total += seen[_place(end)] if end.value is not None else _in_tensor(graph, end)
+    for end in space.ends:
+        if end.reads and end.opposite == opposite and not space.orthogonal:
+            total += _in_tensor(graph, end)
+    return total
+
+
+def _seen(space: Space, opposite: bool) -> list[End]:
     """Where its vectors of one side are read, each value once; where no layer reads them, where they are written."""
     read = {_place(end): end for end in space.ends if end.reads and end.opposite != opposite}
     return list(read.values()) or [end for end in space.ends if not end.reads and end.opposite == opposite]
@@ -199,6 +196,10 @@ def _means(graph: Graph, x: Inputs, ends: Sequence[End]) -> dict[Place, Tensor]:
 
     for part in _parts(x):
         graph.run(part, note)
+    if not all(total.isfinite().all() for total in sums.values()):
+        raise BhcError(
+            "the inputs make values that are not finite", hint="give PrincipalAxes inputs without nan or inf"
+        )
     return {place: total / counts[place] for place, total in sums.items()}
 
 
@@ -212,13 +213,13 @@ def _in_tensor(graph: Graph, end: End) -> Tensor:
 
 def _parts(x: Inputs) -> Iterator[Inputs]:
     if isinstance(x, Tensor):
-        yield from x.split(CHUNK)
+        yield from x.cpu().split(CHUNK)
     else:
-        yield from zip(*[tensor.split(CHUNK) for tensor in x], strict=True)
+        yield from zip(*[tensor.cpu().split(CHUNK) for tensor in x], strict=True)
 
 
 def _check_same(graph: Graph, turned: Graph, x: Inputs) -> None:
-    both = [(graph.run(part), turned.run(part)) for part in _parts(x)]
+    both = [(graph.run(part).double(), turned.run(part).double()) for part in _parts(x)]
     largest = max(float(wanted.abs().max()) for wanted, _ in both)
     apart = max(float((wanted - given).abs().max()) for wanted, given in both)
     if not apart <= TOLERANCE * largest:

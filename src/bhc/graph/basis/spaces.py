@@ -11,7 +11,7 @@ from bhc.graph.basis.coordinates import Reader, Search, Source, Tensors, mixed
 from bhc.graph.graph import Graph
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class End:
     """Where vectors of a space stand: in rows of weights that write them, columns that read them, a constant."""
 
@@ -24,7 +24,7 @@ class End:
     reads: bool = False
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Space:
     """Coordinates that may be mixed, and everywhere they stand."""
 
