@@ -96,6 +96,8 @@ def test_what_may_stand_between_two_linear_layers(name):
     assert torch.equal(turned.get_submodule("one").weight, made.one.weight) is not bool(expected)
 
 
+WEIGHTS = seeded(5, 5)
+
 # Networks that are no chain.
 WIRED: dict[str, tuple[Callable[[Any, Tensor], Tensor], list[int]]] = {
     "two layers that are added": (lambda net, x: net.end(net.one(x) + net.two(x)), [6]),
@@ -114,6 +116,16 @@ WIRED: dict[str, tuple[Callable[[Any, Tensor], Tensor], list[int]]] = {
         lambda net, x: net.end(F.linear(F.linear(x, net.one.weight), net.one.weight)),
         [],
     ),
+    "products by letters": (lambda net, x: torch.einsum("btc,bsc->bst", net.one(x), net.two(x)), [6]),
+    "heads by letters, last": (
+        lambda net, x: torch.einsum("bthc,bshc->bhts", *[y.unflatten(-1, (2, 3)) for y in (net.one(x), net.two(x))]),
+        [3, 3],
+    ),
+    "tokens weighed by letters": (lambda net, x: net.end(torch.einsum("st,btc->bsc", WEIGHTS, net.one(x))), [6]),
+    "letters that are summed in one value": (lambda net, x: torch.einsum("btc,bsd->bts", net.one(x), net.two(x)), []),
+    "batches of matrices": (lambda net, x: torch.bmm(net.one(x), net.two(x).mT), [6]),
+    "tokens weighed from the right": (lambda net, x: net.end((net.one(x).mT @ WEIGHTS).mT), [6]),
+    "channels weighed": (lambda net, x: net.end(net.one(x) @ torch.ones(6, 6).tril()), [6]),
     "numbers that are learned, as questions": (lambda net, x: net.one(x) @ net.asked.mT, [6]),
     "a mask that is computed": (
         lambda net, x: net.end(F.scaled_dot_product_attention(x, x, x, attn_mask=net.one(x)[..., :5])),

@@ -13,11 +13,20 @@ def contracted(search: Search, left: Marked, right: Marked) -> Marked:  # (..., 
     batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     left = left.moved(lambda part: part.expand(*batch, *part.shape[-2:]))
     right = right.moved(lambda part: part.expand(*batch, *part.shape[-2:]))
+    left, right = _unless_weights(search, left, right), _unless_weights(search, right, left)
     if left.moves and right.moves:
         return _answered(search, left, right)
     if left.moves:
         return _weighted(search, left, right.shape[-2]).moved(lambda part: part.mT)
     return _weighted(search, right, left.shape[-2])
+
+
+def _unless_weights(search: Search, value: Marked, other: Marked) -> Marked:
+    """A constant with which whole vectors are weighed stays."""
+    if not value.constant or bool((other.coordinates != other.coordinates[..., :1]).any()):
+        return value
+    search.stay(value)
+    return search.fixed(value.shape)
 
 
 def _answered(search: Search, left: Marked, right: Marked) -> Marked:

@@ -39,6 +39,7 @@ class Marked:
     unchanged: bool = True  # whether each is as it was written, or a mean of such
     raw: bool = True  # whether no norm has taken their mean off
     settled: bool = False  # whether something with a mean was added after that
+    constant: bool = False  # whether it is a tensor of a step's own
 
     @property
     def shape(self) -> Shape:

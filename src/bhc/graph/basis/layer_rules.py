@@ -39,7 +39,10 @@ class Visit:
 
     def operands(self, *arguments: str) -> list[Marked] | None:
         """Tensors among the arguments of a call, by the operator's names; None where one of them is no tensor."""
-        found = [self._operand(self.module.argument(argument)) for argument in arguments]
+        return self.tensors([self.module.argument(argument) for argument in arguments])
+
+    def tensors(self, arguments: Sequence[Any]) -> list[Marked] | None:
+        found = [self._operand(argument) for argument in arguments]
         given = [value for value in found if value is not None]
         return given if len(given) == len(found) else None
 
@@ -57,7 +60,7 @@ class Visit:
         if id(numbers) in self.shared or not numbers.is_floating_point():
             return self.search.fixed(numbers.shape)
         coordinates = self.search.write(self.step.name, ((name, 0),), numbers.shape, is_constant=True)
-        return Marked(coordinates, torch.zeros_like(coordinates))
+        return Marked(coordinates, torch.zeros_like(coordinates), constant=True)
 
     def written(self, line: Tensor, axis: int) -> Marked:
         """New coordinates along an axis of what the step gives, which is full of new vectors."""

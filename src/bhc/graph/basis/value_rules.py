@@ -188,11 +188,10 @@ def matmul(visit: Visit) -> Marked | None:
 
 
 def by_letters(visit: Visit) -> Marked | None:
-    parts = visit.module.argument("tensors")
-    if len(parts) != 2 or not all(isinstance(part, Read) for part in parts):
+    operands = visit.tensors(visit.module.argument("tensors"))
+    if operands is None or len(operands) != 2:
         return None
-    left, right = (visit.values[part.place] for part in parts)
-    return einsum(visit.search, visit.module.argument("equation"), left, right)
+    return einsum(visit.search, visit.module.argument("equation"), *operands)
 
 
 def attention(visit: Visit) -> Marked | None:
