@@ -207,12 +207,18 @@ def wrap(
     first = example_input[0] if isinstance(example_input, Sequence) else example_input
     shape = first.shape[1:] if isinstance(first, Tensor) else ()
     if basis is not None:
-        graph = basis.turned(graph, example_input, shape)
+        graph = _checked(basis).turned(graph, example_input, shape)
     network = ConditionalNetwork(graph, space, design, input_shape=shape, pretrained=pretrained, rng=rng)
     if not all(is_ours(part) for part in space.parts):
         check_space(space, network.num_classes)
     _warn_of_whole(network)
     return Compressor(TrainedModel(network))
+
+
+def _checked(basis: Any) -> Basis:
+    if not isinstance(basis, Basis):
+        raise BhcError(f"basis is a {type(basis).__name__}", hint="give bhc.PrincipalAxes(inputs), or None")
+    return basis
 
 
 def _warn_of_whole(network: ConditionalNetwork) -> None:

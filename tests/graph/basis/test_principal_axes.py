@@ -276,8 +276,9 @@ def test_inputs_may_be_several_by_name():
     torch.testing.assert_close(small.module(x["left"], x["right"]), net(**x), rtol=1e-4, atol=1e-5)
     written = model.network.base_model.get_submodule("one").weight
     assert not torch.equal(written, net.one.weight)
-    with pytest.raises(BhcError, match="inputs"):
-        bhc.wrap(net, bhc.ClassSubsets(2), example_input=x, basis=bhc.PrincipalAxes(x["left"]))
+    for wrong, what in ((bhc.PrincipalAxes(x["left"]), "inputs"), (x, "basis")):
+        with pytest.raises(BhcError, match=what):
+            bhc.wrap(net, bhc.ClassSubsets(2), example_input=x, basis=wrong)
 
 
 @torch.no_grad()
