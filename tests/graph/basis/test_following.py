@@ -123,6 +123,14 @@ WIRED: dict[str, tuple[Callable[[Any, Tensor], Tensor], list[int]]] = {
     ),
     "tokens weighed by letters": (lambda net, x: net.end(torch.einsum("st,btc->bsc", WEIGHTS, net.one(x))), [6]),
     "letters that are summed in one value": (lambda net, x: torch.einsum("btc,bsd->bts", net.one(x), net.two(x)), []),
+    "squares beside others": (
+        lambda net, x: torch.cat([net.one(x).square(), net.two(x)], -1).sum(-1),
+        [],
+    ),
+    "squares beside squares": (
+        lambda net, x: torch.cat([net.one(x).square(), net.two(x).square()], -1).sum(-1),
+        [6, 6],
+    ),
     "batches of matrices": (lambda net, x: torch.bmm(net.one(x), net.two(x).mT), [6]),
     "tokens weighed from the right": (lambda net, x: net.end((net.one(x).mT @ WEIGHTS).mT), [6]),
     "channels weighed": (lambda net, x: net.end(net.one(x) @ torch.ones(6, 6).tril()), [6]),

@@ -82,7 +82,7 @@ def _rule(module: nn.Module, values: Sequence[Marked]) -> Rule | None:
     if not (is_movement or has_own or any(value.moves for value in values)):
         return Visit.fixed
     if any(value.squared for value in values):
-        return _rule_of_squares(module)
+        return _rule_of_squares(module) if all(value.squared for value in values if value.moves) else None
     if isinstance(module, AtenCall):
         return CALLS.get(module.op, _movement(module))
     return LAYERS.get(type(module), layer_rules.written if is_product(module) else None)
