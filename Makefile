@@ -53,6 +53,7 @@ benchmarks: .venv/.installed-benchmarks bench
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/beside.py
 	$(BIN)/python benchmarks/fixed_costs.py
+	$(BIN)/python benchmarks/basis.py
 ifeq ($(strip $(RUNS)),)
 	@echo "no trained runs: new_context, inference, packing and agreement are left out (make benchmarks RUNS=...)"
 else

@@ -20,12 +20,14 @@ from bhc.contexts import (
 from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
 from bhc.formats import Export, Format, WeightForm, open_deployed, register_format
+from bhc.graph.basis import Basis, PrincipalAxes
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.layers import LayerKind, register_layer
 from bhc.pretraining import BatchNormPretraining, Pretraining, pretrain
 from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
 
 __all__ = [
+    "Basis",
     "BatchNormPretraining",
     "BhcError",
     "BinaryBudget",
@@ -50,6 +52,7 @@ __all__ = [
     "LowRank",
     "Narrow",
     "Pretraining",
+    "PrincipalAxes",
     "Processes",
     "RandomSubsets",
     "Report",

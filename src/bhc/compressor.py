@@ -14,6 +14,7 @@ from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, 
 from bhc.errors import BhcError, warn
 from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
+from bhc.graph.basis import Basis
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.posterior import Multiples
 from bhc.training import (
@@ -176,6 +177,7 @@ def wrap(
     *,
     example_input: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     dynamic_axes: DynamicAxes = (),
+    basis: Basis | None = None,
     weight_generator: GeneratorSpec | None = None,
     initial: Initial | None = None,
     family: str = "io-gnj",
@@ -195,6 +197,10 @@ def wrap(
     a dict by the names of its forward pass. The size of the batch is free; those along ``dynamic_axes`` too, for
     example ``(1,)`` for texts of any length.
 
+    ``basis=bhc.PrincipalAxes(inputs)`` turns the network to the principal axes of real activations first, wherever it
+    computes the same in other coordinates: in the heads and, around norms, in the stream of a transformer. Units then
+    are directions, of which the last can go.
+
     ``weight_generator`` says who writes the weights (``ScalesOnly()``, ``LowRank()``, ``Full()``), ``initial`` how it
     starts (by default exactly at ``net``). ``std_limits`` bounds the weights' standard deviations by layer,
     ``prior_stds`` are those of their prior: by default 1, and in networks of more than four layers the size of each
@@ -209,11 +215,19 @@ def wrap(
     graph = capture(net, example_input, output=output, dynamic_axes=dynamic_axes)
     first = example_input[0] if isinstance(example_input, Sequence) else example_input
     shape = first.shape[1:] if isinstance(first, Tensor) else ()
+    if basis is not None:
+        graph = _checked(basis).turned(graph, example_input, shape)
     network = ConditionalNetwork(graph, space, design, input_shape=shape, pretrained=pretrained, rng=rng)
     if not all(is_ours(part) for part in space.parts):
         check_space(space, network.num_classes)
     _warn_of_whole(network)
     return Compressor(TrainedModel(network))
+
+
+def _checked(basis: Any) -> Basis:
+    if not isinstance(basis, Basis):
+        raise BhcError(f"basis is a {type(basis).__name__}", hint="give bhc.PrincipalAxes(inputs), or None")
+    return basis
 
 
 def _warn_of_whole(network: ConditionalNetwork) -> None:

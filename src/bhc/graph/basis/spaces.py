@@ -1,0 +1,187 @@
+"""Spaces: coordinates that stand in the same vectors wherever they are read, so that they may be mixed."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bhc.graph.basis.coordinates import Reader, Search, Source, Tensors, mixed
+from bhc.graph.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """Where vectors of a space stand: in rows of weights that write them, columns that read them, a constant."""
+
+    step: str
+    tensors: Tensors
+    index: Tensor  # (d,) along the tensors' axes
+    opposite: bool  # turned by ``A^-T`` and not by ``A``
+    value: str | None = None  # the value in which such vectors can be seen: what is written, or what is read
+    axis: int = -1  # and along which axis
+    reads: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Coordinates that may be mixed, and everywhere they stand."""
+
+    classes: Tensor  # (d,) in order
+    orthogonal: bool  # whether lengths must stay what they are
+    ends: list[End]
+
+    @property
+    def size(self) -> int:
+        return len(self.classes)
+
+
+def components(count: int, links: Tensor) -> Tensor:
+    """Of each of so many numbers the smallest one that links (2, n) lead to."""
+    root = torch.arange(count)
+    while True:
+        low, high = root[links].aminmax(dim=0)
+        if torch.equal(low, high):
+            return root
+        root.scatter_reduce_(0, high, low, "amin")
+        while not torch.equal(root, further := root[root]):
+            root = further
+
+
+class Classes:
+    """The coordinates of a finished search by classes: those of one are turned alike, or opposite ways.
+
+    Every coordinate is there twice, as it is turned and as the opposite; links lead between them. A class that leads
+    to its own opposite can only be rotated: there ``A = A^-T``.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        own, opposite = components(2 * len(search.seen), torch.cat(search.links, 1)).reshape(-1, 2).unbind(1)
+        self.of = torch.minimum(own, opposite)  # each coordinate
+        self.flipped = opposite < own
+        self.both_ways = self.having((own == opposite).nonzero().flatten())
+        self.stays = self.having(*search.staying)
+        self._keep_ambiguous()
+
+    def having(self, *coordinates: Tensor) -> Tensor:
+        """Of every class, whether it has one of these coordinates."""
+        marks = torch.zeros(2 * len(self.of), dtype=torch.bool)
+        for each in coordinates:
+            marks[self.of[each]] = True
+        return marks
+
+    @property
+    def sizes(self) -> Tensor:
+        """Of every coordinate, how many are in its class."""
+        return torch.bincount(self.of)[self.of]
+
+    def _keep_ambiguous(self) -> None:
+        """Where a class stands twice in one vector, nobody can say which number is which."""
+        written = [source.coordinates for source in self.search.sources if not source.is_constant]
+        for each in [torch.cat(written)] if written else []:
+            self._keep_repeated(self.of[each], self.search.seen[each])
+        for reader in self.search.readers:
+            seen = self.search.seen[reader.coordinates]
+            self._keep_repeated(self.of[reader.coordinates], seen, reader.vectors)
+
+    def _keep_repeated(self, *keys: Tensor) -> None:
+        values, counts = torch.unique(torch.stack(keys), dim=1, return_counts=True)
+        self.stays[values[0, counts > 1]] = True
+
+    def blocks(self) -> Tensor:
+        """Of every coordinate the number of those that it may be mixed with; -1 for none."""
+        gained = [part for gain in self.search.gains for part in (gain.arriving, gain.coordinates)]
+        stays = self.stays | self.having(*gained)
+        marks = torch.zeros(len(stays), dtype=torch.int64)
+        marks.index_add_(0, self.of, mixed(2 * self.search.seen + self.flipped))
+        _, numbers = torch.unique(2 * marks + self.both_ways, return_inverse=True)
+        numbers[stays] = -1
+        return numbers[self.of]
+
+
+def find_spaces(search: Search) -> tuple[list[Space], Classes]:
+    """All spaces of more than one coordinate."""
+    while True:
+        classes = Classes(search)
+        finder = _Ends(search, classes)
+        ends = finder.find()
+        if not finder.lost:
+            break
+        search.staying += finder.lost
+    by_length = classes.both_ways | classes.having(*search.lengths)
+    members = {block: classes.of[finder.blocks == block].unique() for block in ends}
+    spaces = [Space(members[block], bool(by_length[members[block]].any()), found) for block, found in ends.items()]
+    return [space for space in spaces if space.size > 1], classes
+
+
+class _Ends:
+    """Looks for the places where the vectors of every block stand, each in the order of its classes."""
+
+    def __init__(self, search: Search, classes: Classes) -> None:
+        self.search, self.classes, self.blocks = search, classes, classes.blocks()
+        self.lost: list[Tensor] = []  # coordinates of constants whose vectors lie along no axis
+
+    def find(self) -> dict[int, list[End]]:
+        found: dict[int, list[End]] = defaultdict(list)
+        for source in self.search.sources:
+            for block, end in self._of_constant(source) if source.is_constant else self._of_layer(source):
+                found[block].append(end)
+        for reader in self.search.readers:
+            for block, end in self._of_reader(reader):
+                found[block].append(end)
+        return found
+
+    def _of_layer(self, source: Source) -> Iterator[tuple[int, End]]:
+        """A layer may write several vectors of one space, as the queries of heads that share their keys."""
+        for block, index, opposite in self._copies(source.coordinates):
+            yield block, End(source.step, source.tensors, index, opposite, source.step, source.axis)
+
+    def _of_reader(self, reader: Reader) -> Iterator[tuple[int, End]]:
+        for block, index, opposite in self._copies(reader.coordinates, reader.vectors):
+            yield block, End(reader.step, (("weight", 1),), index, not opposite, reader.value, reads=True)
+
+    def _copies(self, coordinates: Tensor, *vectors: Tensor) -> Iterator[tuple[int, Tensor, bool]]:
+        """The places of each vector in a list of coordinates: its block, index, and whether it is turned opposite."""
+        blocks, classes, seen = self.blocks[coordinates], self.classes.of[coordinates], self.search.seen[coordinates]
+        _, copy = torch.unique(torch.stack([blocks, seen, *vectors]), dim=1, return_inverse=True)
+        order = torch.argsort(classes, stable=True)
+        order = order[torch.argsort(copy[order], stable=True)]
+        for index in order.split(torch.bincount(copy).tolist()):
+            if (block := int(blocks[index[0]])) >= 0:
+                yield block, index, bool(self.classes.flipped[coordinates[index[0]]])
+
+    def _of_constant(self, source: Source) -> Iterator[tuple[int, End]]:
+        """Its vectors lie along an axis, in the same order in all lines."""
+        ((name, _),) = source.tensors
+        coordinates = source.coordinates.reshape(source.shape)
+        blocks = self.blocks[coordinates]
+        for block in torch.unique(blocks[blocks >= 0]).tolist():
+            axis = self._axis(coordinates, blocks == block)
+            if axis is None:
+                self.lost.append(coordinates[blocks == block])
+                continue
+            line = coordinates.movedim(axis, -1).reshape(-1, source.shape[axis])[0]
+            index = (self.blocks[line] == block).nonzero().flatten()
+            index = index[torch.argsort(self.classes.of[line[index]])]
+            yield block, End(source.step, ((name, axis),), index, bool(self.classes.flipped[line[index[0]]]))
+
+    def _axis(self, coordinates: Tensor, inside: Tensor) -> int | None:
+        """Along which each line has every class once."""
+        classes = torch.where(inside, self.classes.of[coordinates], -1)
+        size = int(classes[inside].unique().numel())
+        for axis in range(coordinates.dim()):
+            lines = classes.movedim(axis, -1).reshape(-1, classes.shape[axis])
+            if bool((lines == lines[:1]).all()) and int((lines[0] >= 0).sum()) == size:
+                return axis
+        return None
+
+
+def turn_(graph: Graph, end: End, matrix: Tensor) -> None:
+    """Turn the vectors that stand somewhere, in place; they are rounded when all is summed."""
+    for name, axis in end.tensors:
+        numbers = getattr(graph.get_submodule(end.step), name).data
+        vectors = numbers.index_select(axis, end.index).double()
+        turned = torch.tensordot(matrix, vectors, dims=([1], [axis])).movedim(0, axis)
+        numbers.index_copy_(axis, end.index, turned.to(numbers.dtype))
