@@ -169,7 +169,7 @@ def test_queries_and_keys_of_a_head_are_balanced():
 def test_the_stream_is_read_along_its_principal_axes(name):
     net, x = made(name)
     graph = turned(net, x)
-    layers = [step for step in graph.steps if step.name.endswith(("qkv", "attend_q", "think_0", "up", "end"))]
+    layers = [step for step in graph.steps if step.name.endswith(("qkv", "qkv_0", "attend_q", "think_0", "up", "end"))]
     assert_diagonal_and_falling(sum(second_moment(read_by(graph, step.name, x)) for step in layers))
     assert not [step for step in graph.steps if getattr(step.module, "op", "") == "layer_norm"]
 
@@ -286,8 +286,8 @@ def test_a_wrapped_network_is_turned_and_emitted_and_without_a_basis_stays_as_it
     net, x = made("ViT, qkv unflattened")
     plain = bhc.wrap(net, bhc.ClassSubsets(5), example_input=x[:1])
     model = bhc.wrap(net, bhc.ClassSubsets(5), example_input=x[:1], basis=bhc.PrincipalAxes(x))
-    weights = [each.network.base_model.get_submodule("blocks_0_attend_qkv").weight for each in (plain, model)]
-    assert torch.equal(weights[0], net.blocks[0].attend.qkv.weight)
+    weights = [each.network.base_model.get_submodule("blocks_0_attend_qkv_0").weight for each in (plain, model)]
+    assert torch.equal(weights[0], net.blocks[0].attend.qkv.weight[:12])
     assert not torch.equal(*weights)
     small = model.compress(classes=[1, 3], threshold=1e6, quantisation=bhc.Float32())
     torch.testing.assert_close(small.module(x), net(x)[:, [1, 3]], rtol=1e-4, atol=1e-5)
