@@ -149,10 +149,7 @@ class Cutter:
         """``scales`` is what the hypernetwork says of the context, where it was asked before."""
         self.network, self.context, self.multiples = network, context, multiples
         self.scales = ContextScales.of(network, [context]) if scales is None else scales
-        self.rounding = None
-        if multiples is not None:
-            parts = (network.layers, network.units, network.base_model)
-            self.rounding = ChannelRounding(multiples, *parts, device=network.device)
+        self.rounding = None if multiples is None else network.rounding(multiples)
 
     @classmethod
     def many(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "list[Cutter]":

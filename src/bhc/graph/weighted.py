@@ -1,5 +1,6 @@
 """The layers that hold weights, which units they read and write, and what of them cannot get smaller."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ class Layer:
     reads: Tensor  # (channels that arrive,) the unit of each; after a flatten many have the same
     writes: Tensor  # (O,)
     output_area: int  # places its weights are multiplied at: 1 for a linear layer, none for rows that are picked
+    kept: bool = False  # whether it was asked to stay as wide as it is
 
     @property
     def kind(self) -> Weighted:
@@ -38,7 +40,7 @@ class Layer:
     @property
     def may_skip(self) -> bool:
         """Whether it can leave out an input of its own accord; one scale for all of its input says nothing of one."""
-        return not self.has_kernel and self.kind.may_skip
+        return not self.kept and not self.has_kernel and self.kind.may_skip
 
     @property
     def groups(self) -> int:
@@ -87,14 +89,15 @@ class Layer:
         return outputs * (self.num_inputs if self.groups > 1 else inputs) * self.kernel_area
 
 
-def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
-    layers = []
+def find_layers(graph: Graph, input_shape: Shape, units: Units, *, keep: Iterable[str] = ()) -> tuple[Layer, ...]:
+    """Those named in ``keep`` read and write all that there is."""
+    layers, kept = [], set(keep)
     for shaped in shaped_steps(graph, input_shape):
         if is_weighted(shaped.module):
             name = shaped.name
             reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
             places = shaped.num_flops // (2 * shaped.module.weight.numel())  # type: ignore[operator]
-            layers.append(Layer(name, shaped.module, reads, writes, places))
+            layers.append(Layer(name, shaped.module, reads, writes, places, name in kept))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",

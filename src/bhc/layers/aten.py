@@ -179,9 +179,8 @@ class AtenCall(nn.Module):
         for place, argument in enumerate(schema.arguments[: len(arguments)]):
             if argument.name in changed:
                 arguments[place] = changed.pop(argument.name)
-        own = dict(self.named_parameters()) | dict(self.named_buffers())
-        twin = type(self)(self.target, arguments, self.named | changed, own, self.pick, self.dtypes)
-        twin.why = self.why
+        twin = bare_copy(self)
+        twin.arguments, twin.named, twin.traces = arguments, self.named | changed, {}
         return twin
 
     def owned(self) -> Iterator[tuple[str, str]]:
@@ -192,8 +191,8 @@ class AtenCall(nn.Module):
 
     def named_own(self) -> Iterator[tuple[str, Tensor]]:
         """Its own tensors by the names that they have here."""
-        yield from self.named_parameters()
-        yield from self.named_buffers()
+        yield from ((name, own) for name, own in self._parameters.items() if own is not None)
+        yield from ((name, own) for name, own in self._buffers.items() if own is not None)
 
     def extra_repr(self) -> str:
         return f"{self.target}, {self.arguments}"
@@ -275,7 +274,7 @@ _TRACES: dict[Any, Tensor] = {}  # of all calls: the blocks of a deep network ma
 def traced(module: AtenCall, arriving: Sequence[Shape], dtypes: Sequence[torch.dtype] | None = None) -> Tensor:
     """What a call gives, found without data and kept; ``dtypes`` are those that it is made for."""
     known = tuple(dtypes or (getattr(torch, module.dtypes.get(place, "float32")) for place in range(len(arriving))))
-    tensors = (*module.named_parameters(), *module.named_buffers())
+    tensors = tuple(module.named_own())
     own = tuple((name, tuple(numbers.shape), numbers.dtype) for name, numbers in tensors)
     key = (tuple(arriving), known, own)
     if key not in module.traces:

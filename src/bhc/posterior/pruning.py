@@ -109,6 +109,7 @@ class MaskFinder(nn.Module):
         writers = torch.bincount(self.writes, minlength=units.count)
         self.one_of_several = [
             layer.groups == 1
+            and not layer.kept
             and bool((writers[layer.writes] > 1).any())  # a layer alone with its units needs no second look
             and not set(layer.writes.tolist()) & set(self.outputs.tolist())
             for layer in layers
