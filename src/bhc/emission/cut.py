@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ class Cutter:
         """``scales`` is what the hypernetwork says of the context, where it was asked before."""
         self.network, self.context, self.multiples = network, context, multiples
         self.scales = ContextScales.of(network, [context]) if scales is None else scales
-        self.rounding = None if multiples is None else network.rounding(multiples)
+        self.rounding = None if multiples is None else _rounding(network, multiples)
 
     @classmethod
     def many(cls, network: ConditionalNetwork, contexts: Sequence[Context]) -> "list[Cutter]":
@@ -167,6 +168,18 @@ class Cutter:
 
     def cut(self, threshold: float) -> Cut:
         return cut_all(self.scales, threshold, rounding=self.rounding)[0]
+
+
+_ROUNDINGS: WeakKeyDictionary[ConditionalNetwork, dict[Any, ChannelRounding]] = WeakKeyDictionary()
+
+
+def _rounding(network: ConditionalNetwork, multiples: Multiples) -> ChannelRounding:
+    """Made once: it takes as long as an emission."""
+    known, key = _ROUNDINGS.setdefault(network, {}), (multiples, network.device)
+    if key not in known:
+        parts = (network.layers, network.units, network.base_model)
+        known[key] = ChannelRounding(multiples, *parts, device=network.device)
+    return known[key]
 
 
 @torch.no_grad()

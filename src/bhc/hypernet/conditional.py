@@ -33,12 +33,10 @@ from bhc.hypernet.hypernetwork import Design, HyperNetwork
 from bhc.layers import is_weighted
 from bhc.posterior import (
     BayesianGraph,
-    ChannelRounding,
     InputMask,
     LayerDropout,
     LayerPosterior,
     MaskFinder,
-    Multiples,
     NetworkMask,
     Noise,
 )
@@ -121,7 +119,6 @@ class ConditionalNetwork(nn.Module):
         self.hypernet = HyperNetwork(self.layers, space, design, rng=rng)
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers, units)
-        self._roundings: dict[tuple[Multiples, torch.device], ChannelRounding] = {}
         self.kept_values = self.bayesian.kept_values  # moves to a device with the rest
 
     @cached_property
@@ -194,15 +191,6 @@ class ConditionalNetwork(nn.Module):
         if batch.budget is None or not self.find_masks.nested:
             return self.hypernet.dropouts(checked_encoding(self.space, batch))
         return climb(lambda rung: self.hypernet.dropouts(checked_encoding(self.space, rung)), batch)
-
-    def rounding(self, multiples: Multiples) -> ChannelRounding:
-        """Which further units stay for channels in these multiples; made once: it takes as long as an emission."""
-        key = (multiples, self.device)
-        if key not in self._roundings:
-            self._roundings[key] = ChannelRounding(
-                multiples, self.layers, self.units, self.base_model, device=self.device
-            )
-        return self._roundings[key]
 
     def check_readable(self) -> None:
         """Raise if contexts cannot be read back from the masks."""
