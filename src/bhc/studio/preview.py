@@ -97,11 +97,12 @@ def _error(judge: Judge, graph: Any, cut: Cut) -> float:
 
 
 def _layers(cut: Cut, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    for kept, width in zip(cut.layers, bits, strict=True):
-        layer = kept.layer
+    widths = iter(bits)  # of those that did not go with a branch
+    for kept in cut.layers:
+        layer, width = kept.layer, None if kept.is_gone else next(widths)
         yield {
             "name": layer.name,
-            "kind": "convolution" if layer.has_kernel else "linear",
+            "kind": "convolution" if layer.has_kernel else layer.kind.name,
             "inputs_before": layer.num_inputs,
             "inputs_after": len(kept.kept_inputs),
             "outputs_before": layer.num_outputs,
