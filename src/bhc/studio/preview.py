@@ -102,7 +102,7 @@ def _layers(cut: Cut, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         layer, width = kept.layer, None if kept.is_gone else next(widths)
         yield {
             "name": layer.name,
-            "kind": "convolution" if layer.has_kernel else layer.kind.name,
+            "kind": "convolution" if layer.has_kernel else "linear",
             "inputs_before": layer.num_inputs,
             "inputs_after": len(kept.kept_inputs),
             "outputs_before": layer.num_outputs,
