@@ -4,8 +4,9 @@
 
 Images are 49 patches of 4 x 4 pixels. One model is trained for the nine consecutive pairs of digits, and cut at the one
 threshold that makes the pairs' networks 20 times smaller together (harmonic), which takes no data; where whole parts
-allow no such ratio, three quarters as small as can be. Test errors are pooled over pairs and images, over three seeds; schedules were chosen
-on validation data. Writes ``transformer.json`` and its table, ``transformer.md``; what is there is not run again.
+allow no such ratio, three quarters as small as can be. Test errors are pooled over pairs and images, over three seeds;
+the schedule was chosen on validation data. Writes ``transformer.json`` and its table, ``transformer.md``; what is there
+is not run again.
 """
 
 import argparse
@@ -186,8 +187,8 @@ def table(results: list[Row], settings: Row) -> str:
     for arm in ARMS:
         for row in (row for row in results if row["arm"] == arm):
             lines.append(
-                f"| {arm} | {row['seed']} | {row['error_full']:.2f} % | {row['error']:.2f} % | {row['error_bits']:.2f} % |"
-                f" {row['error_worst']:.2f} % | {row['ratio_harmonic']:.1f} | {row['ratio_min']:.1f} |"
+                f"| {arm} | {row['seed']} | {row['error_full']:.2f} % | {row['error']:.2f} % |"
+                f" {row['error_bits']:.2f} % | {row['error_worst']:.2f} % | {row['ratio_harmonic']:.1f} | {row['ratio_min']:.1f} |"
                 f" {row['file_bytes']:,.0f} bytes |"
             )
     return "\n".join(lines) + "\n"
