@@ -1,4 +1,4 @@
-"""A plain encoder for images: what the library takes of transformers, attention whole and the widths between cut."""
+"""A plain encoder for images, as large as one likes."""
 
 import torch
 from torch import Tensor, nn

@@ -28,7 +28,7 @@ from bhc.files import write_bytes, write_json
 from bhc.models import Normalise
 from bhc.pretraining import Pretraining, train_plainly_
 from bhc.results import environment
-from bhc.training import Consolidate, Learn, Narrow
+from bhc.training import Consolidate, Learn, Narrow, describe_device
 from bhc.training.evaluation import harmonic, largest_ratio, threshold_for
 
 PATCH, WIDTH, HEADS, DEPTH = 4, 48, 4, 2
@@ -124,6 +124,7 @@ def run(seed: int, arm: str, data: bhc.data.DataSet, arguments: argparse.Namespa
     return {
         "seed": seed,
         "arm": arm,
+        "device": describe_device(torch.device(arguments.device)),
         "seconds": round(time.perf_counter() - began),
         "threshold": threshold,
         "largest_ratio": most,
@@ -177,19 +178,19 @@ def table(results: list[Row], settings: Row) -> str:
         "",
         f"MNIST as 49 patches, {DEPTH} blocks of width {WIDTH} with {HEADS} heads ({weights:,} weights); nine pairs of"
         f" digits, one model each seed, test error pooled over pairs and images. {settings['steps']} steps of"
-        f" learning, narrowing and consolidating on a CPU. Networks at the one threshold that makes them {RATIO:g} x"
+        f" learning, narrowing and consolidating. Networks at the one threshold that makes them {RATIO:g} x"
         f" smaller together (harmonic), or {MOST_OF_IT:g} of the most that can go where that is less.",
         "",
         "| what can be cut | seed | full network | cut | with bits | worst pair | times smaller | least pair | file,"
-        " mean |",
-        "|---|---|---|---|---|---|---|---|---|",
+        " mean | trained on |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in ARMS:
         for row in (row for row in results if row["arm"] == arm):
             lines.append(
                 f"| {arm} | {row['seed']} | {row['error_full']:.2f} % | {row['error']:.2f} % |"
-                f" {row['error_bits']:.2f} % | {row['error_worst']:.2f} % | {row['ratio_harmonic']:.1f} | {row['ratio_min']:.1f} |"
-                f" {row['file_bytes']:,.0f} bytes |"
+                f" {row['error_bits']:.2f} % | {row['error_worst']:.2f} % | {row['ratio_harmonic']:.1f} |"
+                f" {row['ratio_min']:.1f} | {row['file_bytes']:,.0f} bytes | {row['device']} |"
             )
     return "\n".join(lines) + "\n"
 

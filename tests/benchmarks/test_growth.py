@@ -28,13 +28,13 @@ def test_the_transformer_has_over_a_hundred_million_weights() -> None:
     assert sum(parameter.numel() for parameter in net.parameters()) >= 1.1e8
 
 
-def test_only_the_widths_inside_a_block_of_the_transformer_can_go() -> None:
+def test_stream_heads_and_widths_of_the_transformer_can_go() -> None:
     net = Transformer(width=64, depth=2, classes=CLASSES)
     model = bhc.wrap(net, bhc.ClassSubsets(CLASSES), example_input=torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
     units = model.network.units
-    assert units.always[units.carried["patches"]].all()
-    inside = [units.carried[f"blocks_{number}_think_0"] for number in range(2)]
-    assert not any(units.always[each].any() for each in inside)
+    names = ["patches", *[f"blocks_{number}_think_0" for number in range(2)]]
+    assert not any(units.always[units.carried[name]].any() for name in names)
+    assert len(units.heads) == 2
 
 
 def test_a_step_of_each_kind_is_of_the_same_network() -> None:
