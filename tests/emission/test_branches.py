@@ -121,13 +121,14 @@ def test_a_stream_that_several_layers_write_is_rounded_once(threshold: float, ro
     before = model.compress(classes=list(CONTEXT.classes), threshold=threshold)
     widths = {layer.name: (layer.module.weight.shape, layer.num_weights) for layer in small.network.layers}
     streams = (("stem", "blocks_0_conv2"), ("blocks_1_conv2", "blocks_1_shortcut_0", "blocks_2_conv2"))
-    for layer in model.network.layers[:-1]:
+    for layer in (layer for layer in model.network.layers[:-1] if layer.name in widths):  # others went with a branch
         written = widths[layer.name][0][0]
         alike = next((stream for stream in streams if layer.name in stream), (layer.name,))
         multiple = max(multiples.of_layer(name) for name in alike)
         assert written % multiple == 0 or written == layer.num_outputs
         if multiple > 1:
-            assert {widths[name][0][0] for name in alike} == {written}, "nobody leaves a part of it to others"
+            there = [name for name in alike if name in widths]
+            assert {widths[name][0][0] for name in there} == {written}, "nobody leaves a part of it to others"
     assert small.report.weights_after >= before.report.weights_after
     small.save(tmp_path / "small.bhc").to_onnx(tmp_path / "small.onnx")
     assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
