@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -167,6 +168,10 @@ def judged(
     }
 
 
+def key_of(row: Row) -> tuple[str, str, int]:
+    return row["arm"], row["device"], row["seed"]
+
+
 def pooled(rows: list[Row], key: str) -> float:
     return 100 * sum(row[key] for row in rows) / sum(row["images"] for row in rows)
 
@@ -197,7 +202,7 @@ def table(results: list[Row], settings: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only --take")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("experiments/runs"))
@@ -207,22 +212,25 @@ def main() -> int:
     parser.add_argument("--steps", type=int, nargs=3, default=[400, 700, 700])
     parser.add_argument("--kl-weight", type=float, default=0.3)
     parser.add_argument("--rate", type=float, default=1e-2)
+    parser.add_argument("--take", type=Path, nargs="+", default=[], help="files of runs made elsewhere, to be added")
     parser.add_argument("--validation", action="store_true", help="errors on validation data: to choose a schedule")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    data = bhc.data.load("mnist", data_dir=arguments.data_dir)
+    data = bhc.data.load("mnist", data_dir=arguments.data_dir) if arguments.seeds else None
     path = arguments.out / "transformer.json"
     result = json.loads(path.read_text()) if path.exists() else {"experiment": "transformer", "runs": []}
     result |= environment() | {"settings": {key: getattr(arguments, key) for key in ("steps", "kl_weight", "epochs")}}
-    for seed in arguments.seeds:
-        for arm in arguments.arms:
-            if any(row["seed"] == seed and row["arm"] == arm for row in result["runs"]):
-                continue
-            row = run(seed, arm, data, arguments)
+    known = {key_of(row): row for row in result["runs"]}
+    known |= {key_of(row): row for other in arguments.take for row in json.loads(other.read_text())["runs"]}
+    device = describe_device(torch.device(arguments.device))
+    for seed, arm in product(arguments.seeds, arguments.arms):
+        if (arm, device, seed) not in known:
+            row = known[arm, device, seed] = run(seed, arm, data, arguments)
             print({key: value for key, value in row.items() if key != "pairs"}, flush=True)
-            result["runs"].append(row)
-            write_json(path, result)
+            write_json(path, result | {"runs": list(known.values())})
+    result["runs"] = [known[key] for key in sorted(known)]
+    write_json(path, result)
     text = table(result["runs"], result["settings"])
     write_bytes(path.with_suffix(".md"), text.encode())
     print(text)
