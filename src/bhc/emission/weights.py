@@ -203,7 +203,8 @@ def assemble(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer])
 
 
 def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -> Iterator[Step]:
-    by_name = {layer.cut.layer.name: layer for layer in layers}
+    by_name = {name: layer for layer in layers for name in layer.cut.layer.calls}
+    smaller: dict[str, nn.Module] = {}  # by layer: what all of its calls use
     alive, units = cut.alive.cpu().numpy(), network.units
     instead: dict[str, str] = {}  # the step that puts what a layer writes where it belongs
     lost = Lost.of(network, alive, by_name)
@@ -229,7 +230,9 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             axis = kind.in_axis % units.dimensions[step.reads[0]]
             yield Step(f"select_{step.name}", Select(index, axis), reads)
             reads = (f"select_{step.name}",)
-        yield Step(step.name, kind.smaller(step.module, layer.weight, layer.bias, own.kept_inputs), reads)
+        if own.layer.name not in smaller:
+            smaller[own.layer.name] = kind.smaller(step.module, layer.weight, layer.bias, own.kept_inputs)
+        yield Step(step.name, smaller[own.layer.name], reads)
         index, width = _among_living(own.layer.writes, own.kept_outputs, alive)
         if index is not None:
             instead[step.name] = f"place_{step.name}"

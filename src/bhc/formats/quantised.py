@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from bhc.graph import INPUT, Counts, Graph, Signature, Step, count
-from bhc.layers import Recurrence, RecurrentLayer, Shape, bare_copy, is_weighted, weighted_kind
+from bhc.layers import Recurrence, RecurrentLayer, Shape, bare_copy, weighted_kind
 
 PLAIN = re.compile(r"\w+", re.ASCII)
 _CHAIN, _BRANCHING = nn.Sequential(), fx.GraphModule(nn.Module(), fx.Graph())
@@ -131,6 +131,8 @@ def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Gr
             replaced[name] = bare_copy(graph.get_submodule(name))
         numbers_of = replaced[name]._parameters
         numbers_of[kind] = None if values is None else nn.Parameter(values, requires_grad=False)
+    owners = graph.owners
+    replaced |= {name: replaced[owner] for name, owner in owners.items() if owner in replaced}
     changed = graph.with_steps(replaced)
     # To put all modules to rest takes longer than to change some; what is emitted is at rest from the start.
     at_rest = not changed.training and not any(parameter.requires_grad for parameter in changed.parameters())
@@ -163,10 +165,10 @@ class QuantisedNetwork:
 
     @cached_property
     def layers(self) -> tuple["StoredLayer", ...]:
+        names = dict.fromkeys(self.graph.owners.values())
+        modules = ((name, self.graph.get_submodule(name)) for name in names)
         return tuple(
-            StoredLayer(step.name, step.module, self.weights.get(step.name), self.biases.get(step.name))
-            for step in self.graph.steps
-            if is_weighted(step.module)
+            StoredLayer(name, module, self.weights.get(name), self.biases.get(name)) for name, module in modules
         )
 
     @cached_property

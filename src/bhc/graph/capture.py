@@ -3,6 +3,7 @@
 The graph is made simpler (norms taken into layers, turns that undo each other, steps that nobody reads), and it is
 checked that it computes what the network computes, for one batch as for another."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -90,12 +91,14 @@ def fold_affines(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     Where the value before is no layer's, or others read it too, they stay as a step of their own.
     """
     steps: dict[str, Step] = {}
+    calls = Counter(graph.owners.values())  # what follows one call of a layer may not follow another
     instead: dict[str, str] = {INPUT: INPUT}  # whose result stands for that of a step that is gone
     for step in graph.steps:
         reads = tuple(instead[name] for name in step.reads)
         instead[step.name] = step.name
         before = steps.get(reads[0]) if reads else None
         alone = len(graph.readers[step.reads[0]]) == 1 if step.reads else False
+        alone = alone and before is not None and calls[before.name] == 1
         if isinstance(step.module, Affine) and before is not None and alone and _writes_channels(before, shapes):
             steps[before.name] = Step(before.name, _folded(before.module, step.module), before.reads)
             instead[step.name] = before.name
@@ -338,7 +341,9 @@ def check_batches(graph: Graph, exported: Exported) -> Sequence[str]:
 
     graph.run(x.as_inputs(), note)
     graph.run(longer.as_inputs(), compare)
-    return apart
+    owners = graph.owners
+    layers = {owners[name] for name in apart}
+    return [name for name, owner in owners.items() if owner in layers]
 
 
 def _words(graph: Graph, place: int) -> int | None:

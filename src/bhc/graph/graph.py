@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
-from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, bare_copy, kind_named, kind_of
+from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, bare_copy, is_weighted, kind_named, kind_of
 from bhc.layers.arguments import expect
 from bhc.layers.aten import PRODUCTS, AtenCall, traced
 
@@ -72,6 +72,9 @@ class Graph(nn.Module):
         readers[self.last_step] += (INPUT,)
         return readers
 
+    def reads_of(self, name: str) -> tuple[str, ...]:
+        return self._reads[name]
+
     @property
     def last_step(self) -> str:
         return next(reversed(self._reads), INPUT)
@@ -80,6 +83,13 @@ class Graph(nn.Module):
     def input_steps(self) -> tuple[str, ...]:
         """The steps that are inputs, in their order; none where there is one tensor, which any step may read."""
         return tuple(name for name, module in self._modules.items() if isinstance(module, NetworkInput))
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """By every step of a layer with weights the first one of the same layer: itself, unless that is called again."""
+        first: dict[int, str] = {}
+        layers = ((step.name, id(step.module)) for step in self.steps if is_weighted(step.module))
+        return {name: first.setdefault(module, name) for name, module in layers}
 
     @property
     def is_chain(self) -> bool:
@@ -140,17 +150,22 @@ def needed_steps(steps: Sequence[Step], wanted: Iterable[str]) -> list[Step]:
 
 
 ABOUT_STEPS = ("kind", "name", "reads")  # what a description says beside its kind's own
+AGAIN = "again"  # in the place of a kind: a layer that an earlier step has called
 
 
 def describe(graph: Graph) -> list[dict[str, Any]]:
     """One dict a step: the kind's name, the step's name, the constructor's arguments, and what it reads.
 
-    A step that reads just the one before it does not say so.
+    A step that reads just the one before it does not say so; a layer that is called again is described once.
     """
-    described, before = [], INPUT
+    described: list[dict[str, Any]] = []
+    before, owners = INPUT, graph.owners
     for step in graph.steps:
-        kind = kind_of(step.module)
-        described.append({"kind": kind.name, "name": step.name} | kind.describe(step.module))
+        kind, owner = kind_of(step.module), owners.get(step.name, step.name)
+        if owner == step.name:
+            described.append({"kind": kind.name, "name": step.name} | kind.describe(step.module))
+        else:
+            described.append({"kind": AGAIN, "name": step.name, "layer": owner})
         if step.reads != (before,):
             described[-1]["reads"] = list(step.reads)
         before = step.name
@@ -160,18 +175,27 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 def rebuild(steps: Sequence[Any]) -> Graph:
     """The graph that ``steps`` describe, its tensors uninitialised: load a state dict into it."""
     try:
-        built, before = [], INPUT
+        built: dict[str, Step] = {}
+        before = INPUT
         for step in steps:
             name, reads = str(step["name"]), tuple(map(str, step.get("reads", (before,))))
-            own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
-            own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
-            built.append(Step(name, kind_named(step["kind"]).build(own), reads))
+            built[name] = Step(name, _built(step, built), reads)
             before = name
-        return Graph(built)
+        return Graph(built.values())
     except BhcError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise BhcError(f"the description of the network is damaged: {error!r}") from error
+
+
+def _built(step: Mapping[str, Any], before: Mapping[str, Step]) -> nn.Module:
+    if step["kind"] == AGAIN:
+        module = before[str(step["layer"])].module
+        expect(is_weighted(module), f"{step['layer']!r} is no layer with weights")
+        return module
+    own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
+    own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
+    return kind_named(step["kind"]).build(own)
 
 
 @dataclass(frozen=True)

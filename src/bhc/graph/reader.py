@@ -218,9 +218,8 @@ class Reader:
         if self.maker.why_whole(name, weight):
             return None
         batch, tokens, channels = value.shape
-        embed = Embed.of(
-            weight.numbers, arguments.get("padding_idx", -1) if arguments.get("padding_idx", -1) >= 0 else None
-        )
+        padding = arguments.get("padding_idx", -1)
+        embed = self.maker.layer(node, Embed.of(weight.numbers, padding if padding >= 0 else None))
         first = self.maker.emit(name, embed, [words], node, None, (batch, channels, tokens))
         return self.maker.move(node, "aten.permute.default", first, [[0, 2, 1]], value)
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.program import Exported
-from bhc.layers import NetworkInput, Shape, Weighted, call_of, kinds_called
+from bhc.layers import NetworkInput, Shape, Weighted, call_of, is_weighted, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, flat, schema_of
 
 
@@ -130,7 +130,8 @@ class StepMaker:
         self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
         self.shared: dict[str, nn.Parameter] = {}  # by the network's names
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
-        self.uses = _count_uses(exported)
+        self.uses = Uses(exported)
+        self.layers: dict[tuple[fx.Node, str], nn.Module] = {}  # by the first call that uses their weights
         by_name = {node.name: node for node in exported.program.nodes if node.op == "placeholder"}
         self.inputs = tuple(self._input(place, by_name[name]) for place, name in enumerate(exported.inputs))
 
@@ -154,8 +155,12 @@ class StepMaker:
         self.dtypes[name] = value.dtype
 
     def _alone(self, weight: Constant) -> bool:
-        """Whether nobody else uses these numbers."""
-        return all(self.uses[name] <= 1 and self.exported.is_alone(name) for name in weight.sources)
+        """Whether nobody uses these numbers in another way."""
+        return all(self.uses.count(name) <= 1 for name in weight.sources)
+
+    def layer(self, node: fx.Node, module: nn.Module, part: str = "") -> nn.Module:
+        """The layer of a call; one that does the same with the same weights as a call before is the same layer."""
+        return self.layers.setdefault((self.uses.first[node], part), module) if is_weighted(module) else module
 
     def move(
         self, node: fx.Node, target: str, source: Known, arguments: list[Any], value: Any, shape: Any = None
@@ -190,7 +195,7 @@ class StepMaker:
                     continue
                 module = kind.captured(call)
                 if module is not None:
-                    return self.emit(name, module, reads, node, value, size)
+                    return self.emit(name, self.layer(node, module), reads, node, value, size)
         module, sources = self._aten(target, arguments, pick)
         module.why = why
         return self.emit(name, module, sources, node, value, size)
@@ -200,7 +205,7 @@ class StepMaker:
         if _as_step(name) in self.whole:
             return "the first axis of what it reads is not the batch"
         if isinstance(weight, Constant) and not self._alone(weight):
-            return "its weights are used twice"
+            return "its weights are used in several ways"
         return ""
 
     def _aten(self, target: str, arguments: dict[str, Any], pick: int | None) -> tuple[AtenCall, list[Value]]:
@@ -294,21 +299,50 @@ class StepMaker:
         return free
 
 
-def _count_uses(exported: Exported) -> Counter[str]:
-    """By parameter, how many calls need it: what is made of parameters alone counts where it is used."""
-    made: dict[fx.Node, frozenset[str]] = {}
-    uses: Counter[str] = Counter()
-    for node in exported.program.nodes:
-        if node.op == "placeholder" and node.name in exported.constants:
-            name = exported.parameters.get(node.name)
-            made[node] = frozenset() if name is None else frozenset({name})
-        elif node.op == "call_function":
-            sources = frozenset().union(*(made.get(source, frozenset()) for source in node.all_input_nodes))
-            if all(source in made for source in node.all_input_nodes):
-                made[node] = sources
-            else:
-                uses.update(sources)
-    return uses
+class Uses:
+    """The ways in which a program uses its parameters; what is made of parameters alone counts where it is used.
+
+    Calls that do the same with the same parameters, to other values, use them in one way.
+    """
+
+    def __init__(self, exported: Exported) -> None:
+        self.aliases = exported.aliases
+        self.first: dict[fx.Node, fx.Node] = {}  # of all calls that do the same, to values of any size
+        self._ways: Counter[str] = Counter()
+        made: dict[fx.Node, frozenset[str]] = {}  # of parameters alone, and of which
+        alike: dict[Any, fx.Node] = {}
+        for node in exported.program.nodes:
+            if node.op == "placeholder" and node.name in exported.constants:
+                name = exported.parameters.get(node.name)
+                made[node] = frozenset() if name is None else frozenset({self._name(name)})
+                self.first[node] = alike.setdefault(next(iter(made[node]), node), node)
+            elif node.op == "call_function":
+                sources = frozenset().union(*(made.get(source, frozenset()) for source in node.all_input_nodes))
+                self.first[node] = alike.setdefault(self._form(node, made), node)
+                if all(source in made for source in node.all_input_nodes):
+                    made[node] = sources
+                elif self.first[node] is node:
+                    self._ways.update(sources)
+
+    def count(self, name: str) -> int:
+        """In how many ways a parameter is used."""
+        return self._ways[self._name(name)]
+
+    def _name(self, name: str) -> str:
+        return self.aliases.get(name, name)
+
+    def _form(self, node: fx.Node, made: Mapping[fx.Node, Any]) -> Any:
+        """A call's operator and arguments, of values their number of axes alone."""
+
+        def form(argument: Any) -> Any:
+            if isinstance(argument, fx.Node):
+                value = argument.meta.get("val")
+                return self.first[argument] if argument in made else value.dim() if isinstance(value, Tensor) else None
+            if isinstance(argument, list | tuple):
+                return tuple(map(form, argument))
+            return repr(argument)
+
+        return str(node.target), form(node.args), tuple((name, form(part)) for name, part in node.kwargs.items())
 
 
 def _with_one_free(sizes: Sequence[Any]) -> list[Any]:

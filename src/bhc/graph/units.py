@@ -59,8 +59,11 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
     whole = {*graph.input_steps} | wanted - {graph.last_step}
     search.keep(search.carried[INPUT])
+    owners = graph.owners
     for shaped in shaped_steps(graph, input_shape):
         search.follow(shaped)
+        if owners.get(shaped.name, shaped.name) != shaped.name:
+            search.same_layer(owners[shaped.name], shaped.name)
         if shaped.name in whole:
             search.step = INPUT
             search.keep(search.carried[shaped.name])
@@ -135,6 +138,11 @@ class _Search:
                 self.reads[shaped.name] = self.along(arriving[0], kind.in_axis, passing=True)
             if shaped.name not in self.writes:
                 self.writes[shaped.name] = self.along(leaving, kind.out_axis, passing=True)
+
+    def same_layer(self, first: str, again: str) -> None:
+        """Two calls of one layer, whose weights are there once: inputs live and die together, and so do outputs."""
+        for ends in (self.reads, self.writes):
+            self.join(ends[first], ends[again])
 
     def new(self, count: int) -> Tensor:
         return self.sets.new(count)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT, Graph, shaped_steps
+from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
 from bhc.graph.units import Units
 from bhc.layers import NetworkInput, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
@@ -24,7 +24,8 @@ class Layer:
     module: Any
     reads: Tensor  # (channels that arrive,) the unit of each; after a flatten many have the same
     writes: Tensor  # (O,)
-    output_area: int  # places its weights are multiplied at: 1 for a linear layer, none for rows that are picked
+    output_area: int  # places its weights are multiplied at, in all its calls; none for rows that are picked
+    calls: tuple[str, ...] = ()  # the steps that call it, the first of which it is named after
 
     @property
     def kind(self) -> Weighted:
@@ -88,18 +89,22 @@ class Layer:
 
 
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
-    layers = []
+    owners = graph.owners
+    calls: dict[str, list[ShapedStep]] = {name: [] for name in owners.values()}
     for shaped in shaped_steps(graph, input_shape):
         if is_weighted(shaped.module):
-            name = shaped.name
-            reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
-            places = shaped.num_flops // (2 * shaped.module.weight.numel())  # type: ignore[operator]
-            layers.append(Layer(name, shaped.module, reads, writes, places))
+            calls[owners[shaped.name]].append(shaped)
+    layers = []
+    for name, own in calls.items():
+        reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
+        module: Any = own[0].module
+        places = sum(call.num_flops for call in own) // (2 * module.weight.numel())
+        layers.append(Layer(name, module, reads, writes, places, tuple(call.name for call in own)))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
-            hint="weights of linear layers, convolutions and embeddings are what is compressed; one that several share"
-            " stays whole",
+            hint="weights of linear layers, convolutions and embeddings are what is compressed; one that is used in"
+            " several ways stays whole",
         )
     return tuple(layers)
 
@@ -123,13 +128,18 @@ def find_features(
             f"the network takes {len(graph.input_steps)} inputs: {', '.join(graph.input_steps)}",
             hint="contexts of features and words need a network that takes one",
         )
-    by_name = {layer.name: layer for layer in layers}
+    by_name = {name: layer for layer in layers for name in layer.calls}
     given, places = {INPUT}, {}
     for step in graph.steps:
         if not given & set(step.reads):
             continue
         if step.name in by_name:
-            places[step.name] = _arriving(by_name[step.name], input_shape, features)
+            if not all(given & set(graph.reads_of(name)) for name in by_name[step.name].calls):
+                raise BhcError(
+                    f"layer {step.name!r} reads the input, and in another call something else",
+                    hint="contexts of features need a network whose first layer is called once",
+                )
+            places[by_name[step.name].name] = _arriving(by_name[step.name], input_shape, features)
         elif kind_of(step.module).keeps_inputs_apart:
             given.add(step.name)
         else:

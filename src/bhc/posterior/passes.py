@@ -201,7 +201,7 @@ class BayesianGraph:
         self.kept_values = None if units is None else KeptValues(graph, units)
         self.layers = tuple(layers)
         self.operators = operators_of(graph, layers)
-        self._place = {layer.name: index for index, layer in enumerate(layers)}
+        self._place = {name: index for index, layer in enumerate(layers) for name in layer.calls}
         self._channels = [layer.kind.in_axis for layer in layers]
 
     def noisy(

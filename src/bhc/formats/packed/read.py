@@ -19,6 +19,7 @@ from torch import nn
 from bhc.formats.packed.cbor import brief, loads
 from bhc.formats.packed.coding import Counted, Decoder, StatedPrior, prior_from_list
 from bhc.formats.packed.content import (
+    AGAIN,
     CARD,
     CARD_NAMES,
     CHECKSUM,
@@ -52,6 +53,7 @@ from bhc.layers import (
     resized,
 )
 from bhc.layers.aten import AtenCall
+from bhc.layers.arguments import unknown
 
 SMALLEST_STEP = 1e-37  # no product of a code, a step and a normalisation leaves the range of a 32-bit float
 
@@ -132,13 +134,16 @@ class _Assembly:
         self.reads = (len(self.names) - 1,)
         match step:
             case [int(tag), int(back), [int() | str(), *_] as own] if tag == FROM:
-                if back < 2 or kind_tagged(own[0]).joins:
+                if back < 2 or (own[0] != AGAIN and kind_tagged(own[0]).joins):
                     raise ValueError(f"an unknown step, {brief(step)}")
                 self.reads = (self._place(back),)
             case [int() | str(), *_] as own:
                 pass
             case _:
                 raise ValueError(f"an unknown step, {brief(step)}")
+        if own[0] == AGAIN:
+            self._add_again(own)
+            return
         kind = kind_tagged(own[0])
         if kind.joins:
             own, backs = own[: 1 + len(kind.untold())], own[1 + len(kind.untold()) :]
@@ -146,6 +151,17 @@ class _Assembly:
                 raise ValueError(f"an unknown step, {brief(step)}")
             self.reads = tuple(map(self._place, backs))
         kind.read(own, self)
+
+    def _add_again(self, entry: Sequence[Any]) -> None:
+        """A call of a layer that is there already: it has no numbers of its own, and its result counts as any."""
+        match entry:
+            case [_, int(back)] if 1 <= back <= len(self.steps):
+                module = self.steps[self.names[-back]].module
+            case _:
+                raise unknown(entry)
+        if not is_weighted(module):
+            raise ValueError("a step does again what no layer with weights has done")
+        self._append(self._free_name("again"), module)
 
     @property
     def shape(self) -> Shape:
