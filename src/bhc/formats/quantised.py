@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from bhc.graph import INPUT, Counts, Graph, Signature, Step, count
-from bhc.layers import Recurrence, RecurrentLayer, Shape, bare_copy, weighted_kind
+from bhc.layers import Recurrence, RecurrentLayer, Shape, Transposed, bare_copy, weighted_kind
 
 PLAIN = re.compile(r"\w+", re.ASCII)
 _CHAIN, _BRANCHING = nn.Sequential(), fx.GraphModule(nn.Module(), fx.Graph())
@@ -125,14 +125,17 @@ def round_step(step: float) -> float:
 def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Graph:
     """A graph with other weights or biases, named as in a state dict; steps without weights are shared."""
     replaced: dict[str, nn.Module] = {}
+    owners = graph.owners
     for key, values in numbers.items():
         name, kind = key.rsplit(".", 1)
         if name not in replaced:
             replaced[name] = bare_copy(graph.get_submodule(name))
         numbers_of = replaced[name]._parameters
         numbers_of[kind] = None if values is None else nn.Parameter(values, requires_grad=False)
-    owners = graph.owners
-    replaced |= {name: replaced[owner] for name, owner in owners.items() if owner in replaced}
+    for step in graph.steps:
+        layer = replaced.get(owners.get(step.name, ""))
+        if layer is not None:
+            replaced[step.name] = Transposed(layer) if isinstance(step.module, Transposed) else layer
     changed = graph.with_steps(replaced)
     # To put all modules to rest takes longer than to change some; what is emitted is at rest from the start.
     at_rest = not changed.training and not any(parameter.requires_grad for parameter in changed.parameters())

@@ -56,6 +56,8 @@ def _to_first_layer(graph: Graph) -> list[Step] | None:
             break
     if len(way) < 2 or not isinstance(way[0].module, Normalise) or not is_product(way[-1].module):
         return None
+    if len(graph.calls.get(way[-1].name, ())) != 1:  # other calls of the layer read other values
+        return None
     return way if all(isinstance(step.module, nn.Flatten | Select) for step in way[1:-1]) else None
 
 

@@ -64,7 +64,7 @@ class _Search:
     def __init__(self, graph: Graph, shaped: Mapping[str, ShapedStep], layers: Sequence[Layer], units: Units) -> None:
         self.graph, self.shaped, self.units = graph, shaped, units
         self.layers = {layer.name: layer for layer in layers}
-        again = [layer for layer in layers if len(layer.calls) > 1]  # at one place they may be needed, at another not
+        again = [layer for layer in layers if layer.is_shared]  # at one place they may be needed, at another not
         self.called_again = {unit for layer in again for unit in (*layer.reads.tolist(), *layer.writes.tolist())}
         self.reads = {name: set(layer.reads.tolist()) for name, layer in self.layers.items()}
         self.writes = {name: set(layer.writes.tolist()) for name, layer in self.layers.items()}
@@ -83,7 +83,7 @@ class _Search:
 
     def _end(self, name: str) -> BranchEnd | None:
         """Where all that a layer writes others write too, and it goes into a sum unchanged but for where it lies."""
-        if self.writes[name] & self.must_write or len(self.layers[name].calls) > 1:
+        if self.writes[name] & self.must_write or self.layers[name].is_shared:
             return None
         path: list[str] = []
         at = name

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
-from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, bare_copy, is_weighted, kind_named, kind_of
+from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, Transposed, bare_copy, is_weighted, kind_named, kind_of
 from bhc.layers.arguments import expect
 from bhc.layers.aten import PRODUCTS, AtenCall, traced
 
@@ -32,6 +32,12 @@ class Step:
     def rewired(self, instead: Mapping[str, str]) -> "Step":
         """The same step, which reads other results in the place of some."""
         return Step(self.name, self.module, tuple(instead.get(name, name) for name in self.reads))
+
+
+def layer_of(module: nn.Module) -> nn.Module | None:
+    """The layer with weights that a step calls; None for others."""
+    layer = module.layer if isinstance(module, Transposed) else module
+    return layer if isinstance(layer, nn.Module) and is_weighted(layer) else None
 
 
 class Graph(nn.Module):
@@ -86,10 +92,19 @@ class Graph(nn.Module):
 
     @property
     def owners(self) -> Mapping[str, str]:
-        """By every step of a layer with weights the first one of the same layer: itself, unless that is called again."""
+        """By every step of a layer with weights the first one of the same layer: itself, unless that is called again,
+        as it is or transposed."""
         first: dict[int, str] = {}
-        layers = ((step.name, id(step.module)) for step in self.steps if is_weighted(step.module))
-        return {name: first.setdefault(module, name) for name, module in layers}
+        layers = ((step.name, layer_of(step.module)) for step in self.steps)
+        return {name: first.setdefault(id(layer), name) for name, layer in layers if layer is not None}
+
+    @property
+    def calls(self) -> Mapping[str, tuple[str, ...]]:
+        """By every layer with weights the steps that call it, the first of which it is named after."""
+        calls: dict[str, tuple[str, ...]] = {}
+        for name, owner in self.owners.items():
+            calls[owner] = (*calls.get(owner, ()), name)
+        return calls
 
     @property
     def is_chain(self) -> bool:
@@ -165,7 +180,8 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
         if owner == step.name:
             described.append({"kind": kind.name, "name": step.name} | kind.describe(step.module))
         else:
-            described.append({"kind": AGAIN, "name": step.name, "layer": owner})
+            turned = isinstance(step.module, Transposed)
+            described.append({"kind": AGAIN, "name": step.name, "layer": owner, "transposed": turned})
         if step.reads != (before,):
             described[-1]["reads"] = list(step.reads)
         before = step.name
@@ -192,7 +208,7 @@ def _built(step: Mapping[str, Any], before: Mapping[str, Step]) -> nn.Module:
     if step["kind"] == AGAIN:
         module = before[str(step["layer"])].module
         expect(is_weighted(module), f"{step['layer']!r} is no layer with weights")
-        return module
+        return Transposed(module) if step["transposed"] else module
     own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
     own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
     return kind_named(step["kind"]).build(own)

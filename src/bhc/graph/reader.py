@@ -219,7 +219,8 @@ class Reader:
             return None
         batch, tokens, channels = value.shape
         padding = arguments.get("padding_idx", -1)
-        embed = self.maker.layer(node, Embed.of(weight.numbers, padding if padding >= 0 else None))
+        has_all = padding < 0 or any(map(self.maker.uses.is_transposed, weight.sources))
+        embed = self.maker.layer(node, Embed.of(weight.numbers, None if has_all else padding))
         first = self.maker.emit(name, embed, [words], node, None, (batch, channels, tokens))
         return self.maker.move(node, "aten.permute.default", first, [[0, 2, 1]], value)
 

@@ -1,7 +1,6 @@
 """From the calls of a captured program to steps of a graph: fixed numbers, values that steps give, sizes that may
 change."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,8 @@ from torch import Tensor, fx, nn
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.program import Exported
-from bhc.layers import NetworkInput, Shape, Weighted, call_of, is_weighted, kinds_called
+from bhc.graph.uses import Uses
+from bhc.layers import NetworkInput, Shape, Transposed, Weighted, call_of, is_weighted, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, flat, schema_of
 
 
@@ -156,11 +156,20 @@ class StepMaker:
 
     def _alone(self, weight: Constant) -> bool:
         """Whether nobody uses these numbers in another way."""
-        return all(self.uses.count(name) <= 1 for name in weight.sources)
+        return all(self.uses.are_of_one_layer(name) for name in weight.sources)
 
     def layer(self, node: fx.Node, module: nn.Module, part: str = "") -> nn.Module:
         """The layer of a call; one that does the same with the same weights as a call before is the same layer."""
         return self.layers.setdefault((self.uses.first[node], part), module) if is_weighted(module) else module
+
+    def _transposed(self, name: str, node: fx.Node, arguments: dict[str, Any], value: Any) -> Value | None:
+        """A product with the transpose of another layer's weights, and what is added; None where it is none."""
+        layer = self.layers.get((self.uses.transposes.get(self.uses.first[node], node), ""))
+        if layer is None or self.uses.first[node] not in self.uses.transposes:
+            return None
+        given = self.emit(name, Transposed(layer), [arguments["input"]], node, value)
+        bias = arguments.get("bias")
+        return given if bias is None else self.call(node, "aten.add.Tensor", {"self": given, "other": bias}, value)
 
     def move(
         self, node: fx.Node, target: str, source: Known, arguments: list[Any], value: Any, shape: Any = None
@@ -193,6 +202,8 @@ class StepMaker:
             for kind in kinds_called(target):
                 if isinstance(kind, Weighted) and (why := self.why_whole(name, arguments["weight"])):
                     continue
+                if isinstance(kind, Weighted) and (given := self._transposed(name, node, arguments, value)) is not None:
+                    return given
                 module = kind.captured(call)
                 if module is not None:
                     return self.emit(name, self.layer(node, module), reads, node, value, size)
@@ -297,52 +308,6 @@ class StepMaker:
             free, count = f"{name}_{count}", count + 1
         self.names.add(free)
         return free
-
-
-class Uses:
-    """The ways in which a program uses its parameters; what is made of parameters alone counts where it is used.
-
-    Calls that do the same with the same parameters, to other values, use them in one way.
-    """
-
-    def __init__(self, exported: Exported) -> None:
-        self.aliases = exported.aliases
-        self.first: dict[fx.Node, fx.Node] = {}  # of all calls that do the same, to values of any size
-        self._ways: Counter[str] = Counter()
-        made: dict[fx.Node, frozenset[str]] = {}  # of parameters alone, and of which
-        alike: dict[Any, fx.Node] = {}
-        for node in exported.program.nodes:
-            if node.op == "placeholder" and node.name in exported.constants:
-                name = exported.parameters.get(node.name)
-                made[node] = frozenset() if name is None else frozenset({self._name(name)})
-                self.first[node] = alike.setdefault(next(iter(made[node]), node), node)
-            elif node.op == "call_function":
-                sources = frozenset().union(*(made.get(source, frozenset()) for source in node.all_input_nodes))
-                self.first[node] = alike.setdefault(self._form(node, made), node)
-                if all(source in made for source in node.all_input_nodes):
-                    made[node] = sources
-                elif self.first[node] is node:
-                    self._ways.update(sources)
-
-    def count(self, name: str) -> int:
-        """In how many ways a parameter is used."""
-        return self._ways[self._name(name)]
-
-    def _name(self, name: str) -> str:
-        return self.aliases.get(name, name)
-
-    def _form(self, node: fx.Node, made: Mapping[fx.Node, Any]) -> Any:
-        """A call's operator and arguments, of values their number of axes alone."""
-
-        def form(argument: Any) -> Any:
-            if isinstance(argument, fx.Node):
-                value = argument.meta.get("val")
-                return self.first[argument] if argument in made else value.dim() if isinstance(value, Tensor) else None
-            if isinstance(argument, list | tuple):
-                return tuple(map(form, argument))
-            return repr(argument)
-
-        return str(node.target), form(node.args), tuple((name, form(part)) for name, part in node.kwargs.items())
 
 
 def _with_one_free(sizes: Sequence[Any]) -> list[Any]:

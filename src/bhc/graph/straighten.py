@@ -44,8 +44,9 @@ def _splits(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, "_Split"]:
     found = {step.name: _Split.of(graph, step, shapes) for step in graph.steps if _can_be_split(step)}
     forms: dict[str, set[Any]] = {}
     owners = graph.owners
-    for name, split in found.items():
-        forms.setdefault(owners[name], set()).add(None if split is None else split.form)
+    for name, owner in owners.items():
+        split = found.get(name)
+        forms.setdefault(owner, set()).add(None if split is None else split.form)
     return {name: split for name, split in found.items() if split is not None and len(forms[owners[name]]) == 1}
 
 

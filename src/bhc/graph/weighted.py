@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
+from bhc.graph.graph import INPUT, Graph, layer_of, shaped_steps
 from bhc.graph.units import Units
-from bhc.layers import NetworkInput, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
+from bhc.layers import NetworkInput, Opaque, Shape, Transposed, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
 
 Count = TypeVar("Count", int, Tensor)
@@ -26,6 +26,7 @@ class Layer:
     writes: Tensor  # (O,)
     output_area: int  # places its weights are multiplied at, in all its calls; none for rows that are picked
     calls: tuple[str, ...] = ()  # the steps that call it, the first of which it is named after
+    transposed: tuple[str, ...] = ()  # and those that use its weights the other way round
 
     @property
     def kind(self) -> Weighted:
@@ -39,7 +40,12 @@ class Layer:
     @property
     def may_skip(self) -> bool:
         """Whether it can leave out an input of its own accord; one scale for all of its input says nothing of one."""
-        return not self.has_kernel and self.kind.may_skip
+        return not self.has_kernel and self.kind.may_skip and not self.transposed
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is called more than once."""
+        return len(self.calls) + len(self.transposed) > 1
 
     @property
     def groups(self) -> int:
@@ -89,17 +95,14 @@ class Layer:
 
 
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
-    owners = graph.owners
-    calls: dict[str, list[ShapedStep]] = {name: [] for name in owners.values()}
-    for shaped in shaped_steps(graph, input_shape):
-        if is_weighted(shaped.module):
-            calls[owners[shaped.name]].append(shaped)
+    shaped = {each.name: each for each in shaped_steps(graph, input_shape)}
     layers = []
-    for name, own in calls.items():
+    for name, names in graph.calls.items():
         reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
-        module: Any = own[0].module
-        places = sum(call.num_flops for call in own) // (2 * module.weight.numel())
-        layers.append(Layer(name, module, reads, writes, places, tuple(call.name for call in own)))
+        module: Any = shaped[name].module
+        places = sum(shaped[call].num_flops for call in names) // (2 * module.weight.numel())
+        turned = tuple(call for call in names if isinstance(shaped[call].module, Transposed))
+        layers.append(Layer(name, module, reads, writes, places, tuple(c for c in names if c not in turned), turned))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
@@ -206,7 +209,7 @@ def find_whole(graph: Graph, layers: tuple[Layer, ...], units: Units) -> tuple[W
     found = [Whole(layer.name, layer.num_weights, _why(graph, layer, units)) for layer in stay]
     seen: set[int] = set()  # numbers that two steps share are told once
     for step in graph.steps:
-        if is_weighted(step.module):
+        if layer_of(step.module) is not None:
             continue
         counted = kind_of(step.module).weights_of(step.module)
         own = [

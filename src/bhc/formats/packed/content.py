@@ -16,14 +16,14 @@ from bhc.formats.packed.cbor import brief, dumps, loads
 from bhc.formats.packed.coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.graph import INPUT, shaped_steps
-from bhc.layers import EXAMPLES, kind_of, kind_tagged
+from bhc.layers import EXAMPLES, Transposed, kind_of, kind_tagged
 from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect
 
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
 INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
 
-# In the place of a kind's number: a step that reads another value than the one before it, and one that computes what
-# an earlier step does, with the same numbers.
+# In the place of a kind's number: a step that reads another value than the one before it, and one with the numbers of
+# a layer that an earlier step has called.
 FROM, AGAIN = 15, 43
 
 # Names in the card that are stored as their place in this list; others are written out. Add at the end only.
@@ -246,7 +246,7 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
         if owner == shaped.name:
             step = kind.write(shaped.module, shaped.name, shaped.arriving[0], writer)
         else:
-            step = [AGAIN, place - places[owner]]
+            step = [AGAIN, place - places[owner], isinstance(shaped.module, Transposed)]
         back = [place - places[name] for name in shaped.step.reads]
         if kind.joins:
             step += back

@@ -47,13 +47,14 @@ from bhc.layers import (
     ScatterChannels,
     Select,
     Shape,
+    Transposed,
     is_weighted,
     kind_named,
     kind_tagged,
     resized,
 )
-from bhc.layers.aten import AtenCall
 from bhc.layers.arguments import unknown
+from bhc.layers.aten import AtenCall
 
 SMALLEST_STEP = 1e-37  # no product of a code, a step and a normalisation leaves the range of a 32-bit float
 
@@ -155,13 +156,13 @@ class _Assembly:
     def _add_again(self, entry: Sequence[Any]) -> None:
         """A call of a layer that is there already: it has no numbers of its own, and its result counts as any."""
         match entry:
-            case [_, int(back)] if 1 <= back <= len(self.steps):
-                module = self.steps[self.names[-back]].module
+            case [_, int(back), bool(transposed)] if 1 <= back <= len(self.steps):
+                module: Any = self.steps[self.names[-back]].module
             case _:
                 raise unknown(entry)
-        if not is_weighted(module):
-            raise ValueError("a step does again what no layer with weights has done")
-        self._append(self._free_name("again"), module)
+        if not is_weighted(module) or (transposed and module.weight.dim() != 2):
+            raise ValueError("a step has the numbers of a layer that is none")
+        self._append(self._free_name("again"), Transposed(module) if transposed else module)
 
     @property
     def shape(self) -> Shape:
