@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,16 @@ from torch.nn import functional as F
 import bhc
 from bhc.contexts import Context, ContextBatch
 from bhc.emission import make_cut, slim_model
-from bhc.formats import onnx_bytes, open_deployed
+from bhc.formats import WeightForm, onnx_bytes, open_deployed
 from bhc.graph import Graph, count, describe, rebuild
 from bhc.hypernet import GeneratorSpec
+from bhc.models import Normalise
 from bhc.posterior import FAMILIES
 from bhc.training import Silent
 
 from .networks import assert_equal, masked, spread_
 
-CLASSES, WORDS, TOKENS, WIDTH, HEADS = 4, 20, 6, 12, 3
+CLASSES, WORDS, TOKENS, WIDTH, HEADS, FULL = 4, 20, 6, 12, 3, 50
 THRESHOLDS = (-4.0, -1.0, 1.0, 4.0, 9.0)
 
 
@@ -29,12 +31,14 @@ class Siamese(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.normalise = Normalise(0.0, FULL)
         self.tower = nn.Sequential(
             nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.Flatten(), nn.Linear(24, 12)
         )
         self.end = nn.Linear(24, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.normalise(x)
         left, right = self.tower(x[:, :1]), self.tower(x[:, 1:])
         return self.end(torch.cat([left * right, (left - right).abs()], 1))
 
@@ -131,7 +135,7 @@ def texts(count: int) -> Tensor:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, dict[str, int]]] = {
-    "siamese": (Siamese, numbers(7, 2, 6, 6), {"tower_0": 2, "tower_3": 2, "tower_5": 2}),
+    "siamese": (Siamese, FULL * numbers(7, 2, 6, 6), {"tower_0": 2, "tower_3": 2, "tower_5": 2}),
     "three times": (ThreeTimes, numbers(7, 4, 5), {"block_query": 3, "block_out": 3, "block_narrow": 3}),
     "autoencoder": (TiedAutoencoder, numbers(7, 5), {"outer": 2, "inner": 2}),
     "gpt": (TiedGpt, texts(7), {"words": 2}),
@@ -191,7 +195,8 @@ def test_a_description_and_every_file_have_the_numbers_once(name: str, tmp_path:
     again.load_state_dict(graph.state_dict())
     assert torch.equal(again.eval()(x), graph(x))
     assert count(again, small.network.input_shape) == small.network.counts
-    read = bhc.read(small.save(tmp_path / "net.bhc"))
+    small.save(tmp_path / "net.bhc")
+    read = bhc.read(tmp_path / "net.bhc")
     assert_equal(read.module(x), small.module(x))
     assert read.network.counts == small.network.counts
     assert len(read.network.layers) == len(small.network.layers)
@@ -202,11 +207,11 @@ def test_a_description_and_every_file_have_the_numbers_once(name: str, tmp_path:
 
 def test_integer_weights_stand_in_a_model_once() -> None:
     model, _ = wrapped("gpt")
-    small = model.compress(threshold=100.0)
-    embed = next(layer for layer in small.network.layers if layer.name == "words")
-    content = onnx_bytes(small.network)
-    assert content.count(b"words.codes") == 2  # the numbers, and who reads them
-    assert embed.num_weights == WORDS * WIDTH
+    network = model.compress(threshold=1.0).network
+    for form, ending in ((WeightForm.FLOATS, "weight"), (WeightForm.INTEGERS, "codes")):
+        written = onnx.load_from_string(onnx_bytes(network, weights=form)).graph.initializer
+        stored = [numbers.name for numbers in written if numbers.name.endswith(f".{ending}")]
+        assert sorted(stored) == sorted(f"{layer.name}.{ending}" for layer in network.layers)
 
 
 @pytest.mark.parametrize("generator", [bhc.ScalesOnly(), bhc.LowRank(rank=3), bhc.Full()], ids=lambda g: g.kind)
@@ -227,12 +232,12 @@ def test_contexts_side_by_side_and_what_noise_reaches(name: str, generator: Gene
 
 def test_it_is_trained_kept_in_a_folder_and_read_again(tmp_path: Path) -> None:
     model, x = wrapped("siamese")
-    data = (numbers(64, 2, 6, 6), torch.arange(64) % CLASSES)
+    data = ((FULL * numbers(64, 2, 6, 6)).clamp(0, 255).byte(), torch.arange(64) % CLASSES)
     recipe = (bhc.Learn(steps=4), bhc.Consolidate(steps=2))
     trained = bhc.fit(model, data, data, recipe=recipe, run=tmp_path / "run", progress=Silent())
     again = bhc.load(tmp_path / "run")
     assert [layer.calls for layer in again.network.layers] == [layer.calls for layer in trained.network.layers]
-    assert_equal(again.compress(threshold=1.0).module(x), trained.compress(threshold=1.0).module(x))
+    assert_equal(again.compress().module(x), trained.compress().module(x))
 
 
 def test_a_layer_that_reads_the_input_and_something_else_has_no_features() -> None:

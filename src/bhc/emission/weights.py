@@ -229,9 +229,7 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             continue
         own = layer.cut
         if own.layer.name not in smaller:
-            smaller[own.layer.name] = own.layer.kind.smaller(
-                step.module, layer.weight, layer.bias, own.kept_inputs
-            )
+            smaller[own.layer.name] = own.layer.kind.smaller(step.module, layer.weight, layer.bias, own.kept_inputs)
         call = _Call.of(own, smaller[own.layer.name], transposed=step.name in own.layer.transposed)
         index, _ = _among_living(*call.reads, alive)
         if index is not None and call.picks_inputs:

@@ -132,7 +132,8 @@ def _direction(maker: StepMaker, node: fx.Node, part: _Part, cell: Cell, values:
     gates, hidden = part.weight.numbers.shape
     ends = part.name("ih", node), part.name("hh", node)
     first, second = (
-        maker.layer(node, module, end) for module, end in zip((part.drive(cell), part.recurrence(cell)), ends, strict=True)
+        maker.layer(node, module, end)
+        for module, end in zip((part.drive(cell), part.recurrence(cell)), ends, strict=True)
     )
     drive = maker.emit(ends[0], first, [values], node, None, (examples, steps, gates))
     return maker.emit(ends[1], second, [drive], node, None, (examples, steps, hidden))

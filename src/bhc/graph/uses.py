@@ -1,6 +1,6 @@
 """The ways in which a program uses its parameters: which calls are calls of one layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ class _Matrix:
     name: str
     transposed: bool
     is_table: bool
+
+    def undoes(self, other: "_Matrix") -> bool:
+        """Whether it is a product with the other's weights the other way round."""
+        return not self.is_table and (self.name, self.transposed) == (other.name, not other.transposed)
 
 
 class Uses:
@@ -78,17 +82,16 @@ class Uses:
 
     def _plain(self, argument: Any) -> Any:
         if isinstance(argument, fx.Node):
+            if argument in self._made:
+                return self.first[argument]
             value = argument.meta.get("val")
-            return self.first[argument] if argument in self._made else value.dim() if isinstance(value, Tensor) else None
+            return value.dim() if isinstance(value, Tensor) else None
         return tuple(map(self._plain, argument)) if isinstance(argument, list | tuple) else repr(argument)
 
     def _note_transposes(self, ways: Sequence[fx.Node]) -> None:
         """The first way is the layer; the others have to be products with its weights the other way round."""
         layer, *others = (self._matrix(node) for node in ways)
-        turned = [other for other in others if other is not None and layer is not None]
-        if len(turned) == len(others) and all(
-            other.transposed != layer.transposed and not other.is_table for other in turned  # type: ignore[union-attr]
-        ):
+        if layer is not None and all(other is not None and other.undoes(layer) for other in others):
             self.transposes |= dict.fromkeys(ways[1:], ways[0])
 
     def _matrix(self, node: fx.Node) -> _Matrix | None:

@@ -30,7 +30,6 @@ from bhc.graph import (
 from bhc.hypernet.decoder import ContextDecoder, check_readable
 from bhc.hypernet.generators import Initial, generator_from_dict
 from bhc.hypernet.hypernetwork import Design, HyperNetwork
-from bhc.layers import is_weighted
 from bhc.posterior import (
     BayesianGraph,
     InputMask,

@@ -13,7 +13,7 @@ from bhc.layers.protocols import OnnxWriter, UnitSearch
 
 
 class Transposed(nn.Module):
-    """``y = W^T x`` with the weights (O, I) of another layer: (N, ..., O) -> (N, ..., I). It has no numbers of its own."""
+    """``y = W^T x`` with the weights (O, I) of another layer: (N, ..., O) -> (N, ..., I)."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
