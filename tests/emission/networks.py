@@ -333,7 +333,7 @@ def masked(
         logits = network.masked(x, batch, threshold=limit)
     else:
         masks = network.find_masks(network.dropouts(batch), limit, batch.outputs, batch.inputs, rounding=rounding)
-        logits = network.bayesian.masked(x, network.hypernet.means(network.space.encode(batch)), masks.layers)
+        logits = network.bayesian.masked(x, network.hypernet.means(network.space.encode(batch)), masks)
     return logits[:, list(context.classes or range(network.num_classes))]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.graph.exporting import export
-from bhc.graph.graph import INPUT, Graph, Step, needed_steps
+from bhc.graph.graph import INPUT, Graph, Step, calls_of_layers, needed_steps
 from bhc.graph.program import Exported, in_double_precision, wider
 from bhc.graph.reader import Reader
 from bhc.graph.signature import DynamicAxes, Examples
@@ -91,7 +91,7 @@ def fold_affines(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     Where the value before is no layer's, or others read it too, they stay as a step of their own.
     """
     steps: dict[str, Step] = {}
-    calls = graph.calls  # what follows one call of a layer may not follow another
+    calls = calls_of_layers(graph)  # what follows one call of a layer may not follow another
     instead: dict[str, str] = {INPUT: INPUT}  # whose result stands for that of a step that is gone
     for step in graph.steps:
         reads = tuple(instead[name] for name in step.reads)

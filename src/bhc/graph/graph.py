@@ -78,9 +78,6 @@ class Graph(nn.Module):
         readers[self.last_step] += (INPUT,)
         return readers
 
-    def reads_of(self, name: str) -> tuple[str, ...]:
-        return self._reads[name]
-
     @property
     def last_step(self) -> str:
         return next(reversed(self._reads), INPUT)
@@ -97,14 +94,6 @@ class Graph(nn.Module):
         first: dict[int, str] = {}
         layers = ((step.name, layer_of(step.module)) for step in self.steps)
         return {name: first.setdefault(id(layer), name) for name, layer in layers if layer is not None}
-
-    @property
-    def calls(self) -> Mapping[str, tuple[str, ...]]:
-        """By every layer with weights the steps that call it, the first of which it is named after."""
-        calls: dict[str, tuple[str, ...]] = {}
-        for name, owner in self.owners.items():
-            calls[owner] = (*calls.get(owner, ()), name)
-        return calls
 
     @property
     def is_chain(self) -> bool:
@@ -134,6 +123,21 @@ class Graph(nn.Module):
     def forward(self, *x: Tensor) -> Tensor:
         return self.run(x[0] if len(x) == 1 else x)
 
+    def state_dict(self, *args: Any, prefix: str = "", **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        """As of any module, the numbers of a layer under the name of its first call alone."""
+        state = super().state_dict(*args, prefix=prefix, **options)
+        again = tuple(f"{prefix}{name}." for name, owner in self.owners.items() if name != owner)
+        for key in [key for key in state if key.startswith(again)]:
+            del state[key]
+        return state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name, owner in self.owners.items():
+            inner = f"{name}.layer" if isinstance(self._modules[name], Transposed) else name
+            for key in [key for key in state_dict if key.startswith(f"{prefix}{owner}.") and name != owner]:
+                state_dict[f"{prefix}{inner}.{key.removeprefix(f'{prefix}{owner}.')}"] = state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def with_steps(self, replaced: Mapping[str, nn.Module]) -> "Graph":
         """The same wiring with other modules in some places."""
         twin = bare_copy(self)  # adding modules one by one takes far longer
@@ -153,6 +157,14 @@ class Graph(nn.Module):
             nodes[step.name] = graph.call_module(step.name, reads)
         graph.output(nodes[self.last_step])
         return fx.GraphModule(dict(self._modules), graph, class_name="Network").train(self.training)
+
+
+def calls_of_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """By every layer with weights the steps that call it, the first of which it is named after."""
+    calls: dict[str, tuple[str, ...]] = {}
+    for name, owner in graph.owners.items():
+        calls[owner] = (*calls.get(owner, ()), name)
+    return calls
 
 
 def needed_steps(steps: Sequence[Step], wanted: Iterable[str]) -> list[Step]:

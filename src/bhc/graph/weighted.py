@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT, Graph, layer_of, shaped_steps
+from bhc.graph.graph import INPUT, Graph, calls_of_layers, layer_of, shaped_steps
 from bhc.graph.units import Units
 from bhc.layers import NetworkInput, Opaque, Shape, Transposed, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
@@ -97,7 +97,7 @@ class Layer:
 def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, ...]:
     shaped = {each.name: each for each in shaped_steps(graph, input_shape)}
     layers = []
-    for name, names in graph.calls.items():
+    for name, names in calls_of_layers(graph).items():
         reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
         module: Any = shaped[name].module
         places = sum(shaped[call].num_flops for call in names) // (2 * module.weight.numel())
@@ -132,12 +132,12 @@ def find_features(
             hint="contexts of features and words need a network that takes one",
         )
     by_name = {name: layer for layer in layers for name in layer.calls}
-    given, places = {INPUT}, {}
+    given, places, reads = {INPUT}, {}, {step.name: step.reads for step in graph.steps}
     for step in graph.steps:
         if not given & set(step.reads):
             continue
         if step.name in by_name:
-            if not all(given & set(graph.reads_of(name)) for name in by_name[step.name].calls):
+            if not all(given.intersection(reads[name]) for name in by_name[step.name].calls):
                 raise BhcError(
                     f"layer {step.name!r} reads the input, and in another call something else",
                     hint="contexts of features need a network whose first layer is called once",

@@ -143,7 +143,7 @@ class _Assembly:
             case _:
                 raise ValueError(f"an unknown step, {brief(step)}")
         if own[0] == AGAIN:
-            self._add_again(own)
+            self._append(self._free_name("again"), _called_again(own, [self.steps[name] for name in self.names[1:]]))
             return
         kind = kind_tagged(own[0])
         if kind.joins:
@@ -152,17 +152,6 @@ class _Assembly:
                 raise ValueError(f"an unknown step, {brief(step)}")
             self.reads = tuple(map(self._place, backs))
         kind.read(own, self)
-
-    def _add_again(self, entry: Sequence[Any]) -> None:
-        """A call of a layer that is there already: it has no numbers of its own, and its result counts as any."""
-        match entry:
-            case [_, int(back), bool(transposed)] if 1 <= back <= len(self.steps):
-                module: Any = self.steps[self.names[-back]].module
-            case _:
-                raise unknown(entry)
-        if not is_weighted(module) or (transposed and module.weight.dim() != 2):
-            raise ValueError("a step has the numbers of a layer that is none")
-        self._append(self._free_name("again"), Transposed(module) if transposed else module)
 
     @property
     def shape(self) -> Shape:
@@ -273,6 +262,18 @@ class _Assembly:
             card=spell_out(self.header[CARD]),
         )
         return network, priors
+
+
+def _called_again(entry: Sequence[Any], before: Sequence[Step]) -> nn.Module:
+    """A layer that is there already, or its transpose: it has no numbers of its own."""
+    match entry:
+        case [_, int(back), bool(transposed)] if 1 <= back <= len(before):
+            module: Any = before[-back].module
+        case _:
+            raise unknown(entry)
+    if not is_weighted(module) or (transposed and module.weight.dim() != 2):
+        raise ValueError(f"{brief(entry)} calls what is no such layer")
+    return Transposed(module) if transposed else module
 
 
 def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Sequence[nn.Module]) -> None:
