@@ -14,9 +14,9 @@ from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import BranchEnd, Graph, Step, needed_steps
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import ScatterChannels, Select, Transposed, call_of, kind_of
+from bhc.layers import ScatterChannels, Select, Tied, call_of, kind_of
 from bhc.layers.aten import Own, Read
-from bhc.layers.transposed import TransposedKind
+from bhc.layers.tied import TiedKind
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
@@ -259,7 +259,7 @@ class _Call:
     def of(cls, cut: LayerCut, module: nn.Module, *, transposed: bool) -> "_Call":
         layer, reads, writes = cut.layer, (cut.layer.reads, cut.kept_inputs), (cut.layer.writes, cut.kept_outputs)
         if transposed:
-            return cls(Transposed(module), writes, reads, TransposedKind.axis, TransposedKind.axis)
+            return cls(Tied(module), writes, reads, TiedKind.axis, TiedKind.axis)
         picks = layer.kind.words(layer.module) is None
         return cls(module, reads, writes, layer.kind.in_axis, layer.kind.out_axis, picks)
 

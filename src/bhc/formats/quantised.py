@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from bhc.graph import INPUT, Counts, Graph, Signature, Step, count
-from bhc.layers import Recurrence, RecurrentLayer, Shape, Transposed, bare_copy, weighted_kind
+from bhc.layers import Recurrence, RecurrentLayer, Shape, Tied, bare_copy, weighted_kind
 
 PLAIN = re.compile(r"\w+", re.ASCII)
 _CHAIN, _BRANCHING = nn.Sequential(), fx.GraphModule(nn.Module(), fx.Graph())
@@ -135,7 +135,7 @@ def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Gr
     for step in graph.steps:
         layer = replaced.get(owners.get(step.name, ""))
         if layer is not None:
-            replaced[step.name] = Transposed(layer) if isinstance(step.module, Transposed) else layer
+            replaced[step.name] = Tied(layer) if isinstance(step.module, Tied) else layer
     changed = graph.with_steps(replaced)
     # To put all modules to rest takes longer than to change some; what is emitted is at rest from the start.
     at_rest = not changed.training and not any(parameter.requires_grad for parameter in changed.parameters())

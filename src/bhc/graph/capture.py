@@ -23,7 +23,7 @@ from bhc.layers import (
     Embed,
     Shape,
     Subsample,
-    Transposed,
+    Tied,
     bare_copy,
     call_of,
     is_product,
@@ -127,7 +127,7 @@ def _with_layers_of_their_own(graph: Graph) -> Graph:
     made: dict[str, nn.Module] = {}
     for name, owner in graph.owners.items():
         module: Any = graph.get_submodule(owner)
-        if isinstance(module, Transposed):
+        if isinstance(module, Tied):
             weight = module.layer.weight.detach().mT
             linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
             made[name] = made.get(owner) or with_numbers(linear, weight, None)

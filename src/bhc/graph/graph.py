@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
-from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, Transposed, bare_copy, is_weighted, kind_named, kind_of
+from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, Tied, bare_copy, is_weighted, kind_named, kind_of
 from bhc.layers.arguments import expect
 from bhc.layers.aten import PRODUCTS, AtenCall, traced
 
@@ -36,7 +36,7 @@ class Step:
 
 def layer_of(module: nn.Module) -> nn.Module | None:
     """The layer with weights that a step calls; None for others."""
-    layer = module.layer if isinstance(module, Transposed) else module
+    layer = module.layer if isinstance(module, Tied) else module
     return layer if isinstance(layer, nn.Module) and is_weighted(layer) else None
 
 
@@ -133,7 +133,7 @@ class Graph(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name, owner in self.owners.items():
-            inner = f"{name}.layer" if isinstance(self._modules[name], Transposed) else name
+            inner = f"{name}.layer" if isinstance(self._modules[name], Tied) else name
             for key in [key for key in state_dict if key.startswith(f"{prefix}{owner}.") and name != owner]:
                 state_dict[f"{prefix}{inner}.{key.removeprefix(f'{prefix}{owner}.')}"] = state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -192,7 +192,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
         if owner == step.name:
             described.append({"kind": kind.name, "name": step.name} | kind.describe(step.module))
         else:
-            turned = isinstance(step.module, Transposed)
+            turned = isinstance(step.module, Tied)
             described.append({"kind": AGAIN, "name": step.name, "layer": owner, "transposed": turned})
         if step.reads != (before,):
             described[-1]["reads"] = list(step.reads)
@@ -220,7 +220,7 @@ def _built(step: Mapping[str, Any], before: Mapping[str, Step]) -> nn.Module:
     if step["kind"] == AGAIN:
         module = before[str(step["layer"])].module
         expect(is_weighted(module), f"{step['layer']!r} is no layer with weights")
-        return Transposed(module) if step["transposed"] else module
+        return Tied(module) if step["transposed"] else module
     own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
     own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
     return kind_named(step["kind"]).build(own)

@@ -13,7 +13,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.program import Exported
 from bhc.graph.uses import Uses
-from bhc.layers import NetworkInput, Shape, Transposed, Weighted, call_of, is_weighted, kinds_called
+from bhc.layers import NetworkInput, Shape, Tied, Weighted, call_of, is_weighted, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, flat, schema_of
 
 
@@ -167,7 +167,7 @@ class StepMaker:
         layer = self.layers.get((self.uses.transposes.get(self.uses.first[node], node), ""))
         if layer is None or self.uses.first[node] not in self.uses.transposes:
             return None
-        given = self.emit(name, Transposed(layer), [arguments["input"]], node, value)
+        given = self.emit(name, Tied(layer), [arguments["input"]], node, value)
         bias = arguments.get("bias")
         return given if bias is None else self.call(node, "aten.add.Tensor", {"self": given, "other": bias}, value)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
 from bhc.graph.heads import Heads, Said, find_heads, lies_in_heads
-from bhc.layers import EXAMPLES, Cells, Kept, Shape, Transposed, Weighted, kind_of
+from bhc.layers import EXAMPLES, Cells, Kept, Shape, Tied, Weighted, kind_of
 from bhc.layers.kind import first_along, spread
 
 FEW = 1 << 12  # numbers that are not worth a second look
@@ -63,7 +63,7 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     for shaped in shaped_steps(graph, input_shape):
         search.follow(shaped)
         if owners.get(shaped.name, shaped.name) != shaped.name:
-            search.same_layer(owners[shaped.name], shaped.name, turned=isinstance(shaped.module, Transposed))
+            search.same_layer(owners[shaped.name], shaped.name, turned=isinstance(shaped.module, Tied))
         if shaped.name in whole:
             search.step = INPUT
             search.keep(search.carried[shaped.name])

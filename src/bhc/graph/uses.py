@@ -85,7 +85,7 @@ class Uses:
             if argument in self._made:
                 return self.first[argument]
             value = argument.meta.get("val")
-            return value.dim() if isinstance(value, Tensor) else None
+            return value.dim() if isinstance(value, Tensor) else argument  # sizes: those that are the same
         return tuple(map(self._plain, argument)) if isinstance(argument, list | tuple) else repr(argument)
 
     def _note_transposes(self, ways: Sequence[fx.Node]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, calls_of_layers, layer_of, shaped_steps
 from bhc.graph.units import Units
-from bhc.layers import NetworkInput, Opaque, Shape, Transposed, Weighted, is_weighted, kind_of, weighted_kind
+from bhc.layers import NetworkInput, Opaque, Shape, Tied, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
 
 Count = TypeVar("Count", int, Tensor)
@@ -101,7 +101,7 @@ def find_layers(graph: Graph, input_shape: Shape, units: Units) -> tuple[Layer, 
         reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
         module: Any = shaped[name].module
         places = sum(shaped[call].num_flops for call in names) // (2 * module.weight.numel())
-        turned = tuple(call for call in names if isinstance(shaped[call].module, Transposed))
+        turned = tuple(call for call in names if isinstance(shaped[call].module, Tied))
         layers.append(Layer(name, module, reads, writes, places, tuple(c for c in names if c not in turned), turned))
     if not layers:
         raise BhcError(

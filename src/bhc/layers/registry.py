@@ -23,7 +23,7 @@ from bhc.layers import (
     pools,
     recurrent,
     reshape,
-    transposed,
+    tied,
 )
 from bhc.layers.arguments import Shape, unknown
 from bhc.layers.kind import LayerKind, Weighted
@@ -92,7 +92,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution3d,
     linear.Embedding,
     *recurrent.KINDS,
-    *transposed.KINDS,
+    *tied.KINDS,
     *activations.KINDS,
     *pools.KINDS,
     *joins.KINDS,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bhc.graph import Graph, Inputs, Layer, Step, Units
 from bhc.layers import kind_of
-from bhc.layers.transposed import TransposedKind
+from bhc.layers.tied import TiedKind
 from bhc.posterior.beliefs import LayerMean, LayerPosterior, Noise, WeightMean
 from bhc.posterior.operators import (
     Linear,
@@ -253,7 +253,7 @@ class BayesianGraph:
                 if counted is not None and alive is not None and step.name in counted.steps:
                     return counted.run(step, values, alive)
                 return step.module(*values)
-            (h,), axis = values, TransposedKind.axis if transposed else self._channels[index]
+            (h,), axis = values, TiedKind.axis if transposed else self._channels[index]
             return as_before(pass_layer(index, channels_first(h, axis), transposed=transposed), h, axis)
 
         return self._on_device(x, lambda images: self.graph.run(images, apply))

@@ -76,7 +76,7 @@ NUMBERS = (
 )  # fmt: skip
 # Numbers that stand for no kind by itself: what is read, convolutions of all sorts, one number a channel.
 OF_FILES = {"from": None, "convolution": "conv-3d", "normalise-channels": "normalise", "call": "pointwise"}
-OF_FILES |= {"again": "transposed"}
+OF_FILES |= {"again": "tied"}
 CALLS = {"pointwise", "movement", "along-axes", "norm", "product", "attention", "opaque"}
 ELSEWHERE = {*CALLS, "given"}  # tried in test_calls.py, test_inputs.py
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork, parse_network
 from bhc.graph import Graph
-from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, Transposed, is_weighted
+from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, Tied, is_weighted
 from tests.formats import chains
 from tests.formats.graphs import GRAPHS, in_a_row, wired
 
@@ -103,7 +103,7 @@ def called_again() -> Graph:
     layer, last = nn.Linear(5, 5), nn.Linear(5, 3)
     return wired(
         ("first", layer), ("a", nn.Tanh()), ("b", layer), ("c", layer, "a"), ("sum", Add(), "b", "c"),
-        ("last", last), ("back", Transposed(last)), ("more", Add(), "back", "a"), ("end", last),
+        ("last", last), ("back", Tied(last)), ("more", Add(), "back", "a"), ("end", last),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from bhc.formats.packed.cbor import brief, dumps, loads
 from bhc.formats.packed.coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.graph import INPUT, shaped_steps
-from bhc.layers import EXAMPLES, Transposed, kind_of, kind_tagged
+from bhc.layers import EXAMPLES, Tied, kind_of, kind_tagged
 from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect
 
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
@@ -246,7 +246,7 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
         if owner == shaped.name:
             step = kind.write(shaped.module, shaped.name, shaped.arriving[0], writer)
         else:
-            step = [AGAIN, place - places[owner], isinstance(shaped.module, Transposed)]
+            step = [AGAIN, place - places[owner], isinstance(shaped.module, Tied)]
         back = [place - places[name] for name in shaped.step.reads]
         if kind.joins:
             step += back

@@ -47,7 +47,7 @@ from bhc.layers import (
     ScatterChannels,
     Select,
     Shape,
-    Transposed,
+    Tied,
     is_weighted,
     kind_named,
     kind_tagged,
@@ -273,7 +273,7 @@ def _called_again(entry: Sequence[Any], before: Sequence[Step]) -> nn.Module:
             raise unknown(entry)
     if not is_weighted(module) or (transposed and module.weight.dim() != 2):
         raise ValueError(f"{brief(entry)} calls what is no such layer")
-    return Transposed(module) if transposed else module
+    return Tied(module) if transposed else module
 
 
 def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Sequence[nn.Module]) -> None:
