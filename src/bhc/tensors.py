@@ -26,7 +26,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
-    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        numbers = tensor.detach().cpu().contiguous()
+        # Safetensors takes none that share their memory, as the weights of two steps may.
+        content[name] = numbers.clone() if numbers.data_ptr() in places else numbers
+        places.add(numbers.data_ptr())
     text = json.dumps(header, sort_keys=True)
     # One entry: the order of several is not the same twice.
     label = json.dumps({"header": text, "sha256": _checksum(content, text)})

@@ -149,7 +149,11 @@ WHOLE: dict[str, tuple[Callable[..., Tensor], dict[str, Any], str]] = {
         "initial state",
     ),
     "outputs are projected": (last_output, {"proj_size": 2}, "projected"),
-    "used twice": (lambda net, x: net.end(net.rnn(x)[0][:, -1] + net.rnn(x.flip(1))[0][:, -1]), {}, "used twice"),
+    "used in two ways": (
+        lambda net, x: net.end(net.rnn(x)[0][:, -1] + (x @ net.rnn.weight_ih_l0.mT)[:, -1, :HIDDEN]),
+        {},
+        "several ways",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from .test_taken import cut_in_half, near
 
 
 class Pair(nn.Module):
-    """Two pictures, one convolution: its weights are used twice."""
+    """Two pictures, and a convolution for each or one for both."""
 
     def __init__(self, *, tied: bool = False) -> None:
         super().__init__()

@@ -14,8 +14,9 @@ from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import BranchEnd, Graph, Step, needed_steps
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import ScatterChannels, Select, call_of, kind_of
+from bhc.layers import ScatterChannels, Select, Tied, call_of, kind_of
 from bhc.layers.aten import Own, Read
+from bhc.layers.tied import TiedKind
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20
@@ -199,11 +200,14 @@ def assemble(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer])
     """The original's graph with each weighted layer replaced by what stays of it; branches that went are constants."""
     steps = list(_steps(network, cut, layers))
     gone = any(layer.cut.is_gone for layer in layers)
-    return Graph(needed_steps(steps, {steps[-1].name, *network.base_model.input_steps}) if gone else steps).eval()
+    shared = (layer.cut.layer.name for layer in layers if layer.cut.layer.is_shared)  # other calls have its name
+    wanted = {steps[-1].name, *network.base_model.input_steps, *shared}
+    return Graph(needed_steps(steps, wanted) if gone else steps).eval()
 
 
 def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -> Iterator[Step]:
-    by_name = {layer.cut.layer.name: layer for layer in layers}
+    by_name = {name: each for each in layers for name in (*each.cut.layer.calls, *each.cut.layer.transposed)}
+    smaller: dict[str, nn.Module] = {}  # by layer: what all of its calls use
     alive, units = cut.alive.cpu().numpy(), network.units
     instead: dict[str, str] = {}  # the step that puts what a layer writes where it belongs
     lost = Lost.of(network, alive, by_name)
@@ -223,18 +227,41 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             *arriving, leaving = (units.kept(name, alive) for name in (*step.reads, step.name))
             yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
             continue
-        own, kind = layer.cut, layer.cut.layer.kind
-        index, _ = _among_living(own.layer.reads, own.kept_inputs, alive)
-        if index is not None and kind.words(step.module) is None:  # rows of words it picks by itself
-            axis = kind.in_axis % units.dimensions[step.reads[0]]
+        own = layer.cut
+        if own.layer.name not in smaller:
+            smaller[own.layer.name] = own.layer.kind.smaller(step.module, layer.weight, layer.bias, own.kept_inputs)
+        call = _Call.of(own, smaller[own.layer.name], transposed=step.name in own.layer.transposed)
+        index, _ = _among_living(*call.reads, alive)
+        if index is not None and call.picks_inputs:
+            axis = call.in_axis % units.dimensions[step.reads[0]]
             yield Step(f"select_{step.name}", Select(index, axis), reads)
             reads = (f"select_{step.name}",)
-        yield Step(step.name, kind.smaller(step.module, layer.weight, layer.bias, own.kept_inputs), reads)
-        index, width = _among_living(own.layer.writes, own.kept_outputs, alive)
+        yield Step(step.name, call.module, reads)
+        index, width = _among_living(*call.writes, alive)
         if index is not None:
             instead[step.name] = f"place_{step.name}"
-            places = ScatterChannels(index, width, kind.out_axis % units.dimensions[step.name])
+            places = ScatterChannels(index, width, call.out_axis % units.dimensions[step.name])
             yield Step(instead[step.name], places, (step.name,))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One use of a layer's weights: at either end the units, and which of them are kept."""
+
+    module: nn.Module
+    reads: tuple[Tensor, Tensor]
+    writes: tuple[Tensor, Tensor]
+    in_axis: int
+    out_axis: int
+    picks_inputs: bool = True  # whether what it does not read has to be left out for it: not rows of words
+
+    @classmethod
+    def of(cls, cut: LayerCut, module: nn.Module, *, transposed: bool) -> "_Call":
+        layer, reads, writes = cut.layer, (cut.layer.reads, cut.kept_inputs), (cut.layer.writes, cut.kept_outputs)
+        if transposed:
+            return cls(Tied(module), writes, reads, TiedKind.axis, TiedKind.axis)
+        picks = layer.kind.words(layer.module) is None
+        return cls(module, reads, writes, layer.kind.in_axis, layer.kind.out_axis, picks)
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,9 @@ class _Writer:
         self.uses_math = False
         self.source = "input"
         self.reads: str | None = None  # the list of inputs that the next layer reads through
+        self.owners = network.graph.owners
+        self._weights: dict[str, tuple[Callable[[str], str], str]] = {}  # of layers that are called again
+        self._biases: dict[str, str] = {}
 
     def target(self, size: int) -> str:
         name = "b" if self.source == "a" else "a"
@@ -148,6 +151,12 @@ class _Writer:
 
     def weights(self, name: str, values: np.ndarray) -> tuple[Callable[[str], str], str]:
         """How to read weight number ``index``, and the factor that is still to be applied."""
+        name = self.owners.get(name, name)
+        if name not in self._weights:
+            self._weights[name] = self._new_weights(name, values)
+        return self._weights[name]
+
+    def _new_weights(self, name: str, values: np.ndarray) -> tuple[Callable[[str], str], str]:
         codes = self.network.weights.get(name)
         if codes is None or self.form is WeightForm.FLOATS:
             array = self.floats(f"{name}_weight", values)
@@ -162,6 +171,12 @@ class _Writer:
         """What is added to output ``o``, with the plus sign; nothing where there is no bias."""
         if module.bias is None:
             return ""
+        name = self.owners.get(name, name)
+        if name not in self._biases:
+            self._biases[name] = self._new_bias(name, module)
+        return self._biases[name]
+
+    def _new_bias(self, name: str, module: Any) -> str:
         codes = self.network.biases.get(name)
         if codes is None or self.form is WeightForm.FLOATS:
             return f" + {self.floats(f'{name}_bias', module.bias.detach().numpy())}[o]"

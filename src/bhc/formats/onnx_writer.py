@@ -40,6 +40,7 @@ class ModelWriter:
         self.values = {INPUT: OnnxValue(self.inputs[0], (EXAMPLES, *network.input_shape))}
         self._sources: tuple[str, ...] = ()
         self._sizes: dict[tuple[str, int], str] = {}
+        self.owners, self._weights = network.graph.owners, dict[str, str]()  # of layers, the names of their weights
         self._shared: dict[Any, tuple[str, object]] = {}  # by owner, or by content; owners are kept alive
 
     def write(self, step: Step) -> None:
@@ -93,7 +94,11 @@ class ModelWriter:
 
     def weight(self, name: str, module: Any) -> str:
         """The name of the layer's weights, dequantised first where they are stored as integers."""
-        codes = self.network.weights.get(name) if self.integers else None
+        owner = self.owners.get(name, name)
+        if owner in self._weights:  # a layer that was called before
+            return self._weights[owner]
+        self._weights[owner] = f"{name}.weight"
+        codes = self.network.weights.get(owner) if self.integers else None
         if codes is None:
             return self.constant(f"{name}.weight", module.weight.numpy())
         stored = self.constant(f"{name}.codes", codes.codes.astype(np.int8 if codes.bits <= 8 else np.int16))

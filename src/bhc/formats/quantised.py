@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from bhc.graph import INPUT, Counts, Graph, Signature, Step, count
-from bhc.layers import Recurrence, RecurrentLayer, Shape, bare_copy, is_weighted, weighted_kind
+from bhc.layers import Recurrence, RecurrentLayer, Shape, Tied, bare_copy, weighted_kind
 
 PLAIN = re.compile(r"\w+", re.ASCII)
 _CHAIN, _BRANCHING = nn.Sequential(), fx.GraphModule(nn.Module(), fx.Graph())
@@ -125,12 +125,17 @@ def round_step(step: float) -> float:
 def with_numbers(graph: Graph, numbers: Mapping[str, torch.Tensor | None]) -> Graph:
     """A graph with other weights or biases, named as in a state dict; steps without weights are shared."""
     replaced: dict[str, nn.Module] = {}
+    owners = graph.owners
     for key, values in numbers.items():
         name, kind = key.rsplit(".", 1)
         if name not in replaced:
             replaced[name] = bare_copy(graph.get_submodule(name))
         numbers_of = replaced[name]._parameters
         numbers_of[kind] = None if values is None else nn.Parameter(values, requires_grad=False)
+    for step in graph.steps:
+        layer = replaced.get(owners.get(step.name, ""))
+        if layer is not None:
+            replaced[step.name] = Tied(layer) if isinstance(step.module, Tied) else layer
     changed = graph.with_steps(replaced)
     # To put all modules to rest takes longer than to change some; what is emitted is at rest from the start.
     at_rest = not changed.training and not any(parameter.requires_grad for parameter in changed.parameters())
@@ -163,10 +168,10 @@ class QuantisedNetwork:
 
     @cached_property
     def layers(self) -> tuple["StoredLayer", ...]:
+        names = dict.fromkeys(self.graph.owners.values())
+        modules = ((name, self.graph.get_submodule(name)) for name in names)
         return tuple(
-            StoredLayer(step.name, step.module, self.weights.get(step.name), self.biases.get(step.name))
-            for step in self.graph.steps
-            if is_weighted(step.module)
+            StoredLayer(name, module, self.weights.get(name), self.biases.get(name)) for name, module in modules
         )
 
     @cached_property

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.formats.quantised import Codes, QuantisedNetwork, with_numbers
-from bhc.graph import INPUT, Graph, Step
+from bhc.graph import INPUT, Graph, Step, calls_of_layers
 from bhc.layers import Normalise, Select, Shape, conv_padding, has_kind, is_product, kind_of, pair, side_by_side
 
 
@@ -55,6 +55,8 @@ def _to_first_layer(graph: Graph) -> list[Step] | None:
         if is_product(way[-1].module):
             break
     if len(way) < 2 or not isinstance(way[0].module, Normalise) or not is_product(way[-1].module):
+        return None
+    if len(calls_of_layers(graph).get(way[-1].name, ())) != 1:  # other calls of the layer read other values
         return None
     return way if all(isinstance(step.module, nn.Flatten | Select) for step in way[1:-1]) else None
 

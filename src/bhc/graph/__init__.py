@@ -10,6 +10,7 @@ from bhc.graph.graph import (
     Inputs,
     ShapedStep,
     Step,
+    calls_of_layers,
     count,
     describe,
     needed_steps,

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.graph.graph import Graph, ShapedStep, shaped_steps
+from bhc.graph.graph import Graph, ShapedStep, layer_of, shaped_steps
 from bhc.graph.units import Units
-from bhc.layers import EXAMPLES, Shape, is_weighted, kind_of
+from bhc.layers import EXAMPLES, Shape, kind_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Beside:
         self.fixed_weights = self.fixed_flops = 0
         seen: dict[int, int] = {}  # numbers that several steps share count once
         for shaped in shaped_steps(graph, input_shape):
-            if not is_weighted(shaped.module):
+            if layer_of(shaped.module) is None:
                 self._add_flops(shaped)
                 self._add_weights(shaped, seen)
 

@@ -64,6 +64,8 @@ class _Search:
     def __init__(self, graph: Graph, shaped: Mapping[str, ShapedStep], layers: Sequence[Layer], units: Units) -> None:
         self.graph, self.shaped, self.units = graph, shaped, units
         self.layers = {layer.name: layer for layer in layers}
+        again = [layer for layer in layers if layer.is_shared]  # at one place they may be needed, at another not
+        self.called_again = {unit for layer in again for unit in (*layer.reads.tolist(), *layer.writes.tolist())}
         self.reads = {name: set(layer.reads.tolist()) for name, layer in self.layers.items()}
         self.writes = {name: set(layer.writes.tolist()) for name, layer in self.layers.items()}
         writers = Counter(unit for own in self.writes.values() for unit in own)
@@ -76,11 +78,12 @@ class _Search:
         of_heads = [frozenset(heads.units.tolist()) for heads in self.units.heads]
         held = set(self.units.carried[self.graph.last_step].ravel().tolist()).union(*of_heads)
         written = {frozenset(own) for own in self.writes.values() if not own & held}
-        return [group for group in (*written, *of_heads) if not self.units.always[sorted(group)].any()]
+        stays = self.called_again | set(self.units.always.nonzero()[0].tolist())
+        return [group for group in (*written, *of_heads) if not group & stays]
 
     def _end(self, name: str) -> BranchEnd | None:
         """Where all that a layer writes others write too, and it goes into a sum unchanged but for where it lies."""
-        if self.writes[name] & self.must_write:
+        if self.writes[name] & self.must_write or self.layers[name].is_shared:
             return None
         path: list[str] = []
         at = name

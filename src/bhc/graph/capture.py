@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.graph.exporting import export
-from bhc.graph.graph import INPUT, Graph, Step, needed_steps
+from bhc.graph.graph import INPUT, Graph, Step, calls_of_layers, needed_steps
 from bhc.graph.program import Exported, in_double_precision, wider
 from bhc.graph.reader import Reader
 from bhc.graph.signature import DynamicAxes, Examples
@@ -23,14 +23,15 @@ from bhc.layers import (
     Embed,
     Shape,
     Subsample,
+    Tied,
     bare_copy,
     call_of,
     is_product,
-    is_weighted,
     weighted_kind,
 )
 from bhc.layers.aten import AtenCall, Dtype, Read
 from bhc.layers.kind import fixed
+from bhc.layers.linear import with_numbers
 
 
 def capture(
@@ -81,7 +82,7 @@ def tidy(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     """The same function with fewer steps; ``shapes`` are those of what they give."""
     graph = _with_subsamples(graph, shapes)
     graph = _without_turns(_without_stacks(_without_casts_of_words(graph), shapes))
-    return _without_unread(straighten(_without_unread(fold_affines(graph, shapes)), shapes))
+    return _with_layers_of_their_own(_without_unread(straighten(_without_unread(fold_affines(graph, shapes)), shapes)))
 
 
 def fold_affines(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
@@ -90,12 +91,14 @@ def fold_affines(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     Where the value before is no layer's, or others read it too, they stay as a step of their own.
     """
     steps: dict[str, Step] = {}
+    calls = calls_of_layers(graph)  # what follows one call of a layer may not follow another
     instead: dict[str, str] = {INPUT: INPUT}  # whose result stands for that of a step that is gone
     for step in graph.steps:
         reads = tuple(instead[name] for name in step.reads)
         instead[step.name] = step.name
         before = steps.get(reads[0]) if reads else None
         alone = len(graph.readers[step.reads[0]]) == 1 if step.reads else False
+        alone = alone and before is not None and len(calls.get(before.name, ())) == 1
         if isinstance(step.module, Affine) and before is not None and alone and _writes_channels(before, shapes):
             steps[before.name] = Step(before.name, _folded(before.module, step.module), before.reads)
             instead[step.name] = before.name
@@ -117,6 +120,18 @@ def _folded(module: Any, affine: Affine) -> nn.Module:
     folded._parameters["weight"] = fixed(weight * factor.view(-1, *[1] * (weight.dim() - 1)))
     folded._parameters["bias"] = fixed(bias.clone())
     return folded
+
+
+def _with_layers_of_their_own(graph: Graph) -> Graph:
+    """The transpose of a layer that nobody reads is one by itself."""
+    made: dict[str, nn.Module] = {}
+    for name, owner in graph.owners.items():
+        module: Any = graph.get_submodule(owner)
+        if isinstance(module, Tied):
+            weight = module.layer.weight.detach().mT
+            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+            made[name] = made.get(owner) or with_numbers(linear, weight, None)
+    return graph.with_steps(made)
 
 
 def _without_casts_of_words(graph: Graph) -> Graph:
@@ -323,13 +338,15 @@ def check_batches(graph: Graph, exported: Exported) -> Sequence[str]:
     seen: dict[str, Tensor] = {}
     apart: list[str] = []
 
+    owners = graph.owners
+
     def note(step: Step, *values: Tensor) -> Tensor:
-        if is_weighted(step.module):
+        if step.name in owners:
             seen[step.name] = values[0]
         return step.module(*values)
 
     def compare(step: Step, *values: Tensor) -> Tensor:
-        if is_weighted(step.module):
+        if step.name in owners:
             before, now = seen.pop(step.name), values[0]
             half = len(now) // 2
             if 2 * half != len(now) or now[:half].shape != before.shape or not _near(before, now[:half], TOLERANCE):
@@ -338,7 +355,8 @@ def check_batches(graph: Graph, exported: Exported) -> Sequence[str]:
 
     graph.run(x.as_inputs(), note)
     graph.run(longer.as_inputs(), compare)
-    return apart
+    layers = {owners[name] for name in apart}
+    return [name for name, owner in owners.items() if owner in layers]
 
 
 def _words(graph: Graph, place: int) -> int | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
-from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, bare_copy, kind_named, kind_of
+from bhc.layers import EXAMPLES, Embed, NetworkInput, Shape, Tied, bare_copy, is_weighted, kind_named, kind_of
 from bhc.layers.arguments import expect
 from bhc.layers.aten import PRODUCTS, AtenCall, traced
 
@@ -32,6 +32,12 @@ class Step:
     def rewired(self, instead: Mapping[str, str]) -> "Step":
         """The same step, which reads other results in the place of some."""
         return Step(self.name, self.module, tuple(instead.get(name, name) for name in self.reads))
+
+
+def layer_of(module: nn.Module) -> nn.Module | None:
+    """The layer with weights that a step calls; None for others."""
+    layer = module.layer if isinstance(module, Tied) else module
+    return layer if isinstance(layer, nn.Module) and is_weighted(layer) else None
 
 
 class Graph(nn.Module):
@@ -82,6 +88,14 @@ class Graph(nn.Module):
         return tuple(name for name, module in self._modules.items() if isinstance(module, NetworkInput))
 
     @property
+    def owners(self) -> Mapping[str, str]:
+        """By every step of a layer with weights the first one of the same layer: itself, unless that is called again,
+        as it is or transposed."""
+        first: dict[int, str] = {}
+        layers = ((step.name, layer_of(step.module)) for step in self.steps)
+        return {name: first.setdefault(id(layer), name) for name, layer in layers if layer is not None}
+
+    @property
     def is_chain(self) -> bool:
         """Whether each step reads just the one before it, from one tensor on."""
         before = [INPUT, *self._reads]
@@ -109,6 +123,21 @@ class Graph(nn.Module):
     def forward(self, *x: Tensor) -> Tensor:
         return self.run(x[0] if len(x) == 1 else x)
 
+    def state_dict(self, *args: Any, prefix: str = "", **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        """As of any module, the numbers of a layer under the name of its first call alone."""
+        state = super().state_dict(*args, prefix=prefix, **options)
+        again = tuple(f"{prefix}{name}." for name, owner in self.owners.items() if name != owner)
+        for key in [key for key in state if key.startswith(again)]:
+            del state[key]
+        return state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name, owner in self.owners.items():
+            inner = f"{name}.layer" if isinstance(self._modules[name], Tied) else name
+            for key in [key for key in state_dict if key.startswith(f"{prefix}{owner}.") and name != owner]:
+                state_dict[f"{prefix}{inner}.{key.removeprefix(f'{prefix}{owner}.')}"] = state_dict[key]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def with_steps(self, replaced: Mapping[str, nn.Module]) -> "Graph":
         """The same wiring with other modules in some places."""
         twin = bare_copy(self)  # adding modules one by one takes far longer
@@ -130,6 +159,14 @@ class Graph(nn.Module):
         return fx.GraphModule(dict(self._modules), graph, class_name="Network").train(self.training)
 
 
+def calls_of_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """By every layer with weights the steps that call it, the first of which it is named after."""
+    calls: dict[str, tuple[str, ...]] = {}
+    for name, owner in graph.owners.items():
+        calls[owner] = (*calls.get(owner, ()), name)
+    return calls
+
+
 def needed_steps(steps: Sequence[Step], wanted: Iterable[str]) -> list[Step]:
     """The steps that some depend on."""
     needed = set(wanted)
@@ -140,17 +177,23 @@ def needed_steps(steps: Sequence[Step], wanted: Iterable[str]) -> list[Step]:
 
 
 ABOUT_STEPS = ("kind", "name", "reads")  # what a description says beside its kind's own
+AGAIN = "again"  # in the place of a kind: a layer that an earlier step has called
 
 
 def describe(graph: Graph) -> list[dict[str, Any]]:
     """One dict a step: the kind's name, the step's name, the constructor's arguments, and what it reads.
 
-    A step that reads just the one before it does not say so.
+    A step that reads just the one before it does not say so; a layer that is called again is described once.
     """
-    described, before = [], INPUT
+    described: list[dict[str, Any]] = []
+    before, owners = INPUT, graph.owners
     for step in graph.steps:
-        kind = kind_of(step.module)
-        described.append({"kind": kind.name, "name": step.name} | kind.describe(step.module))
+        kind, owner = kind_of(step.module), owners.get(step.name, step.name)
+        if owner == step.name:
+            described.append({"kind": kind.name, "name": step.name} | kind.describe(step.module))
+        else:
+            turned = isinstance(step.module, Tied)
+            described.append({"kind": AGAIN, "name": step.name, "layer": owner, "transposed": turned})
         if step.reads != (before,):
             described[-1]["reads"] = list(step.reads)
         before = step.name
@@ -160,18 +203,27 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 def rebuild(steps: Sequence[Any]) -> Graph:
     """The graph that ``steps`` describe, its tensors uninitialised: load a state dict into it."""
     try:
-        built, before = [], INPUT
+        built: dict[str, Step] = {}
+        before = INPUT
         for step in steps:
             name, reads = str(step["name"]), tuple(map(str, step.get("reads", (before,))))
-            own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
-            own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
-            built.append(Step(name, kind_named(step["kind"]).build(own), reads))
+            built[name] = Step(name, _built(step, built), reads)
             before = name
-        return Graph(built)
+        return Graph(built.values())
     except BhcError:
         raise
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, AttributeError) as error:
         raise BhcError(f"the description of the network is damaged: {error!r}") from error
+
+
+def _built(step: Mapping[str, Any], before: Mapping[str, Step]) -> nn.Module:
+    if step["kind"] == AGAIN:
+        module = before[str(step["layer"])].module
+        expect(is_weighted(module), f"{step['layer']!r} is no layer with weights")
+        return Tied(module) if step["transposed"] else module
+    own = {key: value for key, value in step.items() if key not in ABOUT_STEPS}
+    own = {key: tuple(value) if isinstance(value, list) else value for key, value in own.items()}
+    return kind_named(step["kind"]).build(own)
 
 
 @dataclass(frozen=True)

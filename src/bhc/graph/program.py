@@ -111,11 +111,6 @@ class Exported:
     def _is_bias(self, node: fx.Node) -> bool:
         return node.name in self.parameters and self.constants[node.name].dim() == 1
 
-    def is_alone(self, name: str | None) -> bool:
-        """Whether a parameter is known under one name."""
-        aliases = self.aliases
-        return name not in aliases and name not in aliases.values()
-
     def answer(self, x: Examples) -> Tensor:
         with torch.no_grad():
             return only(x.passed_to(self.net), self.pick)

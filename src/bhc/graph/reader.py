@@ -218,9 +218,9 @@ class Reader:
         if self.maker.why_whole(name, weight):
             return None
         batch, tokens, channels = value.shape
-        embed = Embed.of(
-            weight.numbers, arguments.get("padding_idx", -1) if arguments.get("padding_idx", -1) >= 0 else None
-        )
+        padding = arguments.get("padding_idx", -1)
+        has_all = padding < 0 or any(map(self.maker.uses.is_transposed, weight.sources))
+        embed = self.maker.layer(node, Embed.of(weight.numbers, None if has_all else padding))
         first = self.maker.emit(name, embed, [words], node, None, (batch, channels, tokens))
         return self.maker.move(node, "aten.permute.default", first, [[0, 2, 1]], value)
 

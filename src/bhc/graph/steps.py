@@ -1,7 +1,6 @@
 """From the calls of a captured program to steps of a graph: fixed numbers, values that steps give, sizes that may
 change."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,8 @@ from torch import Tensor, fx, nn
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
 from bhc.graph.program import Exported
-from bhc.layers import NetworkInput, Shape, Weighted, call_of, kinds_called
+from bhc.graph.uses import Uses
+from bhc.layers import NetworkInput, Shape, Tied, Weighted, call_of, is_weighted, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, flat, schema_of
 
 
@@ -130,7 +130,8 @@ class StepMaker:
         self.symbolic: dict[str, Sequence[Any]] = {}  # sizes of every value as the program has them
         self.shared: dict[str, nn.Parameter] = {}  # by the network's names
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
-        self.uses = _count_uses(exported)
+        self.uses = Uses(exported)
+        self.layers: dict[tuple[fx.Node, str], nn.Module] = {}  # by the first call that uses their weights
         by_name = {node.name: node for node in exported.program.nodes if node.op == "placeholder"}
         self.inputs = tuple(self._input(place, by_name[name]) for place, name in enumerate(exported.inputs))
 
@@ -154,8 +155,21 @@ class StepMaker:
         self.dtypes[name] = value.dtype
 
     def _alone(self, weight: Constant) -> bool:
-        """Whether nobody else uses these numbers."""
-        return all(self.uses[name] <= 1 and self.exported.is_alone(name) for name in weight.sources)
+        """Whether nobody uses these numbers in another way."""
+        return all(self.uses.are_of_one_layer(name) for name in weight.sources)
+
+    def layer(self, node: fx.Node, module: nn.Module, part: str = "") -> nn.Module:
+        """The layer of a call; one that does the same with the same weights as a call before is the same layer."""
+        return self.layers.setdefault((self.uses.first[node], part), module) if is_weighted(module) else module
+
+    def _transposed(self, name: str, node: fx.Node, arguments: dict[str, Any], value: Any) -> Value | None:
+        """A product with the transpose of another layer's weights, and what is added; None where it is none."""
+        layer = self.layers.get((self.uses.transposes.get(self.uses.first[node], node), ""))
+        if layer is None or self.uses.first[node] not in self.uses.transposes:
+            return None
+        given = self.emit(name, Tied(layer), [arguments["input"]], node, value)
+        bias = arguments.get("bias")
+        return given if bias is None else self.call(node, "aten.add.Tensor", {"self": given, "other": bias}, value)
 
     def move(
         self, node: fx.Node, target: str, source: Known, arguments: list[Any], value: Any, shape: Any = None
@@ -188,9 +202,11 @@ class StepMaker:
             for kind in kinds_called(target):
                 if isinstance(kind, Weighted) and (why := self.why_whole(name, arguments["weight"])):
                     continue
+                if isinstance(kind, Weighted) and (given := self._transposed(name, node, arguments, value)) is not None:
+                    return given
                 module = kind.captured(call)
                 if module is not None:
-                    return self.emit(name, module, reads, node, value, size)
+                    return self.emit(name, self.layer(node, module), reads, node, value, size)
         module, sources = self._aten(target, arguments, pick)
         module.why = why
         return self.emit(name, module, sources, node, value, size)
@@ -200,7 +216,7 @@ class StepMaker:
         if _as_step(name) in self.whole:
             return "the first axis of what it reads is not the batch"
         if isinstance(weight, Constant) and not self._alone(weight):
-            return "its weights are used twice"
+            return "its weights are used in several ways"
         return ""
 
     def _aten(self, target: str, arguments: dict[str, Any], pick: int | None) -> tuple[AtenCall, list[Value]]:
@@ -292,23 +308,6 @@ class StepMaker:
             free, count = f"{name}_{count}", count + 1
         self.names.add(free)
         return free
-
-
-def _count_uses(exported: Exported) -> Counter[str]:
-    """By parameter, how many calls need it: what is made of parameters alone counts where it is used."""
-    made: dict[fx.Node, frozenset[str]] = {}
-    uses: Counter[str] = Counter()
-    for node in exported.program.nodes:
-        if node.op == "placeholder" and node.name in exported.constants:
-            name = exported.parameters.get(node.name)
-            made[node] = frozenset() if name is None else frozenset({name})
-        elif node.op == "call_function":
-            sources = frozenset().union(*(made.get(source, frozenset()) for source in node.all_input_nodes))
-            if all(source in made for source in node.all_input_nodes):
-                made[node] = sources
-            else:
-                uses.update(sources)
-    return uses
 
 
 def _with_one_free(sizes: Sequence[Any]) -> list[Any]:

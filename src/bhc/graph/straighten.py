@@ -30,12 +30,24 @@ def straighten(graph: Graph, shapes: Mapping[str, Shape]) -> Graph:
     """The same function; ``shapes`` are those of what its steps give."""
     made: list[Step] = []
     instead: dict[str, str] = {}
+    splits, cut = _splits(graph, shapes), dict[Any, Any]()
     for step in graph.steps:
-        split = None if step.name in instead or not _can_be_split(step) else _Split.of(graph, step, shapes)
-        steps, ends = ([step], {}) if split is None else split.steps()
+        split = None if step.name in instead else splits.get(step.name)
+        steps, ends = ([step], {}) if split is None else split.steps(cut)
         made.extend(each.rewired(instead) for each in steps)
         instead |= ends
     return Graph(needed_steps(made, {*graph.input_steps, instead.get(graph.last_step, graph.last_step)}))
+
+
+def _splits(graph: Graph, shapes: Mapping[str, Shape]) -> dict[str, "_Split"]:
+    """The layers that are split; one that is called several times is where all of its calls take it apart alike."""
+    found = {step.name: _Split.of(graph, step, shapes) for step in graph.steps if _can_be_split(step)}
+    forms: dict[str, set[Any]] = {}
+    owners = graph.owners
+    for name, owner in owners.items():
+        split = found.get(name)
+        forms.setdefault(owner, set()).add(None if split is None else split.form)
+    return {name: split for name, split in found.items() if split is not None and len(forms[owners[name]]) == 1}
 
 
 def _moves(step: Step) -> bool:
@@ -157,8 +169,14 @@ class _Split:
             return None
         return cls(step, _free(graph, step.name), source, turned, columns, grid, tuple(found), dynamic)
 
-    def steps(self) -> tuple[list[Step], dict[str, str]]:
-        """The new steps, and by end whose result stands for it."""
+    @property
+    def form(self) -> Any:
+        """What becomes of the layer's weights."""
+        rows = frozenset(tuple(end.outputs.ravel().tolist()) for end in self.ends)
+        return rows, None if self.columns is None else tuple(self.columns.tolist())
+
+    def steps(self, cut: dict[Any, Any]) -> tuple[list[Step], dict[str, str]]:
+        """The new steps, and by end whose result stands for it; ``cut`` are parts of layers that were made before."""
         made = self._turned()
         source = made[-1].name if made else self.source
         instead: dict[str, str] = {}
@@ -168,7 +186,9 @@ class _Split:
             rows = tuple(end.outputs.ravel().tolist())
             if rows not in layers:
                 layers[rows] = f"{self.name}_{len(layers)}" if several else self.step.name
-                made.append(Step(layers[rows], self._layer(end.outputs.ravel()), (source,)))
+                key = (id(self.module), rows)
+                cut[key] = cut.get(key) or self._layer(end.outputs.ravel())
+                made.append(Step(layers[rows], cut[key], (source,)))
             steps = self._movement(end, layers[rows], place)
             made.extend(steps)
             instead[end.name] = steps[-1].name if steps else layers[rows]

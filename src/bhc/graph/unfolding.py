@@ -130,8 +130,13 @@ def _layers(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], cell: Ce
 def _direction(maker: StepMaker, node: fx.Node, part: _Part, cell: Cell, values: Value) -> Value:
     examples, steps, _ = maker.symbolic[values.name]
     gates, hidden = part.weight.numbers.shape
-    drive = maker.emit(part.name("ih", node), part.drive(cell), [values], node, None, (examples, steps, gates))
-    return maker.emit(part.name("hh", node), part.recurrence(cell), [drive], node, None, (examples, steps, hidden))
+    ends = part.name("ih", node), part.name("hh", node)
+    first, second = (
+        maker.layer(node, module, end)
+        for module, end in zip((part.drive(cell), part.recurrence(cell)), ends, strict=True)
+    )
+    drive = maker.emit(ends[0], first, [values], node, None, (examples, steps, gates))
+    return maker.emit(ends[1], second, [drive], node, None, (examples, steps, hidden))
 
 
 def _last(maker: StepMaker, node: fx.Node, given: Value, part: _Part) -> Value:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
 from bhc.graph.heads import Heads, Said, find_heads, lies_in_heads
-from bhc.layers import EXAMPLES, Cells, Kept, Shape, Weighted, kind_of
+from bhc.layers import EXAMPLES, Cells, Kept, Shape, Tied, Weighted, kind_of
 from bhc.layers.kind import first_along, spread
 
 FEW = 1 << 12  # numbers that are not worth a second look
@@ -59,8 +59,11 @@ def find_units(graph: Graph, input_shape: Shape, *, keep: Iterable[str] = ()) ->
     wanted = {name for step in graph.steps if step.name in set(keep) for name in (step.name, *step.reads)}
     whole = {*graph.input_steps} | wanted - {graph.last_step}
     search.keep(search.carried[INPUT])
+    owners = graph.owners
     for shaped in shaped_steps(graph, input_shape):
         search.follow(shaped)
+        if owners.get(shaped.name, shaped.name) != shaped.name:
+            search.same_layer(owners[shaped.name], shaped.name, turned=isinstance(shaped.module, Tied))
         if shaped.name in whole:
             search.step = INPUT
             search.keep(search.carried[shaped.name])
@@ -136,6 +139,12 @@ class _Search:
             if shaped.name not in self.writes:
                 self.writes[shaped.name] = self.along(leaving, kind.out_axis, passing=True)
 
+    def same_layer(self, first: str, again: str, *, turned: bool) -> None:
+        """Two calls of one layer, whose weights are there once: inputs live and die together, and so do outputs."""
+        reads, writes = (self.writes, self.reads) if turned else (self.reads, self.writes)
+        self.join(self.reads[first], reads[again])
+        self.join(self.writes[first], writes[again])
+
     def new(self, count: int) -> Tensor:
         return self.sets.new(count)
 
@@ -143,9 +152,10 @@ class _Search:
         self.reads[self.step] = self.sets.new(count)
         return self.reads[self.step]
 
-    def has_ends(self, reads: Tensor, writes: Tensor) -> None:
+    def has_ends(self, reads: Tensor, writes: Tensor, *, fed_back: bool = True) -> None:
         self.reads[self.step], self.writes[self.step] = reads, writes
-        self.fed_back.append(reads)
+        if fed_back:
+            self.fed_back.append(reads)
 
     def join(self, left: Tensor, right: Tensor) -> None:
         for one, other in _different_pairs(left, right):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.graph.graph import INPUT, Graph, shaped_steps
+from bhc.graph.graph import INPUT, Graph, calls_of_layers, layer_of, shaped_steps
 from bhc.graph.units import Units
-from bhc.layers import NetworkInput, Opaque, Shape, Weighted, is_weighted, kind_of, weighted_kind
+from bhc.layers import NetworkInput, Opaque, Shape, Tied, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
 
 Count = TypeVar("Count", int, Tensor)
@@ -25,7 +25,9 @@ class Layer:
     module: Any
     reads: Tensor  # (channels that arrive,) the unit of each; after a flatten many have the same
     writes: Tensor  # (O,)
-    output_area: int  # places its weights are multiplied at: 1 for a linear layer, none for rows that are picked
+    output_area: int  # places its weights are multiplied at, in all its calls; none for rows that are picked
+    calls: tuple[str, ...] = ()  # the steps that call it, the first of which it is named after
+    transposed: tuple[str, ...] = ()  # and those that use its weights the other way round
     kept: bool = False  # whether it was asked to stay as wide as it is
 
     @property
@@ -40,7 +42,12 @@ class Layer:
     @property
     def may_skip(self) -> bool:
         """Whether it can leave out an input of its own accord; one scale for all of its input says nothing of one."""
-        return not self.kept and not self.has_kernel and self.kind.may_skip
+        return not self.kept and not self.has_kernel and self.kind.may_skip and not self.transposed
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is called more than once."""
+        return len(self.calls) + len(self.transposed) > 1
 
     @property
     def groups(self) -> int:
@@ -91,18 +98,20 @@ class Layer:
 
 def find_layers(graph: Graph, input_shape: Shape, units: Units, *, keep: Iterable[str] = ()) -> tuple[Layer, ...]:
     """Those named in ``keep`` read and write all that there is."""
+    shaped = {each.name: each for each in shaped_steps(graph, input_shape)}
     layers, kept = [], set(keep)
-    for shaped in shaped_steps(graph, input_shape):
-        if is_weighted(shaped.module):
-            name = shaped.name
-            reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
-            places = shaped.num_flops // (2 * shaped.module.weight.numel())  # type: ignore[operator]
-            layers.append(Layer(name, shaped.module, reads, writes, places, name in kept))
+    for name, names in calls_of_layers(graph).items():
+        reads, writes = torch.tensor(units.reads[name]), torch.tensor(units.writes[name])
+        module: Any = shaped[name].module
+        places = sum(shaped[call].num_flops for call in names) // (2 * module.weight.numel())
+        turned = tuple(call for call in names if isinstance(shaped[call].module, Tied))
+        calls = tuple(call for call in names if call not in turned)
+        layers.append(Layer(name, module, reads, writes, places, calls, turned, bool(kept & set(names))))
     if not layers:
         raise BhcError(
             "the network has no linear or convolution layer, so there is nothing to compress",
-            hint="weights of linear layers, convolutions and embeddings are what is compressed; one that several share"
-            " stays whole",
+            hint="weights of linear layers, convolutions and embeddings are what is compressed; one that is used in"
+            " several ways stays whole",
         )
     return tuple(layers)
 
@@ -126,13 +135,18 @@ def find_features(
             f"the network takes {len(graph.input_steps)} inputs: {', '.join(graph.input_steps)}",
             hint="contexts of features and words need a network that takes one",
         )
-    by_name = {layer.name: layer for layer in layers}
-    given, places = {INPUT}, {}
+    by_name = {name: layer for layer in layers for name in layer.calls}
+    given, places, reads = {INPUT}, {}, {step.name: step.reads for step in graph.steps}
     for step in graph.steps:
         if not given & set(step.reads):
             continue
         if step.name in by_name:
-            places[step.name] = _arriving(by_name[step.name], input_shape, features)
+            if not all(given.intersection(reads[name]) for name in by_name[step.name].calls):
+                raise BhcError(
+                    f"layer {step.name!r} reads the input, and in another call something else",
+                    hint="contexts of features need a network whose first layer is called once",
+                )
+            places[by_name[step.name].name] = _arriving(by_name[step.name], input_shape, features)
         elif kind_of(step.module).keeps_inputs_apart:
             given.add(step.name)
         else:
@@ -199,7 +213,7 @@ def find_whole(graph: Graph, layers: tuple[Layer, ...], units: Units) -> tuple[W
     found = [Whole(layer.name, layer.num_weights, _why(graph, layer, units)) for layer in stay]
     seen: set[int] = set()  # numbers that two steps share are told once
     for step in graph.steps:
-        if is_weighted(step.module):
+        if layer_of(step.module) is not None:
             continue
         counted = kind_of(step.module).weights_of(step.module)
         own = [

@@ -30,7 +30,6 @@ from bhc.graph import (
 from bhc.hypernet.decoder import ContextDecoder, check_readable
 from bhc.hypernet.generators import Initial, generator_from_dict
 from bhc.hypernet.hypernetwork import Design, HyperNetwork
-from bhc.layers import is_weighted
 from bhc.posterior import (
     BayesianGraph,
     InputMask,
@@ -229,7 +228,7 @@ class ConditionalNetwork(nn.Module):
             weights, parameters = data["counts"]
             graph.original = int(weights), int(parameters)
         limits: Sequence[float | None] | None = data["std_limits"]
-        layers = sum(is_weighted(step.module) for step in graph.steps)
+        layers = len(set(graph.owners.values()))
         # The values are about to be replaced, so start from the cheapest.
         design = Design(
             generator_from_dict(data["generator"]),

@@ -79,8 +79,9 @@ class UnitSearch(Protocol):
     def whole(self, shape: Shape) -> Tensor:
         """For values of which nothing can be cut."""
 
-    def has_ends(self, reads: Tensor, writes: Tensor) -> None:
-        """Units of the columns and rows of this step's weights, where they are not those that arrive and leave."""
+    def has_ends(self, reads: Tensor, writes: Tensor, *, fed_back: bool = True) -> None:
+        """Units of what this step's weights read and write, where they are not those that arrive and leave; whether
+        it reads what it has written."""
 
 
 class Operators(Protocol):

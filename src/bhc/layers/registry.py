@@ -23,6 +23,7 @@ from bhc.layers import (
     pools,
     recurrent,
     reshape,
+    tied,
 )
 from bhc.layers.arguments import Shape, unknown
 from bhc.layers.kind import LayerKind, Weighted
@@ -91,6 +92,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution3d,
     linear.Embedding,
     *recurrent.KINDS,
+    *tied.KINDS,
     *activations.KINDS,
     *pools.KINDS,
     *joins.KINDS,

@@ -151,6 +151,11 @@ class LayerMean:
     in_scale: Tensor | None  # (K, I), or (K, 1) for a convolution; None where the family has none
     out_scale: Tensor | None  # (K, O)
 
+    @property
+    def transposed(self) -> "LayerMean":
+        """Of a linear layer with ``W^T``: each scale is at the other end, and there is no bias."""
+        return LayerMean(WeightMean(self.weight.dense().mT), None, self.out_scale, self.in_scale)
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -182,6 +187,13 @@ class LayerPosterior:
     in_scale: Scales | None
     out_scale: Scales | None
     prior_std: float = 1.0  # of a weight before its scales
+
+    @property
+    def transposed(self) -> "LayerPosterior":
+        """The same beliefs about a layer with ``W^T``."""
+        return LayerPosterior(
+            self.mean.transposed, self.weight_logvar.mT, self.out_scale, self.in_scale, self.prior_std
+        )
 
     @property
     def dropout(self) -> LayerDropout:

@@ -107,7 +107,7 @@ def operator_of(layer: Layer) -> Operator | Recurrent:
 def operators_of(graph: Graph, layers: Sequence[Layer]) -> tuple[Operator | Recurrent, ...]:
     """One for each layer; what drives a recurrence draws its noise once a sequence, as that does."""
     driving = {name for step in graph.steps if isinstance(step.module, Recurrence) for name in step.reads}
-    found = [(layer.name in driving, operator_of(layer)) for layer in layers]
+    found = [(not driving.isdisjoint(layer.calls), operator_of(layer)) for layer in layers]
     return tuple(Driving() if drives and isinstance(operator, Linear) else operator for drives, operator in found)
 
 

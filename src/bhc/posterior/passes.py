@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from bhc.graph import Graph, Inputs, Layer, Step, Units
 from bhc.layers import kind_of
+from bhc.layers.tied import TiedKind
 from bhc.posterior.beliefs import LayerMean, LayerPosterior, Noise, WeightMean
 from bhc.posterior.operators import (
+    Linear,
     Operator,
     apply_mean,
     as_before,
@@ -187,6 +190,12 @@ class KeptValues(nn.Module):
         return keep.repeat_interleave(len(h) // contexts if contexts > 1 else 1, 0).reshape(-1, *sizes[1:])
 
 
+class PassLayer(Protocol):
+    """Runs a layer by its place, or the transpose of its weights."""
+
+    def __call__(self, index: int, h: Tensor, *, transposed: bool) -> Tensor: ...
+
+
 class BayesianGraph:
     """Runs a graph with each weighted layer replaced by a pass over what is believed of it.
 
@@ -201,7 +210,8 @@ class BayesianGraph:
         self.kept_values = None if units is None else KeptValues(graph, units)
         self.layers = tuple(layers)
         self.operators = operators_of(graph, layers)
-        self._place = {layer.name: index for index, layer in enumerate(layers)}
+        self._place = {name: index for index, layer in enumerate(layers) for name in layer.calls}
+        self._transposed = {name: index for index, layer in enumerate(layers) for name in layer.transposed}
         self._channels = [layer.kind.in_axis for layer in layers]
 
     def noisy(
@@ -214,8 +224,11 @@ class BayesianGraph:
     ) -> Tensor:  # (K * B, C)
         """A sample of the network's output, of what a ``mask`` leaves of it."""
 
-        def sample(index: int, h: Tensor) -> Tensor:
+        def sample(index: int, h: Tensor, *, transposed: bool) -> Tensor:
             own = None if mask is None else mask.layers[index]
+            if transposed:
+                own = None if own is None else own.transposed
+                return noisy_pass(Linear(), h, posteriors[index].transposed, own, noise=noise)
             return noisy_pass(self.operators[index], h, posteriors[index], own, noise=noise)
 
         return self._run(x, sample, mask.alive if isinstance(mask, NetworkMask) else None)
@@ -223,22 +236,25 @@ class BayesianGraph:
     def masked(self, x: Inputs, means: Sequence[LayerMean], mask: NetworkMask) -> Tensor:  # (K * B, C)
         """The deterministic network with masks on; outputs outside the context are zero."""
 
-        def pass_layer(index: int, h: Tensor) -> Tensor:
+        def pass_layer(index: int, h: Tensor, *, transposed: bool) -> Tensor:
+            if transposed:
+                return masked_pass(Linear(), h, means[index].transposed, mask.layers[index].transposed)
             return masked_pass(self.operators[index], h, means[index], mask.layers[index])
 
         return self._run(x, pass_layer, mask.alive)
 
-    def _run(self, x: Inputs, pass_layer: Callable[[int, Tensor], Tensor], alive: Tensor | None) -> Tensor:
+    def _run(self, x: Inputs, pass_layer: PassLayer, alive: Tensor | None) -> Tensor:
         counted = None if alive is None else self.kept_values
 
         def apply(step: Step, *values: Tensor) -> Tensor:
-            index = self._place.get(step.name)
+            transposed = step.name in self._transposed
+            index = self._transposed[step.name] if transposed else self._place.get(step.name)
             if index is None:
                 if counted is not None and alive is not None and step.name in counted.steps:
                     return counted.run(step, values, alive)
                 return step.module(*values)
-            (h,), axis = values, self._channels[index]
-            return as_before(pass_layer(index, channels_first(h, axis)), h, axis)
+            (h,), axis = values, TiedKind.axis if transposed else self._channels[index]
+            return as_before(pass_layer(index, channels_first(h, axis), transposed=transposed), h, axis)
 
         return self._on_device(x, lambda images: self.graph.run(images, apply))
 

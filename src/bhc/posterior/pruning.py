@@ -23,6 +23,12 @@ class LayerMask:
     rescued: Tensor  # (K,) bool: of what it reads nothing was under the threshold; the least noisy was kept
     keep_weight: Tensor | None = None  # (K or 1, O, I, *kernel) bool, where single weights go too
 
+    @property
+    def transposed(self) -> "LayerMask":
+        """Of weights that are used the other way round."""
+        weights = None if self.keep_weight is None else self.keep_weight.mT
+        return LayerMask(self.keep_out, self.keep_in, self.rescued, weights)
+
 
 @dataclass(frozen=True)
 class NetworkMask:

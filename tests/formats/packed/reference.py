@@ -127,19 +127,27 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
     """Follow the shapes from step to step; the layers with numbers, and the select steps as (arriving, kept)."""
     layers: list[tuple[Layer, tuple[Any, Any]]] = []
     selections: list[tuple[int, int]] = []
+    called: dict[int, Layer] = {}
     for place, step in enumerate(file.steps):
         backs, (kind, *arguments) = wiring(step)
         file.reads.append([place - back for back in backs])
         shapes = [file.shapes[read] if read >= 0 else tuple(file.input_shape) for read in file.reads[-1]]
         shape = shapes[0]
         first = file.firsts[file.reads[-1][0]] if file.reads[-1][0] >= 0 else EXAMPLES
-        if kind in (0, 1, 19, 42):
+        if kind == 43:
+            back, transposed = arguments
+            layer = called[place - back]
+            _, (kind, *arguments) = wiring(file.steps[place - back])
+            shape = (*shape[:-1], layer.shape[1]) if transposed else again(kind, arguments, shape, layer)
+        elif kind in (0, 1, 19, 42):
             layer, shape = weighted(kind, arguments, shape)
+            called[place] = layer
             layers.append((layer, (arguments[-2], arguments[-1])))
         elif kind == 38:
             name, words, rows, channels, weight = arguments
             selections.append((words, rows))
-            layers.append((Layer(name, (channels, rows)), (weight, False)))
+            called[place] = Layer(name, (channels, rows))
+            layers.append((called[place], (weight, False)))
             shape = (channels, *shape)
         elif kind == 39:
             _, bands, samples, hop = arguments
@@ -147,7 +155,7 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
         elif kind == 40:
             firsts = [file.firsts[read] if read >= 0 else EXAMPLES for read in file.reads[-1]]
             arriving = [(size, *each) for size, each in zip(firsts, shapes, strict=True)]
-            (first, *shape), own = called(arguments, arriving)
+            (first, *shape), own = called_operator(arguments, arriving)
             shape = tuple(shape)
             if own is not None:
                 layers.append((own, (None, False)))
@@ -184,7 +192,7 @@ OPERATORS = re.findall(r"^\| \d+ \| `aten\.(\w+)\.(\w+)` \|$", (DOCS / "operator
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
-def called(arguments: list[Any], shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], "Layer | None"]:
+def called_operator(arguments: list[Any], shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], "Layer | None"]:
     """The shape that a call gives, and the tensors of its own, all as one."""
     number, plain, rest = arguments
     dtypes = dict(rest.get(3, []))
@@ -214,6 +222,11 @@ def called(arguments: list[Any], shapes: list[tuple[int, ...]]) -> tuple[tuple[i
     order = sorted(rest.get(1, []), key=lambda each: not each[2])  # learned ones first
     layer = Layer("", (), own=[(tuple(shape), DTYPES[dtype]) for shape, dtype, _ in order]) if order else None
     return tuple(result.shape), layer
+
+
+def again(kind: int, arguments: list[Any], shape: tuple[int, ...], layer: Layer) -> tuple[int, ...]:
+    """The shape that a layer gives when it is called again."""
+    return (layer.shape[0], *shape) if kind == 38 else weighted(kind, arguments, shape)[1]
 
 
 def weighted(kind: int, arguments: list[Any], shape: tuple[int, ...]) -> tuple[Layer, tuple[int, ...]]:

@@ -240,6 +240,23 @@ def test_a_hostile_header_of_a_recurrence_is_refused(name: str) -> None:
     check_refused(sequence(), *SEQUENCES[name])
 
 
+SHARED: Cases = {
+    **tried("unknown step", 1, 2, 1, to=[0, -1, 3, 1 << 40, None, 1.0, "first"]),
+    **tried("unknown step", 1, 2, 2, to=[0, 1, None, "back"]),
+    "a step that is no layer": (put(1, 2, 1, 1), "calls"),
+    "a call of a call": (put(1, 3, 2, 1, 1), "one way"),
+    "a transpose that does not fit": (put(1, 8, 2, True), "take"),
+    "a layer that does not fit": (put(1, 6, 2, False), "take"),
+    "no such argument": (put(1, 2, [43, 2]), "unknown step"),
+    "one that reads the step before, wrapped": (put(1, 2, [15, 1, [43, 2, False]]), "unknown step"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_hostile_header_of_a_layer_that_is_called_again_is_refused(name: str) -> None:
+    check_refused(ZOO["called again"], *SHARED[name])
+
+
 def test_activations_are_bounded_together() -> None:
     """Each of them is as large as it may be; together they are too many."""
     network = quantised(in_a_row(GlobalMean(False), nn.Linear(4, 2)), (4, 1 << 20), {})

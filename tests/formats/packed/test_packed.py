@@ -72,10 +72,11 @@ NUMBERS = (
     "convolution", "normalise-channels", "affine", "pad-channels", "global-mean", "subsample",
     "max-pool-1d", "max-pool-3d", "avg-pool-1d", "avg-pool-3d", "sigmoid", "hard-swish", "hard-sigmoid", "softplus",
     "channel-norm", "self-attention", "flatten-places", "shift", "place",
-    "embedding", "log-mel", "call", "given", "recurrence",
+    "embedding", "log-mel", "call", "given", "recurrence", "again",
 )  # fmt: skip
 # Numbers that stand for no kind by itself: what is read, convolutions of all sorts, one number a channel.
 OF_FILES = {"from": None, "convolution": "conv-3d", "normalise-channels": "normalise", "call": "pointwise"}
+OF_FILES |= {"again": "tied"}
 CALLS = {"pointwise", "movement", "along-axes", "norm", "product", "attention", "opaque"}
 ELSEWHERE = {*CALLS, "given"}  # tried in test_calls.py, test_inputs.py
 

@@ -30,10 +30,12 @@ def agree(content: bytes, network: QuantisedNetwork) -> None:
     assert file.shapes == [shaped.leaving[1:] for shaped in shaped_steps(network.graph, network.input_shape)]
     places = {INPUT: -1} | {step.name: place for place, step in enumerate(steps)}
     assert file.reads == [[places[name] for name in step.reads] for step in steps]
-    selects = [step.module for step in steps if isinstance(step.module, Select | ScatterChannels | Embed)]
+    owners = network.graph.owners  # of layers that are called again
+    own = [step for step in steps if owners.get(step.name, step.name) == step.name]
+    selects = [step.module for step in own if isinstance(step.module, Select | ScatterChannels | Embed)]
     meant = [step.words if isinstance(step, Embed) else step.index for step in selects]
     assert [np.flatnonzero(mask).tolist() for mask in file.masks] == [places.tolist() for places in meant]
-    layers = [step for step in steps if _numbers(step.module)]
+    layers = [step for step in own if _numbers(step.module)]
     for read, layer in zip(file.layers, layers, strict=True):
         if not is_weighted(layer.module):
             assert read.name == ""

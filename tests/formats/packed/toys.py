@@ -11,7 +11,7 @@ from torch import nn
 
 from bhc.formats import Codes, QuantisedNetwork, parse_network
 from bhc.graph import Graph
-from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, is_weighted
+from bhc.layers import Add, Affine, GlobalMean, Normalise, Select, Subsample, Tied, is_weighted
 from tests.formats import chains
 from tests.formats.graphs import GRAPHS, in_a_row, wired
 
@@ -98,6 +98,15 @@ def old_kinds() -> Graph:
     )
 
 
+def called_again() -> Graph:
+    """Layers whose weights other steps use too, one of them transposed."""
+    layer, last = nn.Linear(5, 5), nn.Linear(5, 3)
+    return wired(
+        ("first", layer), ("a", nn.Tanh()), ("b", layer), ("c", layer, "a"), ("sum", Add(), "b", "c"),
+        ("last", last), ("back", Tied(last)), ("more", Add(), "back", "a"), ("end", last),
+    )  # fmt: skip
+
+
 def quantised(
     graph: Graph,
     input_shape: tuple[int, ...],
@@ -140,5 +149,6 @@ def zoo() -> dict[str, QuantisedNetwork]:
         "no card": quantised(in_a_row(nn.Linear(8, 2)), (8,), {"0": 1.0}, card={}),
         **{name: replace(chains.quantised(name), card=CARD) for name in (*GRAPHS, "recordings")},
         "branches of floats": replace(chains.floats("squeeze-and-excite"), card=CARD),
+        "called again": quantised(called_again(), (5,), {"first": 2.0}, biased=["first"], labels=(0, 1, 2)),
         "flat picture": quantised(in_a_row(nn.Flatten(), nn.Linear(12, 2)), (3, 4), {"1": 1.0}),
     }

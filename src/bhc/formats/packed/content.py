@@ -16,13 +16,15 @@ from bhc.formats.packed.cbor import brief, dumps, loads
 from bhc.formats.packed.coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
 from bhc.formats.quantised import Codes, QuantisedNetwork
 from bhc.graph import INPUT, shaped_steps
-from bhc.layers import EXAMPLES, kind_of, kind_tagged
+from bhc.layers import EXAMPLES, Tied, kind_of, kind_tagged
 from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect
 
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
 INPUT_SHAPE, STEPS, LABELS, TEMPERATURE, CARD = range(5)  # keys of the header
 
-FROM = 15  # in the place of a kind's number: a step that reads another value than the one before it
+# In the place of a kind's number: a step that reads another value than the one before it, and one with the numbers of
+# a layer that an earlier step has called.
+FROM, AGAIN = 15, 43
 
 # Names in the card that are stored as their place in this list; others are written out. Add at the end only.
 CARD_NAMES = (
@@ -237,10 +239,14 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
         }
     )
     writer = _Writer(network, content, priors)
-    places = {INPUT: -1}
+    places, owners = {INPUT: -1}, network.graph.owners
     for place, shaped in enumerate(shaped_steps(network.graph, network.input_shape)):
         kind = kind_of(shaped.module)
-        step = kind.write(shaped.module, shaped.name, shaped.arriving[0], writer)
+        owner = owners.get(shaped.name, shaped.name)
+        if owner == shaped.name:
+            step = kind.write(shaped.module, shaped.name, shaped.arriving[0], writer)
+        else:
+            step = [AGAIN, place - places[owner], isinstance(shaped.module, Tied)]
         back = [place - places[name] for name in shaped.step.reads]
         if kind.joins:
             step += back

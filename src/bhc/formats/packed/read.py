@@ -19,6 +19,7 @@ from torch import nn
 from bhc.formats.packed.cbor import brief, loads
 from bhc.formats.packed.coding import Counted, Decoder, StatedPrior, prior_from_list
 from bhc.formats.packed.content import (
+    AGAIN,
     CARD,
     CARD_NAMES,
     CHECKSUM,
@@ -46,11 +47,13 @@ from bhc.layers import (
     ScatterChannels,
     Select,
     Shape,
+    Tied,
     is_weighted,
     kind_named,
     kind_tagged,
     resized,
 )
+from bhc.layers.arguments import unknown
 from bhc.layers.aten import AtenCall
 
 SMALLEST_STEP = 1e-37  # no product of a code, a step and a normalisation leaves the range of a 32-bit float
@@ -132,13 +135,16 @@ class _Assembly:
         self.reads = (len(self.names) - 1,)
         match step:
             case [int(tag), int(back), [int() | str(), *_] as own] if tag == FROM:
-                if back < 2 or kind_tagged(own[0]).joins:
+                if back < 2 or (own[0] != AGAIN and kind_tagged(own[0]).joins):
                     raise ValueError(f"an unknown step, {brief(step)}")
                 self.reads = (self._place(back),)
             case [int() | str(), *_] as own:
                 pass
             case _:
                 raise ValueError(f"an unknown step, {brief(step)}")
+        if own[0] == AGAIN:
+            self._append(self._free_name("again"), _called_again(own, [self.steps[name] for name in self.names[1:]]))
+            return
         kind = kind_tagged(own[0])
         if kind.joins:
             own, backs = own[: 1 + len(kind.untold())], own[1 + len(kind.untold()) :]
@@ -256,6 +262,18 @@ class _Assembly:
             card=spell_out(self.header[CARD]),
         )
         return network, priors
+
+
+def _called_again(entry: Sequence[Any], before: Sequence[Step]) -> nn.Module:
+    """A layer that is there already, or its transpose: it has no numbers of its own."""
+    match entry:
+        case [_, int(back), bool(transposed)] if 1 <= back <= len(before):
+            module: Any = before[-back].module
+        case _:
+            raise unknown(entry)
+    if not is_weighted(module) or (transposed and module.weight.dim() != 2):
+        raise ValueError(f"{brief(entry)} calls what is no such layer")
+    return Tied(module) if transposed else module
 
 
 def _check_input(name: str, module: nn.Module, input_shape: Shape, before: Sequence[nn.Module]) -> None:

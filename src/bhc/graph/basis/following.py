@@ -24,6 +24,7 @@ from bhc.layers import (
     Shift,
     Subsample,
     is_product,
+    is_weighted,
 )
 from bhc.layers.aten import AtenCall
 
@@ -64,7 +65,8 @@ def follow(graph: Graph, input_shape: Shape) -> Search:
 
     def apply(step: Step, *values: Marked) -> Marked:
         visit, rule = Visit(search, step, values, shared), _rule(step.module, values)
-        given = None if rule is None else rule(visit)
+        again = is_weighted(step.module) and any(id(numbers) in shared for numbers in step.module.parameters())
+        given = None if rule is None or again else rule(visit)  # axes of one call are not those of another
         if given is not None:
             return given
         search.stay(*values)
