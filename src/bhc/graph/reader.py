@@ -172,6 +172,10 @@ class Reader:
         if op in ("expand", "expand_as") and isinstance(first, Constant):
             arguments = {"self": first, "size": list(value.shape)}
             target = "aten.expand.default"
+        if op == "index" and isinstance(first, Value):
+            picked = self._indexed(node, first, arguments["indices"], value)
+            if picked is not None:
+                return picked
         if op == "embedding":
             embedded = self._embedded(node, arguments, value)
             if embedded is not None:
@@ -197,6 +201,17 @@ class Reader:
         first = self.maker.move(node, "aten.reshape.default", source, [apart], None, apart)
         second = self.maker.move(node, "aten.permute.default", first, [order], None, swapped)
         return self.maker.move(node, "aten.reshape.default", second, [list(value.shape)], value)
+
+    def _indexed(self, node: fx.Node, source: Value, indices: Sequence[Any], value: Tensor) -> Known | None:
+        """``x[:, index]`` with a list of places that is known is a selection along one axis."""
+        given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+        (axis, index), *others = given
+        if others or not axis or not isinstance(index, Constant) or index.numbers.dim() != 1:
+            return None
+        if index.numbers.dtype == torch.bool:
+            return None
+        places = index.numbers.long() % self.maker.shapes[source.name][axis]
+        return self.maker.move(node, "aten.index_select.default", source, [axis, Constant(places)], value)
 
     def _stacked(self, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known:
         axis = (arguments.get("dim") or 0) % value.dim()
