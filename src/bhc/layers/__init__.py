@@ -40,3 +40,4 @@ from bhc.layers.registry import (
     weighted_kind,
 )
 from bhc.layers.reshape import FlattenPlaces, PadChannels, ScatterChannels, Select
+from bhc.layers.transposed import TransposedConvolution, transpose_convolve

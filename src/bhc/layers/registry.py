@@ -23,6 +23,7 @@ from bhc.layers import (
     pools,
     recurrent,
     reshape,
+    transposed,
 )
 from bhc.layers.arguments import Shape, unknown
 from bhc.layers.kind import LayerKind, Weighted
@@ -89,6 +90,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution1d,
     convolution.Convolution2d,
     convolution.Convolution3d,
+    transposed.Transposed,
     linear.Embedding,
     *recurrent.KINDS,
     *activations.KINDS,
