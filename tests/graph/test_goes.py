@@ -39,6 +39,15 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels that come last": (
         lambda: net_of(lambda n, x: n.e(n.a(x)[..., [1, 4, 5]].mean(1)),
                        a=nn.Linear(6, 8), e=nn.Linear(3, 4)), TOKENS),
+    "channels that are written over others": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 1, 2, -1).mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 5, 3), e=nn.Linear(8, 4)), MAPS),
+    "places that are written over others": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 2, 1, 3).mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, (5, 3)), e=nn.Linear(8, 4)), MAPS),
+    "own numbers that are written over channels": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.own.expand(x.shape[0], 3), 1, 4, 7)),
+                       a=nn.Linear(6, 8), own=nn.Parameter(seeded(1, 3)), e=nn.Linear(8, 4)), FLAT),
     "a mean over branches": (
         lambda: net_of(lambda n, x: n.e(torch.stack([n.a(x), n.b(x)]).mean(0)),
                        a=nn.Linear(6, 8), b=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),

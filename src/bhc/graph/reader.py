@@ -173,9 +173,11 @@ class Reader:
             arguments = {"self": first, "size": list(value.shape)}
             target = "aten.expand.default"
         if op == "index" and isinstance(first, Value):
-            picked = self._indexed(node, first, arguments["indices"], value)
+            picked = _selected(self.maker, node, first, arguments["indices"], value)
             if picked is not None:
                 return picked
+        if op == "slice_scatter" and isinstance(first, Value) and _is_plain_slice(arguments, value):
+            return _written_over(self.maker, node, arguments, value)
         if op == "embedding":
             embedded = self._embedded(node, arguments, value)
             if embedded is not None:
@@ -201,17 +203,6 @@ class Reader:
         first = self.maker.move(node, "aten.reshape.default", source, [apart], None, apart)
         second = self.maker.move(node, "aten.permute.default", first, [order], None, swapped)
         return self.maker.move(node, "aten.reshape.default", second, [list(value.shape)], value)
-
-    def _indexed(self, node: fx.Node, source: Value, indices: Sequence[Any], value: Tensor) -> Known | None:
-        """``x[:, index]`` with a list of places that is known is a selection along one axis."""
-        given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-        (axis, index), *others = given
-        if others or not axis or not isinstance(index, Constant) or index.numbers.dim() != 1:
-            return None
-        if index.numbers.dtype == torch.bool:
-            return None
-        places = index.numbers.long() % self.maker.shapes[source.name][axis]
-        return self.maker.move(node, "aten.index_select.default", source, [axis, Constant(places)], value)
 
     def _stacked(self, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known:
         axis = (arguments.get("dim") or 0) % value.dim()
@@ -244,6 +235,41 @@ class Reader:
         if not isinstance(known, Value):
             raise BhcError(f"{node.name!r} is read by a registered layer and does not depend on the network's input")
         return known
+
+
+def _selected(maker: StepMaker, node: fx.Node, source: Value, indices: Sequence[Any], value: Tensor) -> Known | None:
+    """``x[:, index]`` with a list of places that is known is a selection along one axis."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    (axis, index), *others = given
+    if others or not axis or not isinstance(index, Constant) or index.numbers.dim() != 1:
+        return None
+    if index.numbers.dtype == torch.bool:
+        return None
+    places = index.numbers.long() % maker.shapes[source.name][axis]
+    return maker.move(node, "aten.index_select.default", source, [axis, Constant(places)], value)
+
+
+def _is_plain_slice(arguments: dict[str, Any], value: Tensor) -> bool:
+    """Whether every place from a start to an end is meant, the same for all sizes of a batch."""
+    sizes = [arguments.get("start"), arguments.get("end"), value.shape[arguments.get("dim") or 0]]
+    return arguments.get("step", 1) == 1 and not any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _written_over(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known:
+    """``x[:, start:end] = y``, as a new value, is what comes before, ``y``, and what comes after, side by side."""
+    source, axis = arguments["self"], (arguments.get("dim") or 0) % value.dim()
+    size = maker.shapes[source.name][axis]
+    start, end, _ = slice(arguments.get("start"), arguments.get("end")).indices(size)
+
+    def rest(first: int, last: int) -> list[Known]:
+        shape = [*value.shape[:axis], last - first, *value.shape[axis + 1 :]]
+        kept = [axis, first, last]
+        return [maker.move(node, "aten.slice.Tensor", source, kept, None, shape)] if first < last else []
+
+    parts = [*rest(0, start), arguments["src"], *rest(max(start, end), size)]
+    if len(parts) == 1:
+        return parts[0]
+    return maker.call(node, "aten.cat.default", {"tensors": parts, "dim": axis}, value)
 
 
 def _folded(node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Constant, ...] | None:
