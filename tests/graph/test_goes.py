@@ -3,16 +3,19 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import bhc
 from bhc.contexts import Context
 from bhc.emission import Cutter
 from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.graph import capture
+from bhc.layers import is_weighted
 
 from .nets import net_of, seeded
 from .test_taken import cut_in_half, near
@@ -48,6 +51,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "own numbers that are written over channels": (
         lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.own.expand(x.shape[0], 3), 1, 4, 7)),
                        a=nn.Linear(6, 8), own=nn.Parameter(seeded(1, 3)), e=nn.Linear(8, 4)), FLAT),
+    "two parts of one weight": (
+        lambda: net_of(lambda n, x: n.e(torch.relu(F.linear(x, n.w[:8])) + torch.tanh(F.linear(x, n.w[8:]))),
+                       w=nn.Parameter(seeded(16, 6)), e=nn.Linear(8, 4)), FLAT),
+    "a weight that is split and turned": (
+        lambda: net_of(lambda n, x: n.e(torch.relu(F.linear(x, n.w.T.chunk(2)[0])) * F.linear(x, n.w.T.chunk(2)[1])),
+                       w=nn.Parameter(seeded(6, 16)), e=nn.Linear(8, 4)), FLAT),
     "a mean over branches": (
         lambda: net_of(lambda n, x: n.e(torch.stack([n.a(x), n.b(x)]).mean(0)),
                        a=nn.Linear(6, 8), b=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),
@@ -83,3 +92,15 @@ def test_a_number_without_axes_that_is_made_on_the_way() -> None:
     assert near(capture(net, seeded(1, 6))(x), net(x))
     _, given, masked, _ = cut_in_half(net, x)
     assert near(given, masked)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("end", [9, 16])
+def test_parts_of_a_weight_that_overlap_are_one_weight_that_is_used_twice(end: int) -> None:
+    def run(net: Any, x: Tensor) -> Tensor:
+        return net.e(F.linear(x, net.w[:9]).relu()[:, :8] + F.linear(x, net.w[8:end]).tanh()[:, :1])
+
+    net, x = net_of(run, w=nn.Parameter(seeded(16, 6)), e=nn.Linear(8, 4)).eval(), seeded(*FLAT)
+    graph = capture(net, x)
+    assert [step.name for step in graph.steps if is_weighted(step.module)] == ["e"]
+    assert near(graph(x), net(x))

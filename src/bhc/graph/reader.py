@@ -61,8 +61,8 @@ class Reader:
         if numbers is not None:
             name = self.exported.parameters.get(node.name)
             precise = numbers.detach().double() if numbers.dtype == torch.float32 else numbers.detach()
-            sources = frozenset() if name is None else frozenset({name})
-            self.known[node] = Constant(precise, name, name is not None, sources)  # rounded when all is complete
+            alone = self.maker.alone[node]
+            self.known[node] = Constant(precise, name, name is not None, alone)  # rounded when all is complete
             return
         self.known[node] = self.maker.inputs[self.exported.inputs.index(node.name)]
 
@@ -81,7 +81,7 @@ class Reader:
         if op in REMARKS or not isinstance(value, Tensor | tuple | list):
             return {}
         arguments = self._arguments(node)
-        constants = _folded(node, arguments)
+        constants = _folded(node, arguments, alone=self.maker.alone.get(node, False))
         if constants is not None:
             return {node: constants}
         if not isinstance(value, Tensor):
@@ -272,7 +272,7 @@ def _written_over(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], va
     return maker.call(node, "aten.cat.default", {"tensors": parts, "dim": axis}, value)
 
 
-def _folded(node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Constant, ...] | None:
+def _folded(node: fx.Node, arguments: dict[str, Any], *, alone: bool) -> Constant | tuple[Constant, ...] | None:
     """The result, where it does not depend on what the network is given."""
     parts = list(flat(arguments.values()))
     if any(isinstance(part, Value | Several | torch.SymInt) for part in parts):
@@ -282,10 +282,9 @@ def _folded(node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Consta
     named = {name: wider(value) for name, value in zip(arguments, made, strict=True)}
     with torch.no_grad():
         result = node.target(**named)  # type: ignore[operator]
-    sources: frozenset[str] = frozenset().union(*(part.sources for part in parts if isinstance(part, Constant)))
     if isinstance(result, Tensor):
-        return Constant(result.detach().clone(), None, learned, sources)
-    return tuple(Constant(part.detach().clone(), None, learned, sources) for part in result)
+        return Constant(result.detach().clone(), None, learned, alone)
+    return tuple(Constant(part.detach().clone(), None, learned, alone) for part in result)
 
 
 def _batch_norm(arguments: dict[str, Any]) -> Affine | None:
