@@ -32,6 +32,11 @@ def can_go(net: nn.Module, x: Tensor) -> float:
     return 1 - Cutter(network, Context()).cut(-1e30).num_weights / network.num_weights
 
 
+def gated_by_extremes(net: Any, x: Tensor) -> Tensor:
+    h = net.a(x)
+    return net.e((h * torch.sigmoid(h.max(1, keepdim=True)[0] - h.min(1)[0][:, None])).mean((2, 3)))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels in another order": (
         lambda: net_of(lambda n, x: n.e(n.a(x).index_select(1, n.order)),
@@ -51,6 +56,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "own numbers that are written over channels": (
         lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.own.expand(x.shape[0], 3), 1, 4, 7)),
                        a=nn.Linear(6, 8), own=nn.Parameter(seeded(1, 3)), e=nn.Linear(8, 4)), FLAT),
+    "a gate of the largest and smallest channels": (
+        lambda: net_of(gated_by_extremes, a=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
     "two parts of one weight": (
         lambda: net_of(lambda n, x: n.e(torch.relu(F.linear(x, n.w[:8])) + torch.tanh(F.linear(x, n.w[8:]))),
                        w=nn.Parameter(seeded(16, 6)), e=nn.Linear(8, 4)), FLAT),

@@ -18,6 +18,8 @@ from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
+# The largest numbers without their places: of these it is known what they are for some of the channels.
+LARGEST = {"aten.max.dim": "aten.amax.default", "aten.min.dim": "aten.amin.default"}
 SAME = (  # they do nothing when a network is used
     "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift", "dropout", "feature_dropout", "alpha_dropout",
     "feature_alpha_dropout", "native_dropout", "view_as_real_copy",
@@ -121,6 +123,9 @@ class Reader:
             return {node: self._piece(node, source, arguments, int(place))}
         if target in BATCH_NORMS:
             return {node: self._made(source, op, arguments, value)} if place == 0 else {}
+        if target in LARGEST and place == 0:
+            chosen = {"self": arguments["self"], "dim": [arguments["dim"]], "keepdim": arguments.get("keepdim", False)}
+            return {node: self.maker.call(node, LARGEST[target], chosen, value)}
         if op == "native_dropout":
             return {node: arguments["input"]}
         return {node: self.maker.call(node, target, arguments, value, pick=int(place), why=known.why)}

@@ -117,8 +117,8 @@ def size_of(size: torch.SymInt, reads: list[Value], maker: "StepMaker") -> int |
 
 
 MOST_IN_PARTS = 1 << 24  # numbers of a parameter whose parts are told from each other
-PICKS = ("slice", "select", "narrow", "permute", "transpose", "t", "view", "reshape", "squeeze", "unsqueeze", "chunk",
-         "split", "split_with_sizes", "unbind", "alias", "detach")  # fmt: skip
+PICKS = ("slice", "select", "narrow", "permute", "transpose", "t", "numpy_T", "T", "mT", "view", "reshape", "squeeze",
+         "unsqueeze", "chunk", "split", "split_with_sizes", "unbind", "alias", "detach")  # fmt: skip
 HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
 
 
