@@ -3,6 +3,7 @@
     python benchmarks/coverage.py                          # all of them: an hour or two
     python benchmarks/coverage.py --only timm/ --jobs 2    # those whose name has this in it
     python benchmarks/coverage.py --resume                 # only those without a row yet
+    python benchmarks/coverage.py --stages wrap same cut   # these anew, other columns stay: half an hour
 
 ``zoo/`` lists the networks; it needs pytorchcv, timm, transformers, torchvision, vit-pytorch and torch-pruning.
 Weights are random, also those of norms and gates that start as zero or one. Every network runs in a process of its own,
@@ -11,7 +12,8 @@ every stage with a time limit. The stages, each "ok" or the first line of the re
     export    torch.export takes it, with a batch of any size
     wrap      bhc.wrap takes it
     same      what bhc runs gives the same outputs, on inputs that it was not wrapped with
-    cut       half of the units that can go are gone, and what is left gives what the masked network gives
+    cut       half of the units that can go are gone, and what is left gives what the masked network gives; beside it
+              the part of the weights that goes when all goes that can
     pt2       the small network as a PyTorch program that is read again
     bhc       as a packed file that is read again
     onnx      as an ONNX file, the same outputs in onnxruntime
@@ -28,12 +30,13 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -53,9 +56,15 @@ STAGES = ("export", "wrap", "same", "cut", "pt2", "bhc", "onnx", "pruning")
 OURS = STAGES[1:-1]  # each needs the ones that NEEDS says
 NEEDS = {"same": "wrap", "cut": "wrap", "pt2": "cut", "bhc": "cut", "onnx": "cut"}
 SKIPPED = tuple({f"no {stage}" for stage in NEEDS.values()})
+FIGURES = {  # what a stage notes beside "ok"
+    "export": ("export_nodes",), "wrap": ("whole",), "same": ("difference",),
+    "cut": ("cut_difference", "ratio", "free_units", "can_go"), "bhc": ("file_bytes",), "pruning": ("pruning_kept",),
+}  # fmt: skip
 PACKAGES = ("pytorchcv", "timm", "transformers", "torchvision", "vit-pytorch", "torch-pruning", "onnxscript")
 TOLERANCE = 1e-3  # of the largest output
 PRUNED = 0.5  # of the channels
+HARDEST = -1e30  # a threshold that is under every rate
+MOST = 0.9  # of the weights of a network, which should be able to go
 SEED = 0
 ROW = "row: "  # before each line of a worker that is one
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
@@ -125,8 +134,9 @@ class Ours:
         masked = network.masked(self.inputs, batch, threshold=torch.tensor([[threshold]]))
         labels = tuple(range(self.expected.shape[1]))
         self.small = QuantisedNetwork(slim, network.input_shape, labels, card={"context": {}})
-        ratio = network.num_weights / plan.num_weights
-        return {"cut_difference": agree(masked, self.expected), "ratio": ratio, "free_units": len(free)}
+        figures = {"ratio": network.num_weights / plan.num_weights, "free_units": len(free)}
+        can_go = 1 - Cutter(network, Context()).cut(HARDEST).num_weights / network.num_weights
+        return {"cut_difference": agree(masked, self.expected), "can_go": can_go} | figures
 
     @torch.no_grad()
     def pt2(self) -> Results:
@@ -215,8 +225,8 @@ def warm_up() -> None:
     bhc.wrap(net, bhc.SingleContext(), example_input=x)
 
 
-def try_network(network: zoo.Network, limit: float) -> None:
-    """All stages of one network in this process; the row is printed after each, so that none is lost."""
+def try_network(network: zoo.Network, limit: float, stages: Sequence[str] = STAGES) -> None:
+    """Stages of one network in this process; the row is printed after each, so that none is lost."""
     row: Results = {}
 
     def attempt(stage: str, action: Callable[[], Results]) -> None:
@@ -239,21 +249,23 @@ def try_network(network: zoo.Network, limit: float) -> None:
     try:
         net, example = build(), network.example()
     except Exception as error:
-        row.update({stage: f"not built: {_reason(error)}" for stage in STAGES})
+        row.update({stage: f"not built: {_reason(error)}" for stage in stages})
         print(ROW + json.dumps(row), flush=True)
         return
     row["weights"] = sum(value.numel() for value in net.parameters())
     warm_up()
-    attempt("export", partial(export, net, example))
+    if "export" in stages:
+        attempt("export", partial(export, net, example))
     ours = Ours(network, net, example)
-    for stage in OURS:
+    for stage in (each for each in OURS if each in stages):
         needed = NEEDS.get(stage)
         if needed is not None and row[needed] != "ok":
             row[stage] = f"no {needed}"
         else:
             attempt(stage, getattr(ours, stage))
     del ours, net  # the pruner gets memory, and a network that nobody has touched
-    attempt("pruning", lambda: prune(network, build(), example))
+    if "pruning" in stages:
+        attempt("pruning", lambda: prune(network, build(), example))
 
 
 def _reason(error: Exception) -> str:
@@ -265,10 +277,12 @@ def _reason(error: Exception) -> str:
     return (kind + (lines[0] if lines else ""))[:300]
 
 
-def run_apart(network: zoo.Network, limit: float) -> Results:
-    """A network's row, from a process of its own."""
+def run_apart(
+    network: zoo.Network, limit: float, stages: Sequence[str] = STAGES, before: Results | None = None
+) -> Results:
+    """A network's row, from a process of its own; columns of stages that do not run are as they were before."""
     settings = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, __file__, "--network", network.title, "--limit", str(limit)]
+    command = [sys.executable, __file__, "--network", network.title, "--limit", str(limit), "--stages", *stages]
     began = time.perf_counter()
     try:  # the second limit is for what does not listen to the first
         ran = subprocess.run(command, capture_output=True, timeout=len(STAGES) * limit, env=settings, check=False)
@@ -276,11 +290,13 @@ def run_apart(network: zoo.Network, limit: float) -> Results:
     except subprocess.TimeoutExpired as error:
         printed, ended = error.stdout or b"", f"not within {limit:g} s"
     lines = [line for line in printed.decode(errors="replace").splitlines() if line.startswith(ROW)]
-    row: Results = {"network": network.name, "source": network.source, "family": network.family}
+    renewed = {*stages, *(f"{stage}_seconds" for stage in stages), *(key for s in stages for key in FIGURES.get(s, ()))}
+    row: Results = {key: value for key, value in (before or {}).items() if key not in renewed}
+    row |= {"network": network.name, "source": network.source, "family": network.family}
     row |= json.loads(lines[-1].removeprefix(ROW)) if lines else {}
     for stage in STAGES:
         if row.get(stage, "unfinished") == "unfinished":
-            row[stage] = ended
+            row[stage] = ended if stage in stages else "not run"
     return row | {"seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -298,16 +314,31 @@ def by_family(rows: list[Results]) -> list[Results]:
     for family in (*families, "all"):
         members = [row for row in rows if family in (row["family"], "all")]
         passed = {stage: sum(row[stage] == "ok" for row in members) for stage in STAGES}
-        table.append(
-            {"family": family, "networks": len(members)} | {s: 100 * n / len(members) for s, n in passed.items()}
-        )
+        line: Results = {"family": family, "networks": len(members)}
+        line |= {stage: 100 * count / len(members) for stage, count in passed.items()}
+        table.append(line | _can_go([row.get("can_go") for row in members]))
     return table
 
 
+def _can_go(parts: Sequence[float | None]) -> Results:
+    """Percentages of weights that can go: the median, the lowest, and how many of all networks reach ``MOST``."""
+    known = sorted(part for part in parts if part is not None)
+    if not known:
+        return {"can_go_median": None, "can_go_lowest": None, "can_go_most": None}
+    enough = sum(part >= MOST for part in known)
+    figures = {"can_go_median": median(known), "can_go_lowest": known[0], "can_go_most": enough / len(parts)}
+    return {name: 100 * figure for name, figure in figures.items()}
+
+
+CAN_GO = {"can_go_median": "can go", "can_go_lowest": "lowest", "can_go_most": "most can"}
+
+
 def show(table: list[Results]) -> None:
-    print(f"{'family':14}{'networks':>9}" + "".join(f"{stage:>9}" for stage in STAGES))
+    columns = [*STAGES, *CAN_GO]
+    print(f"{'family':14}{'networks':>9}" + "".join(f"{CAN_GO.get(name, name):>9}" for name in columns))
     for line in table:
-        print(f"{line['family']:14}{line['networks']:9}" + "".join(f"{line[stage]:8.0f}%" for stage in STAGES))
+        cells = ["-" if line[name] is None else f"{line[name]:.0f}%" for name in columns]
+        print(f"{line['family']:14}{line['networks']:9}" + "".join(f"{cell:>9}" for cell in cells))
 
 
 INTRO = """# Which networks get in
@@ -318,7 +349,9 @@ random numbers too, so that nothing is the identity by chance. Percent of the ne
 outputs; `cut`, without half of the units that can go it gives what the masked network gives; `pt2`, `bhc` and
 `onnx`, the small network is written, read and run as that (differences at most {tolerance:g} of the largest
 output); `pruning`, torch-pruning takes half of the channels and what is left runs; it is told nothing of heads,
-and nothing cut, or another shape, counts as a failure. Made by `benchmarks/coverage.py`."""
+and nothing cut, or another shape, counts as a failure. `can go` is the part of a network's weights that goes when all
+goes that can, in the median, and `lowest` in the worst network; `most can`: percent of the networks in which at least
+{most:.0f} % can go. Made by `benchmarks/coverage.py`."""
 
 REST = """`wrap` takes {middle:.1f} times as long as torch.export alone in the median, up to three times for {within} of
 {count} networks, and {most:.0f} times at most, for one that is short and wide: `wrap` copies a network and runs it
@@ -334,11 +367,11 @@ def page(found: Results) -> str:
     """``docs/coverage.md``: the table by family, and the reasons of the rest."""
     rows, families = found["rows"], found["families"]
     packages = ", ".join(f"{name} {number}" for name, number in found["packages"].items())
-    head = ["family", "networks", *STAGES]
-    intro = INTRO.format(count=len(rows), packages=packages, tolerance=found["tolerance"])
+    head = ["family", "networks", *STAGES, *CAN_GO.values()]
+    intro = INTRO.format(count=len(rows), packages=packages, tolerance=found["tolerance"], most=100 * MOST)
     lines = [*intro.splitlines(), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for line in families:
-        percent = [f"{line[stage]:.1f}" for stage in STAGES]
+        percent = ["" if line.get(name) is None else f"{line[name]:.1f}" for name in (*STAGES, *CAN_GO)]
         lines.append(f"| {line['family']} | {line['networks']} | {' | '.join(percent)} |")
     taken = [row for row in rows if row["wrap"] == "ok" and row["export"] == "ok"]
     times = sorted(row["wrap_seconds"] / row["export_seconds"] for row in taken)
@@ -352,6 +385,10 @@ def page(found: Results) -> str:
             if row[stage] not in ("ok", *SKIPPED) and (stage == first or stage in ("pt2", "bhc", "onnx")):
                 reason = row[stage].replace("|", "/")[:160]
                 lines.append(f"| {row['source']}/{row['network']} | {stage} | {reason} |")
+    short = [row for row in rows if row.get("can_go", 1) < MOST]
+    if short:
+        lines += ["", f"## Where less than {100 * MOST:.0f} % can go", "", "| network | can go |", "|---|---|"]
+        lines += [f"| {row['source']}/{row['network']} | {100 * row['can_go']:.1f} |" for row in short]
     return "\n".join(lines) + "\n"
 
 
@@ -370,13 +407,17 @@ def try_all(arguments: argparse.Namespace, chosen: list[zoo.Network], path: Path
     """Rows in the order of the zoo; the file is whole after each."""
     head: Results = {"benchmark": "coverage", **environment(), "device": describe_device(CPU), "packages": versions()}
     head |= {"limit_seconds": arguments.limit, "tolerance": TOLERANCE} | ({"quick": True} if arguments.quick else {})
+    some = tuple(arguments.stages) != STAGES
     rows: dict[str, Results] = {}
-    if arguments.resume and path.exists():
+    if (arguments.resume or some) and path.exists():
         rows = {f"{row['source']}/{row['network']}": row for row in json.loads(path.read_text())["rows"]}
     order = [network.title for network in zoo.networks()]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        waiting = [network for network in chosen if network.title not in rows]
-        running = {pool.submit(run_apart, network, arguments.limit): network for network in waiting}
+        waiting = [network for network in chosen if not (arguments.resume and network.title in rows)]
+        running = {
+            pool.submit(run_apart, each, arguments.limit, arguments.stages, rows.get(each.title)): each
+            for each in waiting
+        }
         for done in as_completed(running):
             row = rows[running[done].title] = done.result()
             print(describe(row), flush=True)
@@ -391,13 +432,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="networks at the same time (%(default)s)")
     parser.add_argument("--only", metavar="SUBSTRING", default="", help="only networks whose source/name has it")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the file has")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="only these (all)")
     parser.add_argument("--network", help=argparse.SUPPRESS)  # one, in this process
     arguments = parser.parse_args()
+    for stage in arguments.stages:
+        if NEEDS.get(stage, stage) not in arguments.stages:
+            parser.error(f"{stage} needs {NEEDS[stage]}; hint: --stages {NEEDS[stage]} {stage}")
     networks = zoo.networks()
     if arguments.network is not None:
         warnings.filterwarnings("ignore")
         torch.set_num_threads(1)
-        try_network(next(each for each in networks if each.title == arguments.network), arguments.limit)
+        try_network(
+            next(each for each in networks if each.title == arguments.network), arguments.limit, arguments.stages
+        )
         return
     chosen = [
         each for each in networks if arguments.only in each.title and not (arguments.quick and each.title not in QUICK)

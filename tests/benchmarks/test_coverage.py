@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import zoo
-from coverage import Ours
+from coverage import Ours, by_family, run_apart
 from torch import Tensor
 from zoo import handwritten
 
@@ -40,3 +40,27 @@ def test_the_zoo_has_every_family_of_two_hundred_networks() -> None:
     assert len(networks) >= 200
     assert {network.family for network in networks} == set(zoo.FAMILIES)
     assert len({network.title for network in networks}) == len(networks)
+
+
+def test_the_hardest_cut_leaves_little_of_a_network_of_layers_alone() -> None:
+    ours = tried("depthwise", "wrap")
+    assert 0.9 < ours.cut()["can_go"] < 1
+
+
+def test_only_some_stages_run_again_and_other_columns_stay() -> None:
+    before = {"export": "ok", "onnx": "ok", "export_nodes": 7, "cut": "ok", "can_go": 2.0, "ratio": 3.0}
+    network = NETWORKS["depthwise"]
+    row = run_apart(network, 100.0, ("wrap", "cut"), before)
+    assert row["wrap"] == row["cut"] == row["onnx"] == "ok"
+    assert row["export_nodes"] == 7
+    assert row["can_go"] < 1
+    assert row["same"] == "not run"
+    assert "can_go" not in run_apart(network, 1e-3, ("wrap", "cut"), before), "a figure of what did not pass"
+
+
+def test_a_family_has_the_median_the_lowest_and_the_share_of_what_can_go() -> None:
+    stages = dict.fromkeys(("export", "wrap", "same", "cut", "pt2", "bhc", "onnx", "pruning"), "ok")
+    rows = [{"family": "VGG", "can_go": part} | stages for part in (0.99, 0.5, 0.95)] + [{"family": "VGG"} | stages]
+    line = by_family(rows)[-1]
+    assert (line["can_go_median"], line["can_go_lowest"], line["can_go_most"]) == (95, 50, 50)
+    assert by_family(rows[3:])[-1]["can_go_median"] is None

@@ -21,6 +21,7 @@ from bhc.layers import (
     Shape,
     Shift,
     Subsample,
+    TransposedConvolution,
 )
 from bhc.models import Normalise
 
@@ -156,6 +157,14 @@ GRAPHS: dict[str, tuple[Graph, Shape]] = {
             ("scaled", Affine(4)),
         ),
         (2, 17),
+    ),
+    "grown picture": (
+        headed(
+            4,
+            ("first", nn.Conv2d(2, 3, 2)),
+            ("grown", TransposedConvolution(3, 4, (3, 2), (2, 1), (1, 0), (1, 0), (1, 2))),
+        ),
+        (2, 4, 5),
     ),
     "volume": (
         headed(

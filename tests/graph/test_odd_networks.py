@@ -65,6 +65,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a roll of everything": (
         lambda: net_of(lambda n, x: n.e(torch.roll(n.a(x).mean(1, keepdim=True), 1).squeeze(1) * 0 + n.a(x).mean(1)),
                        a=first(), e=first(8, 4)), TOKENS),
+    "every second channel, written over": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 1, 0, 8, 2)),
+                       a=first(), b=first(6, 4), e=first(8, 4)), FLAT),
     "slopes of channels last": (
         lambda: net_of(lambda n, x: n.e(n.slope(n.a(x).mT).mean(2)),
                        a=first(), slope=nn.PReLU(8), e=first(8, 4)), TOKENS),

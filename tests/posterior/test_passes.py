@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
+from bhc.layers.transposed import TransposedConvolution
 from bhc.posterior import LayerMask, LayerMean, LayerPosterior, WeightMean, masked_mean, masked_pass, noisy_pass
-from bhc.posterior.operators import Convolution, Linear
+from bhc.posterior.operators import Convolution, Linear, Transposed
 
 from .toys import (
     CONVOLUTIONS,
@@ -28,6 +29,8 @@ CASES = [pytest.param(*layer, weights, id=f"{name}-{weights}") for name, layer i
 
 
 def operator_for(module):
+    if isinstance(module, TransposedConvolution):
+        return Transposed.of(module)
     return Linear() if isinstance(module, nn.Linear) else Convolution.of(module)
 
 

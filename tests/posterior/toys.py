@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from bhc.graph import find_layers, find_units
 from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
+from bhc.layers.transposed import TransposedConvolution
 from bhc.posterior import FreshNoise, LayerDropout, LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
 
 from ..formats.graphs import in_a_row, wired
@@ -26,6 +27,12 @@ CONVOLUTIONS = {
     "depthwise": (nn.Conv2d(3, 3, 2, stride=2, padding=1, groups=3), (3, 3, 3)),
     "wider depthwise": (nn.Conv1d(2, 6, 3, padding=2, dilation=2, groups=2), (2, 4)),
     "3-d groups": (nn.Conv3d(2, 4, (2, 1, 2), groups=2), (2, 3, 2, 2)),
+    "transposed": (TransposedConvolution(2, 3, (3, 2), (2, 1), (1, 0), (1, 0), (1, 2)), (2, 2, 3)),
+    "1-d transposed": (TransposedConvolution(2, 3, (2,), (2,), (0,), (0,), (1,)), (2, 3)),
+    "3-d transposed": (
+        TransposedConvolution(2, 1, (1, 2, 2), (1, 2, 1), (0, 1, 0), (0, 0, 0), (1, 1, 1)),
+        (2, 2, 2, 2),
+    ),
 }
 
 # Own: each context has weights of its own. Shared: all have the same. Low rank: shared plus a small change.
@@ -71,6 +78,10 @@ def plain_layer(module):
     """What a layer computes with a weight and a bias: ``(x, weight, bias)``."""
     if isinstance(module, nn.Linear):
         return F.linear
+    if isinstance(module, TransposedConvolution):
+        transposed = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}[module.weight.dim()]
+        options = {name: getattr(module, name) for name in ("stride", "padding", "output_padding", "dilation")}
+        return lambda x, weight, bias=None: transposed(x, weight.transpose(0, 1), bias, **options)
     convolve = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}[type(module)]
     options = {name: getattr(module, name) for name in ("stride", "padding", "dilation", "groups")}
     return lambda x, weight, bias=None: convolve(x, weight, bias, **options)

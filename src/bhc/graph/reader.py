@@ -18,6 +18,8 @@ from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
+# The largest numbers without their places: of these it is known what they are for some of the channels.
+LARGEST = {"aten.max.dim": "aten.amax.default", "aten.min.dim": "aten.amin.default"}
 SAME = (  # they do nothing when a network is used
     "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift", "dropout", "feature_dropout", "alpha_dropout",
     "feature_alpha_dropout", "native_dropout", "view_as_real_copy",
@@ -61,8 +63,9 @@ class Reader:
         if numbers is not None:
             name = self.exported.parameters.get(node.name)
             precise = numbers.detach().double() if numbers.dtype == torch.float32 else numbers.detach()
+            alone = self.maker.alone[node]
             sources = frozenset() if name is None else frozenset({name})
-            self.known[node] = Constant(precise, name, name is not None, sources)  # rounded when all is complete
+            self.known[node] = Constant(precise, name, name is not None, alone, sources)  # rounded when all is complete
             return
         self.known[node] = self.maker.inputs[self.exported.inputs.index(node.name)]
 
@@ -81,7 +84,7 @@ class Reader:
         if op in REMARKS or not isinstance(value, Tensor | tuple | list):
             return {}
         arguments = self._arguments(node)
-        constants = _folded(node, arguments)
+        constants = _folded(node, arguments, alone=self.maker.alone.get(node, False))
         if constants is not None:
             return {node: constants}
         if not isinstance(value, Tensor):
@@ -121,6 +124,9 @@ class Reader:
             return {node: self._piece(node, source, arguments, int(place))}
         if target in BATCH_NORMS:
             return {node: self._made(source, op, arguments, value)} if place == 0 else {}
+        if target in LARGEST and place == 0:
+            chosen = {"self": arguments["self"], "dim": [arguments["dim"]], "keepdim": arguments.get("keepdim", False)}
+            return {node: self.maker.call(node, LARGEST[target], chosen, value)}
         if op == "native_dropout":
             return {node: arguments["input"]}
         return {node: self.maker.call(node, target, arguments, value, pick=int(place), why=known.why)}
@@ -172,6 +178,12 @@ class Reader:
         if op in ("expand", "expand_as") and isinstance(first, Constant):
             arguments = {"self": first, "size": list(value.shape)}
             target = "aten.expand.default"
+        if op == "index" and isinstance(first, Value):
+            picked = _selected(self.maker, node, first, arguments["indices"], value)
+            if picked is not None:
+                return picked
+        if op == "slice_scatter" and isinstance(first, Value) and _is_plain_slice(arguments, value):
+            return _written_over(self.maker, node, arguments, value)
         if op == "embedding":
             embedded = self._embedded(node, arguments, value)
             if embedded is not None:
@@ -231,7 +243,42 @@ class Reader:
         return known
 
 
-def _folded(node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Constant, ...] | None:
+def _selected(maker: StepMaker, node: fx.Node, source: Value, indices: Sequence[Any], value: Tensor) -> Known | None:
+    """``x[:, index]`` with a list of places that is known is a selection along one axis."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    (axis, index), *others = given
+    if others or not axis or not isinstance(index, Constant) or index.numbers.dim() != 1:
+        return None
+    if index.numbers.dtype == torch.bool:
+        return None
+    places = index.numbers.long() % maker.shapes[source.name][axis]
+    return maker.move(node, "aten.index_select.default", source, [axis, Constant(places)], value)
+
+
+def _is_plain_slice(arguments: dict[str, Any], value: Tensor) -> bool:
+    """Whether every place from a start to an end is meant, the same for all sizes of a batch."""
+    sizes = [arguments.get("start"), arguments.get("end"), value.shape[arguments.get("dim") or 0]]
+    return arguments.get("step", 1) == 1 and not any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _written_over(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Known:
+    """``x[:, start:end] = y``, as a new value, is what comes before, ``y``, and what comes after, side by side."""
+    source, axis = arguments["self"], (arguments.get("dim") or 0) % value.dim()
+    size = maker.shapes[source.name][axis]
+    start, end, _ = slice(arguments.get("start"), arguments.get("end")).indices(size)
+
+    def rest(first: int, last: int) -> list[Known]:
+        shape = [*value.shape[:axis], last - first, *value.shape[axis + 1 :]]
+        kept = [axis, first, last]
+        return [maker.move(node, "aten.slice.Tensor", source, kept, None, shape)] if first < last else []
+
+    parts = [*rest(0, start), arguments["src"], *rest(max(start, end), size)]
+    if len(parts) == 1:
+        return parts[0]
+    return maker.call(node, "aten.cat.default", {"tensors": parts, "dim": axis}, value)
+
+
+def _folded(node: fx.Node, arguments: dict[str, Any], *, alone: bool) -> Constant | tuple[Constant, ...] | None:
     """The result, where it does not depend on what the network is given."""
     parts = list(flat(arguments.values()))
     if any(isinstance(part, Value | Several | torch.SymInt) for part in parts):
@@ -243,8 +290,8 @@ def _folded(node: fx.Node, arguments: dict[str, Any]) -> Constant | tuple[Consta
         result = node.target(**named)  # type: ignore[operator]
     sources: frozenset[str] = frozenset().union(*(part.sources for part in parts if isinstance(part, Constant)))
     if isinstance(result, Tensor):
-        return Constant(result.detach().clone(), None, learned, sources)
-    return tuple(Constant(part.detach().clone(), None, learned, sources) for part in result)
+        return Constant(result.detach().clone(), None, learned, alone, sources)
+    return tuple(Constant(part.detach().clone(), None, learned, alone, sources) for part in result)
 
 
 def _batch_norm(arguments: dict[str, Any]) -> Affine | None:

@@ -1,6 +1,8 @@
 """From the calls of a captured program to steps of a graph: fixed numbers, values that steps give, sizes that may
 change."""
 
+import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +26,7 @@ class Constant:
     numbers: Tensor
     name: str | None = None  # of the parameter that it is; None for what was made of several, or never learned
     learned: bool = False
+    alone: bool = True  # whether its numbers are of one layer alone
     sources: frozenset[str] = frozenset()  # the parameters that it was made of
 
 
@@ -115,6 +118,9 @@ def size_of(size: torch.SymInt, reads: list[Value], maker: "StepMaker") -> int |
     return SizeOf(axes, int(factor.p), int(factor.q))
 
 
+MOST_IN_PARTS = 1 << 24  # numbers of a parameter whose parts are told from each other
+PICKS = ("slice", "select", "narrow", "permute", "transpose", "t", "numpy_T", "T", "mT", "view", "reshape", "squeeze",
+         "unsqueeze", "chunk", "split", "split_with_sizes", "unbind", "alias", "detach")  # fmt: skip
 HOLDERS = (Graph, nn.Sequential, fx.GraphModule)  # steps become attributes of these
 
 
@@ -131,6 +137,7 @@ class StepMaker:
         self.shared: dict[str, nn.Parameter] = {}  # by the network's names
         self.examples_come_first = True  # whether no step moves the first axis or merges it with another
         self.uses = Uses(exported)
+        self.alone = _find_alone(exported, self.uses)
         self.layers: dict[tuple[fx.Node, str], nn.Module] = {}  # by the first call that uses their weights
         by_name = {node.name: node for node in exported.program.nodes if node.op == "placeholder"}
         self.inputs = tuple(self._input(place, by_name[name]) for place, name in enumerate(exported.inputs))
@@ -153,10 +160,6 @@ class StepMaker:
         self.symbolic[name] = tuple(value.shape)
         self.shapes[name] = tuple(concrete(size) for size in value.shape)
         self.dtypes[name] = value.dtype
-
-    def _alone(self, weight: Constant) -> bool:
-        """Whether nobody uses these numbers in another way."""
-        return all(self.uses.are_of_one_layer(name) for name in weight.sources)
 
     def layer(self, node: fx.Node, module: nn.Module, part: str = "") -> nn.Module:
         """The layer of a call; one that does the same with the same weights as a call before is the same layer."""
@@ -215,7 +218,7 @@ class StepMaker:
         """Why the weights of a layer cannot be believed one by one; nothing where they can."""
         if _as_step(name) in self.whole:
             return "the first axis of what it reads is not the batch"
-        if isinstance(weight, Constant) and not self._alone(weight):
+        if isinstance(weight, Constant) and not weight.alone:
             return "its weights are used in several ways"
         return ""
 
@@ -308,6 +311,72 @@ class StepMaker:
             free, count = f"{name}_{count}", count + 1
         self.names.add(free)
         return free
+
+
+def _find_alone(exported: Exported, shared: Uses) -> dict[fx.Node, bool]:
+    """Of each constant whether its numbers, of a parameter, of a part of it, or of several, are of one layer alone."""
+    made, uses = _count_uses(exported)
+    parts = _parts(exported, {name for name, count in uses.items() if count > 1})
+    alone = {}
+    for node, sources in made.items():
+        known = all(uses[name] <= 1 or (node in parts and parts[node]) for name in sources)
+        named = {*exported.aliases, *exported.aliases.values()} & sources
+        alone[node] = (known and not named) or all(map(shared.are_of_one_layer, sources))
+    return alone
+
+
+def _count_uses(exported: Exported) -> tuple[dict[fx.Node, frozenset[str]], Counter[str]]:
+    """Of each constant the parameters that it is made of, and how many calls that read values need each of these."""
+    made: dict[fx.Node, frozenset[str]] = {}
+    uses: Counter[str] = Counter()
+    for node in exported.program.nodes:
+        if node.op == "placeholder" and node.name in exported.constants:
+            name = exported.parameters.get(node.name)
+            made[node] = frozenset() if name is None else frozenset({name})
+        elif node.op == "call_function":
+            sources = frozenset().union(*(made.get(source, frozenset()) for source in node.all_input_nodes))
+            if all(source in made for source in node.all_input_nodes):
+                made[node] = sources
+            else:
+                uses.update(sources)
+    return made, uses
+
+
+def _parts(exported: Exported, names: set[str]) -> dict[fx.Node, bool]:
+    """Of parameters that are used more than once, and of what is picked of them: whether it meets no other use."""
+    places: dict[fx.Node, tuple[str, Any]] = {}  # of each the name of its parameter, and which numbers of that it is
+    counts: dict[str, Tensor] = {}
+    for node in exported.program.nodes:
+        name = exported.parameters.get(node.name, "")
+        if node.op == "placeholder" and name in names and exported.constants[node.name].numel() <= MOST_IN_PARTS:
+            numbers = exported.constants[node.name]
+            places[node] = name, torch.arange(numbers.numel()).reshape(numbers.shape)
+            counts[name] = torch.zeros(numbers.numel(), dtype=torch.int32)
+        elif node.op == "call_function":
+            _note_use(node, places, counts)
+    return {
+        node: not isinstance(index, Tensor) or int(counts[name][index.flatten()].max()) <= 1
+        for node, (name, index) in places.items()
+    }
+
+
+def _note_use(node: fx.Node, places: dict[fx.Node, tuple[str, Any]], counts: dict[str, Tensor]) -> None:
+    """What is picked of a parameter is followed; all else is a use of its numbers."""
+    sources = [source for source in node.all_input_nodes if source in places]
+    if len(node.all_input_nodes) == len(sources) == 1 and _picks(node):
+        name, index = places[sources[0]]
+        arguments = fx.map_arg((node.args, node.kwargs), lambda _: index)
+        places[node] = name, node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
+        return
+    for source in sources:
+        name, index = places[source]
+        for part in flat([index]):
+            counts[name][part.flatten().unique()] += 1
+
+
+def _picks(node: fx.Node) -> bool:
+    target = str(node.target)
+    return node.target is operator.getitem or (target.count(".") == 2 and target.split(".")[1] in PICKS)
 
 
 def _with_one_free(sizes: Sequence[Any]) -> list[Any]:

@@ -237,7 +237,7 @@ def _numbered(search: _Search, last: str) -> Units:
             always[group.rows] |= always[part.units].any(1)
     carried = {name: of[_lines(units, axes[name])] for name, units in search.carried.items()}
     reads, writes = ({name: of[u.numpy()] for name, u in ends.items()} for ends in (search.reads, search.writes))
-    dimensions = {name: units.dim() for name, units in search.carried.items()}
+    dimensions = {name: max(units.dim(), 1) for name, units in search.carried.items()}
     kept_by: dict[int, str] = {}
     for units, keeper in zip(search.kept, search.keepers, strict=True):
         for unit in np.unique(of[units.numpy().ravel()]).tolist():
@@ -270,7 +270,7 @@ def _heads_and_axes(search: _Search) -> tuple[tuple[Heads, ...], dict[str, tuple
         axes: dict[str, tuple[int, ...]] = {}
         joined = False
         for name, units in values.items():
-            varying, usual = search.varying(units), min(CHANNELS, units.dim() - 1)
+            varying, usual = search.varying(units), min(CHANNELS, max(units.dim(), 1) - 1)
             axes[name] = tuple(varying) or (usual,)
             if len(varying) > 1:
                 pair = _as_heads(search, units, varying, heads)
@@ -320,8 +320,8 @@ def _spread_again(units: Tensor) -> Tensor:
 
 
 def _lines(units: Tensor, axes: tuple[int, ...]) -> np.ndarray:
-    """The units along one axis or two, at the first place of all others."""
-    return first_along(units, *axes).numpy()
+    """The units along one axis or two, at the first place of all others; a number without axes is a line of one."""
+    return first_along(units.reshape(units.shape or (1,)), *axes).numpy()
 
 
 def _different_pairs(left: Tensor, right: Tensor) -> Iterator[tuple[int, int]]:

@@ -41,3 +41,4 @@ from bhc.layers.registry import (
 )
 from bhc.layers.reshape import FlattenPlaces, PadChannels, ScatterChannels, Select
 from bhc.layers.tied import Tied
+from bhc.layers.transposed import TransposedConvolution, transpose_convolve

@@ -15,7 +15,7 @@ from bhc.layers.arguments import Shape
 from bhc.layers.aten import AtenCall, Read
 from bhc.layers.call_families import axes_of
 from bhc.layers.calls import AtenKind
-from bhc.layers.kind import Example, Uncut, first_along, spread
+from bhc.layers.kind import Example, Uncut, first_along, join_along, spread
 from bhc.layers.protocols import UnitSearch
 
 Axes = Callable[[AtenCall, int], Sequence[int]]
@@ -86,20 +86,18 @@ class AlongAxesKind(AtenKind, Uncut):
     def follow(self, module: AlongAxes, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         units, *others = arriving
         axes = _axes(module, units.dim())
-        varying = [axis for axis in axes if search.varies(units, axis)]
-        if others or (varying and (not _takes_a_mask(module) or 0 in axes)):
+        if others:
             for each in arriving:
                 search.keep(each)
             return search.whole(leaving)
+        if not _takes_a_mask(module) or 0 in axes:
+            join_along(search, units, axes)
+        varying = [axis for axis in axes if search.varies(units, axis)]
         if module.op in SAME_SHAPE:
             return units
         if varying:
             return summed(search, units, varying, axes, leaving)
-        for axis in axes:
-            units = units.narrow(axis, 0, 1)
-        if len(leaving) < units.dim():
-            units = units.squeeze(tuple(axes))
-        return units.expand(leaving)
+        return _first_of(units, axes, leaving)
 
     def counts_kept(self, module: AlongAxes, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:
         return _takes_a_mask(module) and bool(set(axes[0]) & set(_axes(module, dimensions[0])))
@@ -130,13 +128,20 @@ def summed(search: UnitSearch, units: Tensor, varying: Sequence[int], axes: Sequ
     if not left:
         return search.whole(leaving)
     if len(left) > 1 or len(varying) > 1:
-        search.keep(units)
-        return search.whole(leaving)
+        join_along(search, units, varying)
+        return _first_of(units, axes, leaving)
     cells = first_along(units, left[0], varying[0])
     rows = search.new(len(cells))
     search.heads.live_within(rows, cells)
     place = left[0] - (sum(axis < left[0] for axis in axes) if len(leaving) < units.dim() else 0)
     return spread(rows, leaving, place)
+
+
+def _first_of(units: Tensor, axes: Sequence[int], leaving: Shape) -> Tensor:
+    """Units that are the same all along some axes, once or not at all along these."""
+    for axis in axes:
+        units = units.narrow(axis, 0, 1)
+    return (units.squeeze(tuple(axes)) if len(leaving) < units.dim() else units).expand(leaving)
 
 
 def count_kept(x: Tensor, keep: Tensor, axes: Sequence[int]) -> Tensor:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bhc.layers.arguments import Kept, Shape
 from bhc.layers.aten import AtenCall, Own, Read, SizeOf, operator
-from bhc.layers.calls import AtenKind, with_own_narrowed
-from bhc.layers.kind import Example, meeting, own_copy
+from bhc.layers.calls import AtenKind, with_own, with_own_narrowed
+from bhc.layers.kind import Example, join_along, meeting, own_copy
 from bhc.layers.protocols import UnitSearch
 
 
@@ -43,9 +44,7 @@ class MovementKind(AtenKind):
 
     def follow(self, module: Movement, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
         for units in arriving:
-            _join_along(search, units, [a for a in MOVES[module.op].mixed(module, len(leaving)) if a < units.dim()])
-        if module.op == "slice":
-            _note_start(module, search, arriving)
+            MOVES[module.op].prepare(module, search, units, len(leaving))
         if module.op in ("pad", "constant_pad_nd"):
             return _padded(module, search, leaving, arriving[0])
         return _moved(module, search, leaving, arriving)
@@ -59,16 +58,6 @@ class MovementKind(AtenKind):
         return [(turned, ((2, 3, 4),)), (heads, ((2, 6, 4),))]
 
 
-def _join_along(search: UnitSearch, units: Tensor, mixed: Sequence[int]) -> None:
-    """Nothing goes along some axes: what differs there goes together, where there are channels along another."""
-    while any(search.varies(units, axis) for axis in mixed):
-        others = [axis for axis in range(units.dim()) if axis not in mixed and search.varies(units, axis)]
-        if len(others) != 1:
-            search.keep(units)
-            return
-        search.along(units, others[0])
-
-
 def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
     """The units, moved by the operator itself."""
     shadowed = module.with_arguments()
@@ -80,13 +69,6 @@ def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Seque
     if module.op in FLOATS_ONLY:
         return shadowed(*[units.double() for units in arriving]).long()
     return shadowed(*arriving)
-
-
-def _note_start(module: Movement, search: UnitSearch, arriving: Sequence[Tensor]) -> None:
-    """Where it starts in what stays must be the same for all heads."""
-    start, axis = module.argument("start"), module.argument("dim")
-    if arriving and type(start) is int and start % arriving[0].shape[axis]:
-        search.heads.apart(arriving[0].narrow(axis, 0, start % arriving[0].shape[axis]))
 
 
 def _padded(module: Movement, search: UnitSearch, leaving: Shape, units: Tensor) -> Tensor:
@@ -121,6 +103,10 @@ class Move:
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
         """Axes along which it cannot be cut."""
         return ()
+
+    def prepare(self, module: AtenCall, search: UnitSearch, units: Tensor, dimensions: int) -> None:
+        """What must be so of the units that arrive before they can be moved."""
+        join_along(search, units, [axis for axis in self.mixed(module, dimensions) if axis < units.dim()])
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         return with_own_narrowed(module, leaving) if _moves_its_own(module) else own_copy(module)
@@ -160,6 +146,13 @@ class Cut(Move):
         fixed = not any(isinstance(module.argument(name), SizeOf) for name in ("start", "end"))
         return () if fixed and module.argument("step") == 1 else (module.argument("dim") % dimensions,)
 
+    def prepare(self, module: AtenCall, search: UnitSearch, units: Tensor, dimensions: int) -> None:
+        """Where it starts in what stays must be the same for all heads."""
+        super().prepare(module, search, units, dimensions)
+        start, axis = module.argument("start"), module.argument("dim")
+        if type(start) is int and start % units.shape[axis]:
+            search.heads.apart(units.narrow(axis, 0, start % units.shape[axis]))
+
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         kept, axis = arriving[0], module.argument("dim")
         if _moves_its_own(module) or kept.size(axis) in (None, kept.places(axis)):
@@ -174,6 +167,27 @@ class Pick(Move):
 
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
         return (module.argument("dim") % (dimensions + 1),)
+
+
+class Reorder(Move):
+    """``x[:, index]`` with numbers that are known: those of what stays are picked, at the places that they then have.
+
+    One index serves all heads, so where units differ along other axes too it is not cut.
+    """
+
+    def prepare(self, module: AtenCall, search: UnitSearch, units: Tensor, dimensions: int) -> None:
+        axis = module.argument("dim") % dimensions
+        varying = [other for other in range(units.dim()) if search.varies(units, other)]
+        if varying != [axis] or axis == 0 or not isinstance(module.argument("index"), Own):
+            join_along(search, units, [axis])
+
+    def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        if leaving.axis != module.argument("dim") % leaving.dimensions or not isinstance(module.argument("self"), Read):
+            return super().narrowed(module, arriving, leaving)
+        name = module.argument("index").name
+        index = getattr(module, name)
+        places = torch.from_numpy(np.cumsum(arriving[0].mask) - 1).to(index)
+        return with_own(module, {name: places[index[torch.from_numpy(leaving.mask)]]})
 
 
 class Mix(Move):
@@ -223,7 +237,7 @@ MOVES: dict[str, Move] = {
     "pixel_shuffle": Move(),
     "pixel_unshuffle": Move(),
     "im2col": Move(),
-    "index_select": Mix("dim"),
+    "index_select": Reorder(),
 }
 FLOATS_ONLY = ("im2col", "pixel_shuffle", "pixel_unshuffle")
 

@@ -37,7 +37,9 @@ class Convolution(Weighted):
         if len(call.arriving[0]) != self.directions + 2:
             return None
         geometry = {name: call.plain(name) for name in ("stride", "padding", "dilation")}
-        given = {name: value if isinstance(value, str) else _every(value, self) for name, value in geometry.items()}
+        given = {
+            name: value if isinstance(value, str) else every(value, self.directions) for name, value in geometry.items()
+        }
         groups = call.plain("groups")
         kernel, channels = tuple(weight.shape[2:]), weight.shape[1] * groups
         convolution = self.module(
@@ -159,10 +161,9 @@ class Convolution3d(Convolution):
                 raise unknown(entry)
 
 
-def _every(value: Any, kind: Convolution) -> tuple[int, ...]:
-    """An argument that stands for every direction, or gives one for each."""
-    listed = list(value) if isinstance(value, list | tuple) else [value]
-    return tuple(listed * kind.directions if len(listed) == 1 else listed)
+def every(value: Any, directions: int) -> tuple[int, ...]:
+    """An argument of a call that stands for every direction, alone or in a list, or gives one for each."""
+    return sizes(value[0] if isinstance(value, list | tuple) and len(value) == 1 else value, directions)
 
 
 def read_convolution(

@@ -351,6 +351,16 @@ def spread(units: Tensor, shape: Shape, axis: int) -> Tensor:
     return units.reshape(sizes).expand(shape)
 
 
+def join_along(search: UnitSearch, units: Tensor, mixed: Sequence[int]) -> None:
+    """Nothing goes along some axes: what differs there goes together, where there are channels along another."""
+    while any(search.varies(units, axis) for axis in mixed):
+        others = [axis for axis in range(units.dim()) if axis not in mixed and search.varies(units, axis)]
+        if len(others) != 1:
+            search.keep(units)
+            return
+        search.along(units, others[0])
+
+
 def first_along(units: Tensor, *axes: int) -> Tensor:
     """Units along some axes, in that order, at the first place of all others."""
     others = [axis for axis in range(units.dim()) if axis not in axes]

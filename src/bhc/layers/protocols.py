@@ -93,6 +93,9 @@ class Operators(Protocol):
     def convolution(self, module: Any) -> Any:
         """Windows that slide."""
 
+    def transposed_convolution(self, module: Any) -> Any:
+        """Kernels that are put down beside each other."""
+
     def lookup(self, module: Any) -> Any:
         """Rows that are picked."""
 

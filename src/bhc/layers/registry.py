@@ -24,6 +24,7 @@ from bhc.layers import (
     recurrent,
     reshape,
     tied,
+    transposed,
 )
 from bhc.layers.arguments import Shape, unknown
 from bhc.layers.kind import LayerKind, Weighted
@@ -90,6 +91,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     convolution.Convolution1d,
     convolution.Convolution2d,
     convolution.Convolution3d,
+    transposed.Transposed,
     linear.Embedding,
     *recurrent.KINDS,
     *tied.KINDS,

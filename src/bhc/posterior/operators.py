@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bhc.graph import Graph, Layer
-from bhc.layers import Embed, Recurrence
+from bhc.layers import Embed, Recurrence, transpose_convolve
 from bhc.posterior.beliefs import Noise, Scales, WeightMean
 from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
 from bhc.posterior.recurrence import Recurrent
@@ -119,6 +119,9 @@ class _Operators:
 
     def convolution(self, module: Any) -> "Convolution":
         return Convolution.of(module)
+
+    def transposed_convolution(self, module: Any) -> "Transposed":
+        return Transposed.of(module)
 
     def lookup(self, module: Any) -> "Lookup":
         return Lookup(module)
@@ -275,6 +278,26 @@ class Convolution(Operator):
     def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
         convolve = CONVOLVE[len(self.kernel_size) - 1]
         return convolve(h, weight, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=groups)
+
+
+@dataclass(frozen=True)
+class Transposed(Convolution):
+    """A transposed convolution in one group; weights are (K or 1, O, I, *kernel) as elsewhere."""
+
+    output_padding: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, module: Any) -> "Transposed":
+        return cls(
+            module.kernel_size, module.stride, module.padding, module.dilation, output_padding=module.output_padding
+        )
+
+    def mean_and_variance(self, h: Tensor, weight: WeightMean, variance: Tensor) -> tuple[Tensor, Tensor]:
+        return Operator.mean_and_variance(self, h, weight, variance)
+
+    def _convolve(self, h: Tensor, weight: Tensor, *, groups: int) -> Tensor:
+        geometry = self._geometry | {"groups": groups, "output_padding": self.output_padding}
+        return transpose_convolve(h, weight, None, **geometry)
 
 
 @dataclass(frozen=True)

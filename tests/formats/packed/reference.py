@@ -139,7 +139,7 @@ def walk(file: File) -> tuple[list[tuple[Layer, tuple[Any, Any]]], list[tuple[in
             layer = called[place - back]
             _, (kind, *arguments) = wiring(file.steps[place - back])
             shape = (*shape[:-1], layer.shape[1]) if transposed else again(kind, arguments, shape, layer)
-        elif kind in (0, 1, 19, 42):
+        elif kind in (0, 1, 19, 42, 44):
             layer, shape = weighted(kind, arguments, shape)
             called[place] = layer
             layers.append((layer, (arguments[-2], arguments[-1])))
@@ -237,6 +237,11 @@ def weighted(kind: int, arguments: list[Any], shape: tuple[int, ...]) -> tuple[L
     if kind == 42:
         hidden = shape[1] // (4, 3, 1, 1)[outputs]
         return Layer(name, (shape[1], hidden)), (shape[0], hidden)
+    if kind == 44:
+        places = [
+            s * (h - 1) + d * (k - 1) + e + 1 - 2 * p for h, k, s, p, e, d in zip(shape[1:], *geometry, strict=True)
+        ]
+        return Layer(name, (outputs, shape[0], *geometry[0])), (outputs, *places)
     kernel, stride, padding, dilation, *groups = geometry
     inputs = shape[0] // (groups or [1])[0]
     return Layer(name, (outputs, inputs, *kernel)), (outputs, *window(shape, kernel, stride, padding, dilation))

@@ -1,0 +1,113 @@
+"""What is moved, picked or summed between layers keeps no units: they go, and what is left computes the same."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bhc
+from bhc.contexts import Context
+from bhc.emission import Cutter
+from bhc.formats import QuantisedNetwork, pack, parse_network
+from bhc.graph import capture
+from bhc.layers import is_weighted
+
+from .nets import net_of, seeded
+from .test_taken import cut_in_half, near
+
+FLAT, TOKENS, MAPS = (3, 6), (3, 5, 6), (3, 3, 6, 6)
+ALL_BUT_FEW = 0.7  # of the weights of small networks: a unit of each value stays
+
+
+def can_go(net: nn.Module, x: Tensor) -> float:
+    """The part of the weights that the hardest cut leaves out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about how much stays whole
+        network = bhc.wrap(net, bhc.SingleContext(), example_input=x, initial=bhc.Initial()).network
+    return 1 - Cutter(network, Context()).cut(-1e30).num_weights / network.num_weights
+
+
+def gated_by_extremes(net: Any, x: Tensor) -> Tensor:
+    h = net.a(x)
+    return net.e((h * torch.sigmoid(h.max(1, keepdim=True)[0] - h.min(1)[0][:, None])).mean((2, 3)))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "channels in another order": (
+        lambda: net_of(lambda n, x: n.e(n.a(x).index_select(1, n.order)),
+                       a=nn.Linear(6, 8), order=torch.tensor([3, 1, 0, 7, 5, 6, 2, 4]), e=nn.Linear(8, 4)), FLAT),
+    "some channels, one of them twice": (
+        lambda: net_of(lambda n, x: n.e(n.a(x)[:, [3, -1, 0, 3]].mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), e=nn.Linear(4, 4)), MAPS),
+    "channels that come last": (
+        lambda: net_of(lambda n, x: n.e(n.a(x)[..., [1, 4, 5]].mean(1)),
+                       a=nn.Linear(6, 8), e=nn.Linear(3, 4)), TOKENS),
+    "channels that are written over others": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 1, 2, -1).mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 5, 3), e=nn.Linear(8, 4)), MAPS),
+    "places that are written over others": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 2, 1, 3).mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, (5, 3)), e=nn.Linear(8, 4)), MAPS),
+    "own numbers that are written over channels": (
+        lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.own.expand(x.shape[0], 3), 1, 4, 7)),
+                       a=nn.Linear(6, 8), own=nn.Parameter(seeded(1, 3)), e=nn.Linear(8, 4)), FLAT),
+    "a gate of the largest and smallest channels": (
+        lambda: net_of(gated_by_extremes, a=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
+    "two parts of one weight": (
+        lambda: net_of(lambda n, x: n.e(torch.relu(F.linear(x, n.w[:8])) + torch.tanh(F.linear(x, n.w[8:]))),
+                       w=nn.Parameter(seeded(16, 6)), e=nn.Linear(8, 4)), FLAT),
+    "a weight that is split and turned": (
+        lambda: net_of(lambda n, x: n.e(torch.relu(F.linear(x, n.w.T.chunk(2)[0])) * F.linear(x, n.w.T.chunk(2)[1])),
+                       w=nn.Parameter(seeded(6, 16)), e=nn.Linear(8, 4)), FLAT),
+    "a mean over branches": (
+        lambda: net_of(lambda n, x: n.e(torch.stack([n.a(x), n.b(x)]).mean(0)),
+                       a=nn.Linear(6, 8), b=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),
+    "the largest of branches": (
+        lambda: net_of(lambda n, x: n.e(torch.stack([n.a(x), n.b(x)], 1).max(1).values.mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
+    "branches that are chosen by a softmax": (
+        lambda: net_of(lambda n, x: n.e((n.a(x).view(-1, 2, 8) * n.b(x).view(-1, 2, 8).softmax(1)).sum(1)),
+                       a=nn.Linear(6, 16), b=nn.Linear(6, 16), e=nn.Linear(8, 4)), FLAT),
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CASES)
+def test_its_units_go_and_what_is_left_computes_the_same(name: str) -> None:
+    build, shape = CASES[name]
+    torch.manual_seed(0)
+    net, x = build().eval(), seeded(*shape)
+    assert near(capture(net, seeded(1, *shape[1:]))(x), net(x))
+    assert can_go(net, x) > ALL_BUT_FEW
+    slim, given, masked, _ = cut_in_half(net, x)
+    assert near(given, masked)
+    network = QuantisedNetwork(slim, shape[1:], tuple(range(4)), card={"context": {}})
+    assert near(parse_network(pack(network), Path("it.bhc")).network.graph(x), given)
+
+
+@torch.no_grad()
+def test_a_number_without_axes_that_is_made_on_the_way() -> None:
+    def run(net: nn.Module, x: Tensor) -> Tensor:
+        return net.e(torch.where(net.a(x) > 0, net.a(x), x[:, 0].new_ones([])))  # type: ignore[operator]
+
+    net, x = net_of(run, a=nn.Linear(6, 8), e=nn.Linear(8, 4)).eval(), seeded(*FLAT)
+    assert near(capture(net, seeded(1, 6))(x), net(x))
+    _, given, masked, _ = cut_in_half(net, x)
+    assert near(given, masked)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("end", [9, 16])
+def test_parts_of_a_weight_that_overlap_are_one_weight_that_is_used_twice(end: int) -> None:
+    def run(net: Any, x: Tensor) -> Tensor:
+        return net.e(F.linear(x, net.w[:9]).relu()[:, :8] + F.linear(x, net.w[8:end]).tanh()[:, :1])
+
+    net, x = net_of(run, w=nn.Parameter(seeded(16, 6)), e=nn.Linear(8, 4)).eval(), seeded(*FLAT)
+    graph = capture(net, x)
+    assert [step.name for step in graph.steps if is_weighted(step.module)] == ["e"]
+    assert near(graph(x), net(x))
