@@ -29,7 +29,7 @@ def initialisers(content: bytes) -> dict[str, np.ndarray]:
 
 def test_the_networks_have_every_kind_of_step() -> None:
     calls = {"pointwise", "movement", "along-axes", "norm", "product", "attention", "opaque"}
-    elsewhere = {*calls, "given"}  # in layers/onnx_rules, or in test_inputs.py
+    elsewhere = {*calls, "given", "tied"}  # in layers/onnx_rules, test_inputs.py, emission/test_shared.py
     tried = {type(step.module) for graph, _ in NETWORKS.values() for step in graph.steps}
     assert tried == {kind.module for kind in kinds() if kind.name not in elsewhere}
 
