@@ -22,6 +22,7 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.training import Silent
 from tests.quick_model import RECIPE
+from tests.vision import vision_model
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_SECONDS, SHUTDOWN_SECONDS = 60, 20
@@ -94,6 +95,15 @@ def address(budget_run: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def inputs_address(inputs_run: Path) -> Iterator[str]:
     with served(inputs_run) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def vision_address(digits: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a vision transformer."""
+    run = tmp_path_factory.mktemp("runs") / "vision"
+    vision_model(digits).save(run)
+    with served(run) as address:
         yield address
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from bhc.cli.console import program
 from bhc.data import DataSet
 from bhc.pretraining import save_weights
 from tests.cli.commands import LENET, PNG, Commands
+from tests.vision import vision_model
+
+POINT = ("threshold", "ratio_mean", "ratio_harmonic", "error", "error_max")
 
 
 def test_pretrain_train_compress_evaluate_inspect(cli: Commands, tmp_path: Path) -> None:
@@ -71,6 +75,23 @@ def test_texts_and_pictures(cli: Commands, run: Path, tmp_path: Path) -> None:
     cli("inspect", small, "--plot", picture)
     assert picture.read_bytes().startswith(PNG)
     cli("evaluate", small, "--data", "digits")
+
+
+def test_heads_branches_and_streams_of_a_run(cli: Commands, run: Path, digits: DataSet, tmp_path: Path) -> None:
+    vision, picture = tmp_path / "vision", tmp_path / "vision.png"
+    model = vision_model(digits)
+    points = [dict.fromkeys(POINT, value) for value in (1.0, 2.0)]
+    training = {"original_error": None, "curve_contexts": [[0, 1]], "curves": {"after": points}}
+    bhc.Compressor(replace(model.model, training=training)).save(vision)
+    told = "blocks        attention: 4 x 3 heads; 8 branches may go; stream of 12 channels\n"
+    assert told in cli("inspect", vision, "--threshold", "-3", "--plot", picture).out
+    assert picture.read_bytes().startswith(PNG)
+    facts = cli.json("inspect", vision)
+    assert (facts["heads"], facts["streams"], len(facts["branches"])) == ([3] * 4, [12], 8)
+    said = cli("compress", vision, "--classes", "3,4", "--threshold", "-3", "--out", tmp_path / "v.bhc").out
+    assert "layers went with their branches: " in said
+    assert "heads         3-3-3-3 -> " in said
+    assert "blocks  " not in cli("inspect", run).out
 
 
 @pytest.mark.parametrize(

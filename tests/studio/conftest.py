@@ -10,6 +10,7 @@ import bhc
 from bhc.data import DataSet
 from bhc.studio.service import Service
 from tests.studio.serving import Serving, serving
+from tests.vision import vision_model
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,9 @@ def domain_model(digits: DataSet, pretrained: torch.nn.Sequential) -> bhc.Compre
     """For domains, and for classes beside them; never trained."""
     space = bhc.Joint(bhc.ClassSubsets(10), bhc.InputDomains((1, 8, 8), full_scale=16.0))
     return bhc.wrap(pretrained, space, example_input=digits.train.inputs[:1])
+
+
+@pytest.fixture(scope="session")
+def vision(digits: DataSet) -> Service:
+    """On a small vision transformer."""
+    return Service(vision_model(digits), "vision")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bhc
+from bhc.studio import schemas
 from bhc.studio.service import Service
 
 
@@ -69,3 +70,27 @@ def test_a_threshold_that_moves_asks_no_more_of_the_hypernetwork(
 def test_models_without_labelled_images_have_a_curve_without_errors(domain_model: bhc.Compressor) -> None:
     shown = Service(domain_model, "untrained").preview({"classes": [0, 1]})
     assert {point["error"] for point in shown["curve"]} == {None}
+
+
+@pytest.mark.parametrize("threshold", [-3.0, -1.0, 2.0])
+def test_blocks_are_the_branches_that_may_go(vision: Service, threshold: float) -> None:
+    shown = vision.preview({"classes": [3, 4], "threshold": threshold})
+    blocks, report, layers = shown["blocks"], shown["report"], {layer["name"]: layer for layer in shown["layers"]}
+    assert [block["name"] for block in blocks] == [
+        f"blocks_{place}_{end}" for place in range(4) for end in ("attend_out_proj", "narrow")
+    ]
+    assert [name for block in blocks if block["gone"] for name in block["layers"]] == list(report["gone"])
+    assert [block["heads_after"] for block in blocks if block["heads"]] == list(report["heads"])
+    assert [block["heads_before"] for block in blocks if block["heads"]] == list(report["heads_before"])
+    for block in blocks:
+        assert {layers[name]["bits"] is None for name in block["layers"]} == {block["gone"]}
+        assert 0 < block["stream_after"] <= block["stream_before"] == 12
+        assert len(block["heads"]) == block["heads_before"]
+        assert sum(head["alive"] for head in block["heads"]) == block["heads_after"]
+        parts = [head[f"{part}_after"] for head in block["heads"] for part in ("query_keys", "values")]
+        assert block["units_after"] == (sum(parts) if parts else layers[block["name"]]["inputs_after"])
+    schemas.PreviewAnswer.model_validate(shown)
+
+
+def test_networks_without_shortcuts_have_no_blocks(service: Service) -> None:
+    assert service.preview({"classes": [3, 4]})["blocks"] == []

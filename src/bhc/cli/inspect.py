@@ -1,5 +1,6 @@
 """``bhc inspect``: what a run accepts and holds, or what is in an emitted file."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from bhc.cli.options import Force, Given, Json, refuse_existing, with_options
 from bhc.cli.plots import file_figure, run_figure, save_figure
 from bhc.compressor import Compressor, load
 from bhc.contexts import Context, ContextSpace, example_request, request_options
-from bhc.emission import Compressed, from_file
+from bhc.emission import Compressed, from_file, in_order, streams
 from bhc.errors import BhcError
 from bhc.formats import NetworkFile, StoredLayer, read_network
 from bhc.graph import MOST_WHOLE
@@ -74,6 +75,9 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "weights": network.num_weights,
         "parameters": network.counts.parameters,
         "whole": [{"name": each.name, "weights": each.weights, "reason": each.reason} for each in network.whole],
+        "heads": [len(heads.rows) for heads in network.units.heads],
+        "branches": [branch.ends[-1].layer for branch in in_order(network)],
+        "streams": list(streams(network)),
         "conditions": model.space.describe(),
         "context": model.space.to_dict(),
         "generator": network.design.weight_generator.to_dict(),
@@ -93,6 +97,7 @@ def _run_text(model: Compressor, path: Path) -> str:
     lines = [
         f"run           {path}",
         f"network       {network.num_weights:,} weights: {layers}",
+        *_block_lines(network),
         *_whole_lines(network),
         *_accepted(model.space),
         f"generator     {network.design.weight_generator.to_dict()['kind']}, family {network.design.family}",
@@ -109,6 +114,23 @@ def _run_text(model: Compressor, path: Path) -> str:
         contexts = "one context" if count == 1 else f"{count} contexts"
         lines += ["", f"trade-off over {contexts}, validation data", _curve_table(training["curves"])]
     return "\n".join(lines)
+
+
+def _block_lines(network: ConditionalNetwork) -> list[str]:
+    """Heads of attention, branches beside shortcuts, and the streams that these add to."""
+    heads = [len(each.rows) for each in network.units.heads]
+    texts = [f"attention: {_times(heads)} head{'' if sum(heads) == 1 else 's'}"] if heads else []
+    if network.branches:
+        count, widths = len(network.branches), [f"{width:,}" for width in streams(network)]
+        texts.append(f"{count} branch{'' if count == 1 else 'es'} may go")
+        texts.append(f"stream{'' if len(widths) == 1 else 's'} of {', '.join(widths)} channels")
+    return [f"blocks        {'; '.join(texts)}"] if texts else []
+
+
+def _times(counts: list[int]) -> str:
+    """``12 x 3``; those that differ one by one, ``4, 2 x 8``."""
+    runs = [(number, len(list(same))) for number, same in groupby(counts)]
+    return ", ".join(f"{number}" if times == 1 else f"{times} x {number}" for number, times in runs)
 
 
 def _whole_lines(network: ConditionalNetwork) -> list[str]:

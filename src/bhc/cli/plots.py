@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import Compressed, Report, make_cut
+from bhc.emission import BranchCut, Compressed, Report, find_branch_cuts, make_cut
 from bhc.files import write_bytes
 from bhc.formats import Part, StoredLayer
 from bhc.hypernet import ConditionalNetwork
@@ -23,6 +23,8 @@ from bhc.studio.preview import rate_groups
 
 BEFORE, AFTER, KEPT, CUT, LINE = "#9aa5b1", "#1f6feb", "#1f6feb", "#e4e8ec", "#c2410c"
 RATES_OF = {"in": "inputs", "out": "outputs", "weight": "weights"}
+MOST_COLUMNS = 6  # of a run's picture
+MOST_TALL, LAYERS_IN_A_ROW = 5.0, 7  # of its first row, in others
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -47,17 +49,22 @@ def run_figure(
     """A run at a glance: the trade-off, one context's cut, and the rates it was cut by."""
     with matplotlib.rc_context(STYLE):
         scales = _scale_groups(network, context)
-        columns = max(3, (len(scales) + 1) // 2)
-        rows = 1 + ceil(len(scales) / columns)
-        figure = Figure(figsize=(4 * columns, 3 * rows))
-        grid = figure.add_gridspec(rows, columns)
-        draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
+        columns = min(MOST_COLUMNS, max(3, (len(scales) + 1) // 2))
         cut = make_cut(network, context, threshold)
+        branches = find_branch_cuts(network, cut)
+        first = 2 if branches else 1  # row of the rates
+        rows = first + ceil(len(scales) / columns)
+        heights = [min(MOST_TALL, max(1.0, len(network.layers) / LAYERS_IN_A_ROW)), *[1.0] * (rows - 1)]
+        figure = Figure(figsize=(4 * columns, 3 * sum(heights)))
+        grid = figure.add_gridspec(rows, columns, height_ratios=heights)
+        draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
+        if branches:
+            draw_branches(figure.add_subplot(grid[1, :]), branches)
         axes = figure.add_subplot(grid[0, columns - 1])
         names, before = zip(*((layer.name, layer.width) for layer in network.layers), strict=True)
         draw_architecture(axes, names, before, [layer.width for layer in cut.layers], f"kept for {name}")
         for place, (title, rates) in enumerate(scales):
-            axes = figure.add_subplot(grid[1 + place // columns, place % columns])
+            axes = figure.add_subplot(grid[first + place // columns, place % columns])
             draw_histogram(axes, title, rates, threshold)
         return figure
 
@@ -170,6 +177,33 @@ def draw_architecture(
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.set_title(title, pad=12)
+
+
+def draw_branches(axes: Axes, cuts: Sequence[BranchCut]) -> None:
+    """Branches as boxes above the stream that they add to, heights roots of units: outlined what was, filled what is
+    kept, dashed what went."""
+    places = np.arange(len(cuts))
+    # Of boxes and of the stream, before and after.
+    tall, filled, wide, kept = np.sqrt([(*cut.units, *cut.stream) for cut in cuts]).T
+    middle = -0.75 * wide.max()
+    axes.bar(places, tall, 0.7, color=CUT)
+    axes.bar(places, filled, 0.7, color=KEPT, alpha=0.5)
+    axes.bar(places, wide, 1.0, middle - wide / 2, color=CUT)
+    axes.bar(places, kept, 1.0, middle - kept / 2, color=KEPT, alpha=0.5)
+    gone = [cut.gone for cut in cuts]
+    axes.bar(places[gone], tall[gone], 0.7, color="white", edgecolor=BEFORE, linestyle="--")
+    for place, cut in enumerate(cuts):
+        heads = f"\n{sum(head.alive for head in cut.heads)} of {len(cut.heads)} heads" if cut.heads else ""
+        text = "gone" if cut.gone else f"{cut.units.after} of {cut.units.before}{heads}"
+        axes.text(place, tall[place], text, ha="center", va="bottom", fontsize=7)
+        axes.text(place, middle, f"{cut.stream.after} of {cut.stream.before}", ha="center", va="center", fontsize=7)
+    axes.set_xlim(-0.5, len(cuts) - 0.5)
+    axes.set_ylim(middle - wide.max() / 2, 1.25 * tall.max())
+    axes.set_xticks(places, [cut.name for cut in cuts], rotation=20, ha="right", fontsize=7)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title(f"{len(cuts) - sum(gone)} of {len(cuts)} branches stay beside the stream")
 
 
 def draw_pixels(axes: Axes, small: Compressed, title: str) -> None:

@@ -1,6 +1,7 @@
 """What comes out: from a request to a cut, a candidate within the limits, and its files and report."""
 
 from bhc.emission.alarm import NAME, Alarm, AlarmSamples, auroc, outside_score
+from bhc.emission.branch_cuts import BranchCut, HeadCut, Remains, find_branch_cuts, in_order, streams
 from bhc.emission.candidate import Candidate, CandidateFactory
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
 from bhc.emission.cut import ContextScales, Cut, Cutter, cut_all, make_cut

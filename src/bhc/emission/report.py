@@ -117,7 +117,9 @@ class Report:
         notes += [f"stays whole: {text}" for text in self.whole]
         if self.gone:
             shown = ", ".join(self.gone[:MOST_GONE]) + (", ..." if len(self.gone) > MOST_GONE else "")
-            notes.append(f"{len(self.gone)} layers went with their branches: {shown}")
+            one = len(self.gone) == 1
+            went = "1 layer went with its branch" if one else f"{len(self.gone)} layers went with their branches"
+            notes.append(f"{went}: {shown}")
         if len(self.classes) == 1:
             notes.append("one class leaves one possible answer, so the error says nothing")
         if "domain" in self.context and self.error is None:

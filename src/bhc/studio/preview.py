@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.emission import CandidateFactory, Compressed, Cut, Cutter, Judge
+from bhc.emission import BranchCut, CandidateFactory, Compressed, Cut, Cutter, Judge, find_branch_cuts
 from bhc.posterior import LayerDropout
 from bhc.training import TrainedModel
 
@@ -39,6 +39,7 @@ class Preview:
         return {
             "report": report.to_dict(),
             "layers": list(_layers(cut, report.bits)),
+            "blocks": list(map(_block, find_branch_cuts(self.model.network, cut))),
             "curve": self.curve,
             "here": {
                 "threshold": report.threshold,
@@ -113,6 +114,32 @@ def _layers(cut: Cut, bits: tuple[int, ...]) -> Iterator[dict[str, Any]]:
             "kept_inputs": _places(kept.kept_inputs, layer.num_inputs),
             "kept_outputs": _places(kept.kept_outputs, layer.num_outputs),
         }
+
+
+def _block(cut: BranchCut) -> dict[str, Any]:
+    """A branch with what stays of it, of each of its heads, and of the stream that it adds to."""
+    (units_before, units_after), (stream_before, stream_after) = cut.units, cut.stream
+    return {
+        "name": cut.name,
+        "layers": list(cut.layers),
+        "gone": cut.gone,
+        "units_before": units_before,
+        "units_after": units_after,
+        "heads_before": len(cut.heads),
+        "heads_after": sum(head.alive for head in cut.heads),
+        "heads": [
+            {
+                "alive": head.alive,
+                "query_keys_before": head.query_keys.before,
+                "query_keys_after": head.query_keys.after,
+                "values_before": head.values.before,
+                "values_after": head.values.after,
+            }
+            for head in cut.heads
+        ],
+        "stream_before": stream_before,
+        "stream_after": stream_after,
+    }
 
 
 def _places(kept: Tensor, count: int) -> list[int] | None:

@@ -149,16 +149,41 @@ class CutLayer(BaseModel):
     """A layer of an emitted network."""
 
     name: str
-    kind: Literal["linear", "convolution"]
+    kind: str = Field(description="convolution, linear, or what else it is, such as embedding or lstm.")
     inputs_before: int
     inputs_after: int
     outputs_before: int
     outputs_after: int
-    bits: int
+    bits: int | None = Field(description="Null where the layer went with its branch.")
     weights_before: int
     weights_after: int
     kept_inputs: list[int] | None = Field(description="Places in the original layer; null where it has over 4,096.")
     kept_outputs: list[int] | None
+
+
+class CutHead(BaseModel):
+    """A head of attention in an emitted network; heads that share keys and values are one."""
+
+    alive: bool
+    query_keys_before: int = Field(description="Dimensions that queries meet keys in; a rotary pair is one.")
+    query_keys_after: int
+    values_before: int
+    values_after: int
+
+
+class Block(BaseModel):
+    """A branch beside a shortcut: all that lies between a stream and a layer that adds to it."""
+
+    name: str = Field(description="Of its last layer.")
+    layers: list[str]
+    gone: bool = Field(description="Whether all of it went, and a constant is added in its place.")
+    units_before: int = Field(description="Between the stream and its last layer; heads themselves are not counted.")
+    units_after: int
+    heads_before: int = Field(description="Zero where it has no attention.")
+    heads_after: int
+    heads: list[CutHead]
+    stream_before: int = Field(description="Channels of what it adds to.")
+    stream_after: int
 
 
 class CurvePoint(BaseModel):
@@ -196,6 +221,7 @@ class PreviewAnswer(BaseModel):
 
     report: dict[str, Any] = Field(description="What bhc compress --json prints.")
     layers: list[CutLayer]
+    blocks: list[Block] = Field(description="Branches beside shortcuts in the order they run; empty where none may go.")
     curve: list[CurvePoint] = Field(description="From high thresholds to low.")
     here: Here
     histograms: list[Histogram]

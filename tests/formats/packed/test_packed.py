@@ -86,7 +86,7 @@ def test_every_kind_has_a_number_and_is_tried() -> None:
     assert {kind.name for kind in kinds() if isinstance(kind.tag, int)} == ours
     assert {kind_of(step.module).name for network in ZOO.values() for step in network.graph.steps} == ours - ELSEWHERE
     used = {number for network in ZOO.values() for number in numbers_in(take_apart(network).header[STEPS])}
-    assert used == set(range(len(NUMBERS))) - {NUMBERS.index(name) for name in ("call", "given", "reserved")}
+    assert used == set(range(len(NUMBERS))) - {NUMBERS.index(name) for name in ("call", "given")}
 
 
 def numbers_in(steps: list[Any]) -> set[int]:

@@ -68,7 +68,7 @@ export function steppedArea(edges, heights, x, y, floor) {
   return `${line([[x(edges[0]), floor], ...corners, [x(edges.at(-1)), floor]])}Z`;
 }
 
-/** An SVG that is redrawn in true pixels whenever its box changes its width. */
+/** An SVG that is redrawn in true pixels whenever its box changes its width; `draw` gives its width and height. */
 export function figure(box, label, draw) {
   const svg = s("svg", { role: "img", "aria-label": label, class: "chart" });
   box.replaceChildren(svg);
@@ -76,8 +76,10 @@ export function figure(box, label, draw) {
   const redraw = () => {
     width = box.clientWidth;
     if (width === 0) return;
-    const height = draw(svg, width);
-    set(svg, { viewBox: `0 0 ${width} ${height}`, width, height });
+    const [drawn, height] = draw(svg, width);
+    set(svg, { viewBox: `0 0 ${drawn} ${height}`, width: drawn, height });
+    box.classList.toggle("wide", drawn > width);
+    set(box, { tabindex: drawn > width ? 0 : null }); // keys can scroll it then
   };
   new ResizeObserver(() => box.clientWidth !== width && redraw()).observe(box);
   return { svg, redraw };

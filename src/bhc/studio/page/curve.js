@@ -13,7 +13,7 @@ export function mountCurve(box, choose) {
   let places = [];
   const { svg, redraw } = figure(box, "Validation error against ratio", (chart, width) => {
     places = draw(chart, width, shown);
-    return HEIGHT;
+    return [width, HEIGHT];
   });
   svg.append(
     s("g"), s("g"), s("line", { class: "reference" }), s("text", { class: "tick", "text-anchor": "end" }),

@@ -20,7 +20,7 @@ export function mountHistograms(model, box, choose, asked) {
   const { svg, redraw } = figure(box, "Log dropout rates", (chart, width) => {
     const [height, x] = draw(chart, width, shown, value);
     scale = x;
-    return height;
+    return [width, height];
   });
   set(svg, { role: "group" });
   const handle = s("g", {

@@ -1,6 +1,7 @@
 // The studio: one request, asked anew whenever it changes, and everything drawn from the answer.
 
 import { mountAnswers } from "./answers.js";
+import { mountBlocks } from "./blocks.js";
 import { mountClasses } from "./classes.js";
 import { fillPins, mountCompare, unfilled } from "./compare.js";
 import { mountCurve } from "./curve.js";
@@ -51,6 +52,9 @@ function open(model) {
   const parts = [
     mountFigures(byId("figures"), byId("strip")),
     mountNetwork(model, { box: byId("network"), table: byId("network-table"), lead: byId("network-lead") }),
+    mountBlocks({
+      part: byId("blocks-part"), box: byId("blocks"), table: byId("blocks-table"), lead: byId("blocks-lead"),
+    }),
     mountCurve(byId("curve"), cut),
     mountHistograms(model, byId("histograms"), cut, asked),
   ];

@@ -46,7 +46,7 @@ export function silhouette(layers, width, height) {
 }
 
 function draw(svg, room, model, preview) {
-  if (preview === null) return 280;
+  if (preview === null) return [room, 280];
   const { layers, report } = preview;
   const columns = columnsOf(layers);
   const picture = pixelsRead(model, layers[0]);
@@ -55,8 +55,6 @@ function draw(svg, room, model, preview) {
   const names = report.classes.map((label) => model.classes[label]);
   const right = Math.max(...names.map((name) => name.length)) * LETTER + 24;
   const width = Math.max(room, side + (columns.length - 1) * CLOSEST + right);
-  svg.parentElement.classList.toggle("wide", width > room);
-  set(svg.parentElement, { tabindex: width > room ? 0 : null }); // keys can scroll it then
   const top = 34, middle = top + height / 2, bottom = top + height;
   const size = sizes(columns, height);
   const first = side || 14;
@@ -93,7 +91,7 @@ function draw(svg, room, model, preview) {
     set(g.children[1], { x, y: bottom + 40 });
   });
   drawNames(nameTags, bands, names, { at, middle, top, height, spacing, end: at(columns.length - 1) + 12 });
-  return bottom + 50;
+  return [width, bottom + 50];
 }
 
 /** Bits and names over the bands, classes at the end. */
@@ -101,12 +99,11 @@ function drawNames(group, bands, classes, { at, middle, top, height, spacing, en
   const letters = Math.floor((spacing - 4) / LETTER);
   const tags = bands.filter(({ to }) => !to.joint).flatMap(({ to, place }) => {
     const x = (at(place) + at(place + 1)) / 2;
-    const bits = spacing < 78 ? `${to.layer.bits} b` : `${to.layer.bits} ${to.layer.bits === 1 ? "bit" : "bits"}`;
     const { name } = to.layer;
     const readable = name.length <= letters || letters >= LEAST_LETTERS;
     return [
       { text: readable ? fitted(name, letters) : "", x, y: top - 20, kind: "layer" },
-      { text: bits, x, y: top - 5, kind: "bits" },
+      { text: bitsOf(to.layer, spacing < 78), x, y: top - 5, kind: isGone(to.layer) ? "layer" : "bits" },
     ];
   });
   const step = Math.min(17, height / classes.length);
@@ -157,13 +154,25 @@ function columnsOf(layers) {
 
 function sizes(columns, height) {
   const most = Math.max(...columns.map((column) => column.before));
-  return (units) => Math.max(2, Math.sqrt(units / most) * height);
+  return (units) => (units === 0 ? 0 : Math.max(2, Math.sqrt(units / most) * height));
+}
+
+/** Whether a layer went with its branch. */
+function isGone(layer) {
+  return layer.bits === null;
+}
+
+function bitsOf(layer, short = false) {
+  if (isGone(layer)) return "gone";
+  const unit = layer.bits === 1 ? "bit" : "bits";
+  return `${layer.bits} ${short ? "b" : unit}`;
 }
 
 function inWords(layer) {
+  if (isGone(layer)) return `${layer.name}: gone with its branch.`;
   const inputs = `${layer.inputs_after} of ${layer.inputs_before} inputs`;
   const outputs = `${layer.outputs_after} of ${layer.outputs_before} outputs`;
-  return `${layer.name}: ${inputs}, ${outputs}, ${layer.bits} bits.`;
+  return `${layer.name}: ${inputs}, ${outputs}, ${bitsOf(layer)}.`;
 }
 
 function asTable(layers) {
@@ -173,7 +182,7 @@ function asTable(layers) {
     h("td", {}, `${whole(layer.inputs_after)} of ${whole(layer.inputs_before)}`),
     h("td", {}, `${whole(layer.outputs_after)} of ${whole(layer.outputs_before)}`),
     h("td", {}, `${whole(layer.weights_after)} of ${whole(layer.weights_before)}`),
-    h("td", {}, String(layer.bits))));
+    h("td", {}, isGone(layer) ? "gone" : String(layer.bits))));
   return h("table", {},
     h("thead", {}, h("tr", {}, ...titles.map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...rows));
 }
