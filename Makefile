@@ -50,6 +50,7 @@ bench: .venv/.installed
 RUNS ?= $(wildcard experiments/runs/lenet-*-bhc-cy-seed6)
 benchmarks: .venv/.installed-benchmarks bench
 	$(BIN)/python benchmarks/deep_emission.py
+	$(BIN)/python benchmarks/transformer_emission.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/beside.py
 	$(BIN)/python benchmarks/fixed_costs.py

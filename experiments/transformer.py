@@ -77,9 +77,9 @@ ACTIVATIONS = 500  # images whose activations say what the principal axes are
 MOST_OF_IT = 0.75  # of the largest ratio there can be, where that is less than what is asked
 
 
-def options(arm: str, data: bhc.data.DataSet) -> dict[str, Any]:
+def options(arm: str, train: bhc.data.Split) -> dict[str, Any]:
     if arm == ARMS[1]:
-        return {"basis": bhc.PrincipalAxes(data.train.inputs[:ACTIVATIONS])}
+        return {"basis": bhc.PrincipalAxes(train.inputs[:ACTIVATIONS])}
     return {"keep": WHOLE} if arm == ARMS[2] else {}
 
 
@@ -110,7 +110,7 @@ def run(seed: int, arm: str, data: bhc.data.DataSet, arguments: argparse.Namespa
     began = time.perf_counter()
     net = pretrained(seed, data, arguments.runs, arguments.epochs, arguments.device)
     space = bhc.ClassSubsets(10, ConsecutivePairs())
-    model = bhc.wrap(net, space, example_input=data.train.inputs[:64], **options(arm, data))
+    model = bhc.wrap(net, space, example_input=data.train.inputs[:64], **options(arm, data.train))
     batch = ContextBatch.of([space.resolve({"classes": pair}) for pair in PAIRS], 10)
     most = largest_ratio(model.network, batch)
     ratio = min(RATIO, MOST_OF_IT * most)
@@ -222,7 +222,8 @@ def main() -> int:
     result = json.loads(path.read_text()) if path.exists() else {"experiment": "transformer", "runs": []}
     result |= environment() | {"settings": {key: getattr(arguments, key) for key in ("steps", "kl_weight", "epochs")}}
     known = {key_of(row): row for row in result["runs"]}
-    known |= {key_of(row): row for other in arguments.take for row in json.loads(other.read_text())["runs"]}
+    for other in (json.loads(path.read_text()) for path in arguments.take):
+        known |= {key_of(row): row for row in ({"device": other["device"]} | row for row in other["runs"])}
     device = describe_device(torch.device(arguments.device))
     for seed, arm in product(arguments.seeds, arguments.arms):
         if (arm, device, seed) not in known:

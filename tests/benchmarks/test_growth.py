@@ -63,3 +63,17 @@ def test_a_quick_run_times_every_way_and_is_no_result(tmp_path: Path) -> None:
     assert set(found["wrap_seconds"]) == {"vgg", "resnet-56"}
     assert set(found["emit_ms"]) == {"module", "file", "file_with_validation"}
     assert 50 < found["pruning_ratio"] < 100  # as pairs of classes leave it
+
+
+@pytest.mark.long
+def test_transformers_are_emitted_written_and_faster(tmp_path: Path) -> None:
+    script, out = BENCHMARKS / "transformer_emission.py", tmp_path / "found.json"
+    subprocess.run([sys.executable, script, "--quick", "--out", out], check=True)
+    found = json.loads(out.read_text())["networks"]
+    assert set(found) == {"ViT-Tiny", "BERT-mini"}
+    for network in found.values():
+        for ratio in (4, 8):
+            row = network[f"{ratio} x"]
+            assert row["flops_ratio"] >= ratio
+            assert row["difference"] < 1e-4
+            assert min(row[key] for key in ("module_ms", "file_ms", "onnx_ms", "speed_up_batch_32")) > 0
