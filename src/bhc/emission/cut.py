@@ -79,7 +79,7 @@ class LayerCut:
     @property
     def is_gone(self) -> bool:
         """Whether it reads nothing: with the branch that it is of."""
-        return not len(self.kept_inputs)
+        return self.kept_inputs.shape[0] == 0
 
     @property
     def num_weights(self) -> int:
@@ -122,6 +122,8 @@ class Cut:
 
     @cached_property
     def _counts_beside(self) -> tuple[int, int]:
+        if not self.beside.shrinks:
+            return self.beside.fixed_weights, self.beside.fixed_flops
         weights, flops = self.beside.counts(self.alive[None])
         return int(weights), int(flops)
 

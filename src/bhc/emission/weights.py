@@ -273,7 +273,9 @@ class Lost:
 
     @classmethod
     def of(cls, network: ConditionalNetwork, alive: np.ndarray, layers: Mapping[str, SlimLayer]) -> "Lost":
-        gone = [branch for branch in network.branches if not alive[list(branch.units)].any()]
+        gone = [branch for branch in network.branches if not alive[branch.units].any()]
+        if not gone:
+            return cls(frozenset(), {})
         units = np.zeros(len(alive), dtype=bool)
         units[[unit for branch in gone for unit in branch.units]] = True
         steps = {name for branch in gone for name in branch.inner}

@@ -37,6 +37,11 @@ class Beside:
                 self._add_flops(shaped)
                 self._add_weights(shaped, seen)
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether any of it goes with units."""
+        return bool(self.weights or self.flops)
+
     def counts(self, alive: Tensor) -> tuple[Tensor, Tensor]:  # (K, U) -> weights and operations, (K,) each
         weights = torch.full((len(alive),), float(self.fixed_weights), dtype=torch.float64, device=alive.device)
         flops = torch.full_like(weights, float(self.fixed_flops))

@@ -126,6 +126,7 @@ class MaskFinder(nn.Module):
         unread = torch.bincount(self.reads, minlength=units.count) == 0
         unread[self.outputs] = False
         self.register_buffer("unread", unread.nonzero().flatten(), persistent=False)
+        self.some_are_unread = bool(unread.any())
         self.paired = nn.ModuleDict(find_pairs(layers, set().union(*of_heads)))
 
     def forward(
@@ -217,7 +218,7 @@ class MaskFinder(nn.Module):
         readers = [_of_readers(layer, dropout) for layer, dropout in zip(self.layers, dropouts, strict=True)]
         written = self._least_noisy(self.writes, writers, self.num_written, like=outputs)
         read = self._least_noisy(self.reads, readers, self.num_read, like=outputs)
-        if len(self.unread):
+        if self.some_are_unread:
             read[:, self.unread] = -torch.inf
         for index, writer in self.paired.items():
             written = writer.add_rates(written, writers[int(index)])  # type: ignore[operator]
