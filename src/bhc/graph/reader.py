@@ -312,7 +312,9 @@ def _as_linear(op: str, target: str, arguments: dict[str, Any]) -> tuple[str, st
     """``x @ W (+ b)`` with a matrix of the network's own is a linear layer with ``W^T``."""
     value, matrix, bias = (arguments.get(name) for name in PRODUCTS[op])
     plain = arguments.get("alpha", 1) == arguments.get("beta", 1) == 1 and (bias is None or isinstance(bias, Constant))
-    if not (plain and isinstance(value, Value) and isinstance(matrix, Constant) and matrix.numbers.dim() == 2):
+    if not (plain and isinstance(value, Value) and isinstance(matrix, Constant)):
+        return op, target, arguments
+    if not (matrix.learned and matrix.numbers.dim() == 2):
         return op, target, arguments
     if bias is not None and bias.numbers.shape != matrix.numbers.shape[1:]:
         return op, target, arguments

@@ -127,14 +127,19 @@ def summed(search: UnitSearch, units: Tensor, varying: Sequence[int], axes: Sequ
     left = [axis for axis in range(units.dim()) if axis not in varying and search.varies(units, axis)]
     if not left:
         return search.whole(leaving)
-    if len(left) > 1 or len(varying) > 1:
+    cells = first_along(units, left[0], varying[0])
+    if len(left) > 1 or len(varying) > 1 or not are_cells(cells):
         join_along(search, units, varying)
         return _first_of(units, axes, leaving)
-    cells = first_along(units, left[0], varying[0])
     rows = search.new(len(cells))
     search.heads.live_within(rows, cells)
     place = left[0] - (sum(axis < left[0] for axis in axes) if len(leaving) < units.dim() else 0)
     return spread(rows, leaving, place)
+
+
+def are_cells(units: Tensor) -> bool:
+    """Whether (H, n) are units of heads: places of their own, at most in pairs, and not a few values side by side."""
+    return all(2 * len(row.unique()) >= len(row) for row in units)
 
 
 def _first_of(units: Tensor, axes: Sequence[int], leaving: Shape) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from bhc.layers.along_axes import are_cells
 from bhc.layers.arguments import Kept, Shape
 from bhc.layers.aten import AtenCall, Own, Read
 from bhc.layers.calls import AtenKind, count_flops, with_own
@@ -202,6 +203,8 @@ def _scores(search: UnitSearch, letters: Letters, ends: Sequence[End], heads: li
     if not all(axis in word for word, _ in ends):
         return None
     first, second = torch.broadcast_tensors(*(_rows(units, word, heads, axis) for word, units in ends))
+    if not (are_cells(first) and are_cells(second)):
+        return None
     search.join(first, second)
     search.tie(first)
     rows = search.new(len(first))
