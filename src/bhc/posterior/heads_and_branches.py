@@ -39,10 +39,14 @@ class HeadFinder(nn.Module):
         return own
 
     def add_links(self, links: Tensor) -> Tensor:  # (K, U)
-        """With those of the heads themselves, and of what all heads share."""
+        """With those of the heads themselves, without which none of their units lives, and of what all heads share."""
         by_part = [links[:, self.units(place)].amin(2) for place in range(len(self.parts))]
-        links = links.index_copy(1, self.rows, torch.stack(by_part).amax(0))
+        of_heads = torch.stack(by_part).amax(0)  # (K, H)
+        links = links.index_copy(1, self.rows, of_heads)
         for place in range(len(self.parts)):
+            units = self.units(place)
+            own = torch.maximum(links[:, units], of_heads[..., None])
+            links = links.index_copy(1, units.flatten(), own.flatten(1))
             for columns in self.columns(place):
                 links = links.index_copy(1, columns, links[:, self.units(place)].amin(1))
         return links
@@ -95,17 +99,28 @@ class BranchFinder(nn.Module):
         for end in self.ends:
             self.register_buffer(f"writes_{end}", layers[end].writes, persistent=False)
 
-    def goes_(self, alive: Tensor, dropouts: Sequence[LayerDropout], threshold: Tensor) -> Tensor:  # (K,)
+    def add_links(self, links: Tensor, writers: Sequence[Tensor | None]) -> Tensor:  # (K, U)
+        """No unit is more alive than its branch, which is as alive as its noisiest necessary part.
+
+        A part is one of the groups, as alive as the least noisy unit of it, or the ends together, as alive as the
+        least noisy number that they write to a unit of the stream:
+        ``max(max_g min_(u in g) l_u, min_j max(l_j, s_j))``.
+        """
+        groups = [links[:, getattr(self, f"group_{number}")].amin(1) for number in range(self.num_groups)]
+        ends = [self._written(end, links, writers[end]).amin(1) for end in self.ends]
+        noisiest = torch.maximum(torch.stack(groups).amax(0), torch.stack(ends).amin(0))
+        return links.index_copy(1, self.units, torch.maximum(links[:, self.units], noisiest[:, None]))
+
+    def _written(self, end: int, links: Tensor, rates: Tensor | None) -> Tensor:  # (K, O)
+        read = links[:, getattr(self, f"writes_{end}")]
+        return read if rates is None else torch.maximum(read, rates)
+
+    def goes_(self, alive: Tensor) -> Tensor:  # (K,)
         """Take its units away where it does, in place."""
         empty = [~alive[:, getattr(self, f"group_{number}")].any(1) for number in range(self.num_groups)]
-        silent = [self._is_silent(end, alive, dropouts[end], threshold) for end in self.ends]
-        gone = torch.stack(empty).any(0) | torch.stack(silent).all(0)
+        gone = torch.stack(empty).any(0)
         alive[:, self.units] = alive[:, self.units] & ~gone[:, None]
         return gone
-
-    def _is_silent(self, end: int, alive: Tensor, dropout: LayerDropout, threshold: Tensor) -> Tensor:  # (K,)
-        written, rates = alive[:, getattr(self, f"writes_{end}")], of_writers(dropout)
-        return ~(written if rates is None else written & (rates < threshold)).any(1)
 
 
 class PairedWriter(nn.Module):

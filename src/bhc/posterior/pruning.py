@@ -140,7 +140,7 @@ class MaskFinder(nn.Module):
     ) -> NetworkMask:
         noisiest_link = self.noisiest_links(dropouts, outputs)
         alive, forced = self._alive(noisiest_link, threshold, outputs, rounding)
-        gone = [branch.goes_(alive, dropouts, threshold) for branch in self.branches]  # type: ignore[operator]
+        gone = [branch.goes_(alive) for branch in self.branches]  # type: ignore[operator]
         kept = alive if rounding is None else self._without_branches(rounding.up(alive, noisiest_link), gone)
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.nested:
@@ -219,13 +219,22 @@ class MaskFinder(nn.Module):
         written = self._least_noisy(self.writes, writers, self.num_written, like=outputs)
         read = self._least_noisy(self.reads, readers, self.num_read, like=outputs)
         if self.some_are_unread:
-            read[:, self.unread] = -torch.inf
+            read = read.index_fill(1, self.unread, -torch.inf)  # assigning would wait for a GPU
         for index, writer in self.paired.items():
             written = writer.add_rates(written, writers[int(index)])  # type: ignore[operator]
         links = torch.maximum(written, read)
         for heads in self.heads:
             links = heads.add_links(links)  # type: ignore[operator]
-        return links.masked_fill(self.always, -torch.inf)
+        links = links.masked_fill(self.always, -torch.inf)
+        return self._add_branches(links, writers, outputs) if self.branches else links
+
+    def _add_branches(self, links: Tensor, writers: Sequence[Tensor | None], outputs: Tensor) -> Tensor:  # (K, U)
+        """With those of branches, outer ones first; they write the outputs that a context has, however noisy."""
+        own = links[:, self.outputs]
+        links = links.index_copy(1, self.outputs, torch.where(outputs, -torch.inf, torch.inf))
+        for branch in self.branches:
+            links = branch.add_links(links, writers)  # type: ignore[operator]
+        return links.index_copy(1, self.outputs, own)
 
     def _alive(
         self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor, rounding: ChannelRounding | None
