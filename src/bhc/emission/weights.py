@@ -74,7 +74,9 @@ class Patch:
         if self.in_scale is not None:
             weight = weight * self.in_scale.view(len(self.in_scale), 1, -1, *kernel)
         if self.out_scale is not None:
-            weight = weight * self.out_scale.view(*self.out_scale.shape, 1, *kernel)
+            scale = self.out_scale.view(*self.out_scale.shape, 1, *kernel)
+            own = weight is not self.mean and len(weight) == len(scale)  # no new memory, which costs more than the sums
+            weight = weight.mul_(scale) if own else weight * scale
             bias = None if bias is None else bias * self.out_scale
         return weight, bias
 
