@@ -30,9 +30,8 @@ def serve_command(
     """Hand out networks over HTTP, with a web page to see them. Ends at Ctrl-C, once running requests are answered."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise BhcError("the service needs packages that are not installed", hint="pip install 'bhc[studio]'")
-    from bhc.studio.app import Settings
     from bhc.studio.middleware import RequestLimits
-    from bhc.studio.server import Address, ServerConfig, serve
+    from bhc.studio.server import Address, ServerConfig, Settings, serve
     from bhc.studio.workers import WorkerConfig
 
     plan = ServerConfig(
