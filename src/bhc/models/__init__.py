@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, nn
 
-from bhc.deprecated import renamed
-from bhc.errors import BhcError
+from bhc.errors import BhcError, renamed
 from bhc.layers import LogMel, Normalise
 from bhc.models.networks import (
     VGG_STD_LIMITS,

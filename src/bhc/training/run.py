@@ -33,12 +33,13 @@ from bhc.files import (
     make_folder,
     read_json,
     read_json_lines,
+    read_tensors,
     remove_leftovers,
+    tensors_to_bytes,
     write_bytes,
     write_json,
 )
 from bhc.hypernet import ConditionalNetwork
-from bhc.tensors import read_tensors, tensors_to_bytes
 
 MOST_DOMAINS = 64
 FAR = 1.25  # of the usual distance: domains of training stay under 0.9, classes in new company near 1
