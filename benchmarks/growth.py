@@ -71,7 +71,7 @@ def mlp(weights: int) -> nn.Module:
     """Linear layers of 3072-w-w-100 with about so many weights."""
     ends = INPUTS + CLASSES
     width = max(1, round((sqrt(ends**2 + 4 * weights) - ends) / 2))
-    return bhc.models.parts.named(
+    return bhc.models.networks.named(
         normalise=Normalise(128.0, 64.0),
         flatten=nn.Flatten(),
         fc1=nn.Linear(INPUTS, width),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.training.lanes import SideBySide
+from bhc.training.optimiser import SideBySide
 from bhc.training.step import LANES, WARM_UP, keeping_garbage
 
 

@@ -20,7 +20,7 @@ from bhc.contexts import ContextBatch
 from bhc.data import DataSet, Split
 from bhc.emission import Cutter, Slimmer, assemble
 from bhc.layers import Select, is_weighted
-from bhc.models.parts import initialise_
+from bhc.models.networks import initialise_
 from bhc.training.evaluation import threshold_for
 from bhc.training.recipes import ratios_around
 from bhc.training.stages import BatchSource
@@ -297,7 +297,7 @@ def _restricted(original: nn.Sequential, task: Task) -> nn.Sequential:
         if module is first and isinstance(first, nn.Linear):
             ordered["select"] = Select(torch.arange(first.in_features))
         ordered[name] = module
-    return bhc.models.parts.named(**ordered).to(task.device).requires_grad_(True)
+    return bhc.models.networks.named(**ordered).to(task.device).requires_grad_(True)
 
 
 def _torch_pruning() -> Any:

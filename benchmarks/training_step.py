@@ -16,8 +16,8 @@ import bhc
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
 from bhc.training import configure_process
-from bhc.training.objective import negative_elbo, restrict
-from bhc.training.safeguards import SpikeLimit, gradient_norm
+from bhc.training.stages import negative_elbo, restrict
+from bhc.training.step import SpikeLimit, gradient_norm
 
 CONTEXTS, EXAMPLES = 16, 16
 # As `bhc train` sets them.

@@ -9,8 +9,18 @@ import safetensors.torch
 import torch
 
 from bhc.errors import BhcError
-from bhc.files import append_json_line, atomic_writer, read_bytes, read_json, read_json_lines, write_bytes, write_json
-from bhc.tensors import read_tensors, tensors_to_bytes, write_tensors
+from bhc.files import (
+    append_json_line,
+    atomic_writer,
+    read_bytes,
+    read_json,
+    read_json_lines,
+    read_tensors,
+    tensors_to_bytes,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 
 OLD = b"what was there before"
 

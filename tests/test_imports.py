@@ -15,29 +15,27 @@ PACKAGE = Path(bhc.__file__).parent
 ROOT = ""  # ``bhc/__init__.py``, the public API
 
 _BEFORE_HYPERNET = {"errors", "layers", "contexts", "graph", "posterior"}
-_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "examples", "tensors", "files"}
+_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "examples", "files"}
 _BEFORE_EMISSION = {*_BEFORE_TRAINING, "training", "formats"}
 _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
 
 MAY_IMPORT = {
     "errors": set(),
-    "deprecated": {"errors"},
     "files": {"errors"},
     "plugins": {"errors"},
-    "tensors": {"errors", "files"},
-    "examples": {"errors", "deprecated"},
+    "examples": {"errors"},
     "data": {"errors", "files", "examples"},
     "layers": {"errors"},
-    "models": {"errors", "layers", "deprecated"},
-    "contexts": {"errors", "files", "tensors", "layers", "deprecated"},
+    "models": {"errors", "layers"},
+    "contexts": {"errors", "files", "layers"},
     "graph": {"errors", "layers"},
     "posterior": {"errors", "layers", "graph"},
     "hypernet": _BEFORE_HYPERNET,
     "training": _BEFORE_TRAINING | {"plugins"},
-    "formats": {"errors", "files", "tensors", "layers", "graph"},
+    "formats": {"errors", "files", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
-    "compressor": _BEFORE_EMISSION | {"emission", "deprecated"},
-    "pretraining": {"errors", "tensors", "examples", "data", "models", "training", "deprecated"},
+    "compressor": _BEFORE_EMISSION | {"emission"},
+    "pretraining": {"errors", "files", "examples", "data", "models", "training"},
     "results": _BEFORE_EMISSION | {"emission"},
     "api": _BEFORE_THE_SURFACE | {"data", "models", "pretraining"},
     ROOT: {"api"},

@@ -9,9 +9,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace, SampleMean, check_space, is_ours
-from bhc.deprecated import renamed, renamed_in
 from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
-from bhc.errors import BhcError, warn
+from bhc.errors import BhcError, renamed, renamed_in, warn
 from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.graph.basis import Basis

@@ -11,8 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from bhc.deprecated import renamed
-from bhc.errors import BhcError, warn
+from bhc.errors import BhcError, renamed, warn
 
 # What an example is stored as: its type, and its dimensions with that of the batch.
 STORED = {

@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from bhc.data import CropAndFlip, DataSet, DropWords, ShiftAndNoise
-from bhc.deprecated import renamed
-from bhc.errors import BhcError
+from bhc.errors import BhcError, renamed
 from bhc.examples import Augmentation, Split
+from bhc.files import read_tensors, write_tensors
 from bhc.models import build, outline
-from bhc.tensors import read_tensors, write_tensors
 from bhc.training import Progress, Silent, find_device
 
 SMALLEST_SHIFTED = 16  # moving an 8 x 8 digit by a pixel pushes it off the edge

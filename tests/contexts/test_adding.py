@@ -240,7 +240,7 @@ def test_what_is_not_a_number_later_is_named_too(forgetful: None) -> None:
 def test_reserved_names_are_all_that_commands_and_limits_take() -> None:
     from bhc.cli.compress import compress_command
     from bhc.cli.inspect import inspect_command
-    from bhc.cli.pull import pull_command
+    from bhc.cli.serve import pull_command
     from bhc.emission import Limits
 
     conditions = {option.name for option in registry.request_options()}

@@ -10,7 +10,7 @@ import pytest
 import run
 
 import bhc
-from bhc.tensors import read_tensors, write_tensors
+from bhc.files import read_tensors, write_tensors
 from bhc.training import RunFolder, Silent
 from tests.experiments.runner import Place, lasting, stamps, study_file
 from tests.experiments.toys import CONSOLIDATE, EXPERIMENTS

@@ -10,7 +10,7 @@ import torch
 import bhc
 from bhc.errors import BhcError
 from bhc.formats import Export, Format, formats
-from bhc.studio.description import files
+from bhc.studio.schemas import files
 from tests import pages
 from tests.pages import blocks, executed
 from tests.studio.serving import serving

@@ -11,7 +11,7 @@ import bhc
 from bhc.errors import BhcError
 from bhc.formats import open_deployed
 
-from .packed.test_hostile import check_refused, put
+from .packed.hostile import check_refused, put
 
 LENGTH, WORDS = 9, 12
 

@@ -10,8 +10,8 @@ from tools.fuzz.judging import same
 
 import bhc
 from bhc.errors import BhcError
+from bhc.files import parse_tensors, tensors_to_bytes
 from bhc.formats import pack, parse_network
-from bhc.tensors import parse_tensors, tensors_to_bytes
 
 from .packed.toys import IT, parse
 

@@ -4,7 +4,7 @@ from torch import nn
 
 from bhc import models
 from bhc.errors import BhcError
-from bhc.models.parts import CIFAR10, IMAGENET
+from bhc.models.networks import CIFAR10, IMAGENET
 
 
 def weights(net):

@@ -9,9 +9,8 @@ import torch
 
 import bhc
 from bhc.contexts import SampleMean, from_token, to_token
-from bhc.studio.inputs import is_picture, png, sample_of
-from bhc.studio.metrics import Metrics, cpu_seconds, resident_bytes
-from bhc.studio.service import Cache, Service
+from bhc.studio.middleware import Metrics, cpu_seconds, resident_bytes
+from bhc.studio.service import Cache, Service, is_picture, png, sample_of
 from tests.studio.serving import npy
 
 

@@ -12,8 +12,8 @@ from torch.multiprocessing.spawn import start_processes
 import bhc
 from bhc.data import DataSet, Split
 from bhc.errors import BhcError
+from bhc.files import write_tensors
 from bhc.layers import Normalise
-from bhc.tensors import write_tensors
 from bhc.training import FreezeOffsets, Processes, TrainingConfig, TrainingSets
 from bhc.training.launch import train_in_team
 from bhc.training.stages import BatchSource

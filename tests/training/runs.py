@@ -16,8 +16,7 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.posterior import FreshNoise
 from bhc.training import Learn, RunFolder, Silent
-from bhc.training.batches import ClassIndex
-from bhc.training.stages import BatchSource, Loss
+from bhc.training.stages import BatchSource, ClassIndex, Loss
 
 CPU = torch.device("cpu")
 Fit = Callable[..., bhc.Compressor]

@@ -13,7 +13,7 @@ from bhc.contexts import ContextSpace, ListedFeatures
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
-from bhc.training import CaptureWarning, Stage, TrainingConfig, computing, safeguards, step
+from bhc.training import CaptureWarning, Stage, TrainingConfig, computing, step
 from bhc.training.stages import BatchSource, Loss, StepScalars
 from bhc.training.step import CapturedStep, TrainingStep, make_step
 from tests.training.runs import Fit, StopAt, assert_same_bits, bits, draw_of, resumed
@@ -107,8 +107,8 @@ def test_side_by_side_is_one_after_the_other_to_the_bits(
 
 def test_a_captured_step_cuts_what_the_step_cuts(digits: DataSet, wrap: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit so low that every other step is cut."""
-    monkeypatch.setattr(safeguards, "LATEST", 3)
-    monkeypatch.setattr(safeguards, "LARGEST", 1.0)
+    monkeypatch.setattr(step, "LATEST", 3)
+    monkeypatch.setattr(step, "LARGEST", 1.0)
     captured, eager = captured_as_it_is(digits, wrap, LEARN)
     assert captured[0].limit.state() == pytest.approx(eager[0].limit.state(), rel=1e-2)
 

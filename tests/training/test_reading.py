@@ -11,7 +11,7 @@ import bhc
 from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.tensors import read_tensors
+from bhc.files import read_tensors
 from bhc.training import Learn, RunFolder, Stage
 from tests.training import runs
 from tests.training.runs import assert_same_bits, mlp

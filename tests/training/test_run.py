@@ -15,7 +15,7 @@ from torch import Tensor
 import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.tensors import read_tensors, tensors_to_bytes, write_tensors
+from bhc.files import read_tensors, tensors_to_bytes, write_tensors
 from bhc.training import RunFolder
 from bhc.training.checkpoint import read_checkpoint
 from tests.training.runs import ENVIRONMENT, RECIPE, Fit, assert_same_bits, command, wait_until

@@ -7,8 +7,8 @@ import torch
 
 import bhc
 from bhc.data import DataSet
+from bhc.files import read_tensors
 from bhc.posterior import PooledNoise
-from bhc.tensors import read_tensors
 from bhc.training import RunFolder, Stage, load_run
 from bhc.training.launch import train_in_team
 from bhc.training.stages import BatchSource, Loss, StepScalars

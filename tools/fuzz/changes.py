@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from tools.fuzz.envelope import NAME, joined, split, with_checksum
 
+from bhc.files import parse_tensors, tensors_to_bytes
 from bhc.formats.packed.cbor import dumps
 from bhc.formats.packed.content import CHECKSUM, MAGIC
-from bhc.tensors import parse_tensors, tensors_to_bytes
 
 
 @dataclass(frozen=True)

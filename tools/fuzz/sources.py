@@ -8,6 +8,7 @@ import torch
 from tools.fuzz.envelope import joined
 from torch import nn
 
+from bhc.files import tensors_to_bytes
 from bhc.formats import Codes, QuantisedNetwork, pack
 from bhc.formats.packed.cbor import dumps
 from bhc.formats.packed.coding import Counted, encode
@@ -30,7 +31,6 @@ from bhc.layers import (
 )
 from bhc.layers.aten import Dtype, Own, Read, SizeOf
 from bhc.layers.calls import NUMBERS
-from bhc.tensors import tensors_to_bytes
 
 CARD = {
     "context": {"classes": [3, 4, 7]},

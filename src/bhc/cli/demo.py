@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import bhc.data as datasets
-from bhc.cli.console import program, say, show, table
-from bhc.cli.options import DataDir, Json, Seed
+from bhc.cli.console import DataDir, Json, Seed, program, say, show, table
 from bhc.cli.plots import contexts_figure, run_figure, save_figure
 from bhc.compressor import Compressor, fit, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets

@@ -9,8 +9,7 @@ import typer
 from torch import Tensor
 
 import bhc.data as datasets
-from bhc.cli.console import show
-from bhc.cli.options import DataDir, Json
+from bhc.cli.console import DataDir, Json, show
 from bhc.contexts import ClassSubsets, parse_classes
 from bhc.data import Split
 from bhc.emission import NAME, Alarm, auroc, expected_calibration_error, outside_score

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bhc.cli.console import say, show, table
-from bhc.cli.options import Force, Given, Json, refuse_existing, with_options
+from bhc.cli.console import Force, Given, Json, refuse_existing, say, show, table, with_options
 from bhc.cli.plots import file_figure, run_figure, save_figure
 from bhc.compressor import Compressor, load
 from bhc.contexts import Context, ContextSpace, example_request, request_options

@@ -7,10 +7,18 @@ from bhc.contexts.budgets import BinaryBudget, Budgets
 from bhc.contexts.classes import ClassSubsets, parse_classes
 from bhc.contexts.context import Context, ContextBatch, Presence
 from bhc.contexts.domains import InputAsItIs, InputDomains, SampleMean, Spectrum, Summary, from_token, to_token
-from bhc.contexts.embedders import BudgetEmbedder, ImageEmbedder, JointEmbedder, VectorEmbedder
+from bhc.contexts.embedders import (
+    Bernoulli,
+    BudgetEmbedder,
+    Gaussian,
+    ImageEmbedder,
+    JointEmbedder,
+    Likelihood,
+    PooledGaussian,
+    VectorEmbedder,
+)
 from bhc.contexts.features import FeatureSubsets, VocabularySubsets
-from bhc.contexts.joint import Joint
-from bhc.contexts.likelihoods import Bernoulli, Gaussian, Likelihood, PooledGaussian
+from bhc.contexts.joint import Joint, SingleContext
 from bhc.contexts.masks import (
     BlockFeatures,
     ListedFeatures,
@@ -32,7 +40,6 @@ from bhc.contexts.registry import (
     spaces_for,
     training_options,
 )
-from bhc.contexts.single import SingleContext
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.contexts.subsets import (
     ConsecutivePairs,

@@ -9,8 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.embedders import BudgetEmbedder, VectorEmbedder
-from bhc.contexts.likelihoods import Gaussian, Likelihood
+from bhc.contexts.embedders import BudgetEmbedder, Gaussian, Likelihood, VectorEmbedder
 from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.errors import BhcError

@@ -11,8 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.embedders import VectorEmbedder
-from bhc.contexts.likelihoods import Bernoulli, Likelihood
+from bhc.contexts.embedders import Bernoulli, Likelihood, VectorEmbedder
 from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.contexts.subsets import SUBSETS, RandomSubsets, SubsetSampler, sampler_from_dict, sampler_named

@@ -20,8 +20,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.embedders import ImageEmbedder, VectorEmbedder
-from bhc.contexts.likelihoods import Gaussian, Likelihood, PooledGaussian
+from bhc.contexts.embedders import Gaussian, ImageEmbedder, Likelihood, PooledGaussian, VectorEmbedder
 from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.contexts.subsets import (
@@ -33,8 +32,8 @@ from bhc.contexts.subsets import (
     sampler_named,
 )
 from bhc.errors import BhcError
+from bhc.files import read_array
 from bhc.layers import LogMel
-from bhc.tensors import read_array
 
 LEAST_SAMPLES = 16  # the mean of fewer is mostly noise
 MOST_EXAMPLES = 256  # samples of the domain that an example asks for

@@ -1,8 +1,11 @@
-"""From an encoded context to the embedding that all weight generators read."""
+"""How an encoded context becomes the embedding that all weight generators read, and how its parts are read back."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 POOLED_SIDE = 4
 
@@ -54,3 +57,61 @@ class JointEmbedder(nn.Module):
     def forward(self, *encodings: Tensor) -> Tensor:
         total = sum(part(encoding) for part, encoding in zip(self.parts, encodings, strict=True))
         return self.mix(total)
+
+
+class Likelihood(ABC):
+    """The distribution of one encoded part, told by ``num_numbers`` numbers a context."""
+
+    @property
+    @abstractmethod
+    def num_numbers(self) -> int:
+        """How many numbers tell the distribution."""
+
+    @abstractmethod
+    def nll(self, numbers: Tensor, part: Tensor) -> Tensor:  # (K, num_numbers), (K, ...) -> (K,)
+        """``-log p(part)`` of each context, up to a constant."""
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """Zeros and ones, each told by its logit; a value between them counts as so much of a one."""
+
+    count: int
+
+    @property
+    def num_numbers(self) -> int:
+        return self.count
+
+    def nll(self, numbers: Tensor, part: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(numbers, part, reduction="none").sum(1)
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """Numbers told by their means, all with one known standard deviation: how closely they are to be read."""
+
+    count: int
+    std: float
+
+    @property
+    def num_numbers(self) -> int:
+        return self.count
+
+    def nll(self, numbers: Tensor, part: Tensor) -> Tensor:
+        return 0.5 * ((part.flatten(1) - numbers) / self.std).square().sum(1)
+
+
+@dataclass(frozen=True)
+class PooledGaussian(Likelihood):
+    """An image (K, C, H, W) by the means of its ``side`` x ``side`` regions: an embedder sees it no finer."""
+
+    channels: int
+    side: int
+    std: float
+
+    @property
+    def num_numbers(self) -> int:
+        return self.channels * self.side**2
+
+    def nll(self, numbers: Tensor, part: Tensor) -> Tensor:
+        return Gaussian(self.num_numbers, self.std).nll(numbers, F.adaptive_avg_pool2d(part, self.side))

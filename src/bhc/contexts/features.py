@@ -10,14 +10,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch, Presence
-from bhc.contexts.embedders import VectorEmbedder
-from bhc.contexts.likelihoods import Bernoulli, Likelihood
+from bhc.contexts.embedders import Bernoulli, Likelihood, VectorEmbedder
 from bhc.contexts.masks import MaskSampler, WordsOfTexts, draw_masks, mask_sampler_from_dict, usual_sampler
 from bhc.contexts.registry import register_context
 from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
 from bhc.errors import BhcError
-from bhc.files import read_bytes
-from bhc.tensors import LARGEST_ARRAY, read_array
+from bhc.files import LARGEST_ARRAY, read_array, read_bytes
 
 PADDING, UNKNOWN = 0, 1  # as vocabularies number them
 

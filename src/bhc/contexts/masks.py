@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bhc.contexts.samplers import Sampler, sampler_of
-from bhc.deprecated import renamed
-from bhc.errors import BhcError
+from bhc.contexts.space import Sampler, sampler_of
+from bhc.errors import BhcError, renamed
 
 Shape = tuple[int, ...]
 

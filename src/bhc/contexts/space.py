@@ -1,4 +1,4 @@
-"""What every kind of context can do: be asked for by a user, and be drawn and encoded in training."""
+"""What every kind of context can do: be asked for by a user, and be drawn and encoded in training; and its samplers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import Context, ContextBatch, Presence
-from bhc.contexts.likelihoods import Likelihood
+from bhc.contexts.embedders import Likelihood
 from bhc.errors import BhcError
 
 P = TypeVar("P", bound="ContextSpace")
@@ -213,3 +213,41 @@ class ContextSpace(Askable, Trainable):
     def find(self, kind: type[P]) -> P | None:
         """The part of a kind, if there is one."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
+
+
+LATER = ("never_together", "shares")  # fields that data of older releases lacks
+
+S = TypeVar("S", bound="Sampler")
+
+
+class Sampler(ABC):
+    """Something that contexts are drawn by. A dataclass need not say more of itself than its ``kind``."""
+
+    kind: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that describes the sampler."""
+        return {"kind": self.kind} | {each.name: _plain(getattr(self, each.name)) for each in fields(self)}  # type: ignore[arg-type]
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What can be drawn, in words."""
+
+
+def sampler_of(kinds: Mapping[str, type[S]], data: dict[str, Any], *, what: str) -> S:
+    """The sampler that ``to_dict`` described, of one of these kinds."""
+    kind = kinds.get(data["kind"])
+    if kind is None:
+        raise BhcError(f"unknown kind of {what} sampler: {data['kind']!r}")
+    names = [each.name for each in fields(kind) if each.name in data or each.name not in LATER]  # type: ignore[arg-type]
+    return kind(**{name: _tuples(data[name]) for name in names})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Sampler):
+        return value.to_dict()
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

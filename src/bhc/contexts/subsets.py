@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bhc.contexts.samplers import LATER, Sampler, sampler_of
-from bhc.contexts.space import Option
-from bhc.deprecated import renamed
-from bhc.errors import BhcError
+from bhc.contexts.space import LATER, Option, Sampler, sampler_of
+from bhc.errors import BhcError, renamed
 
 # A table row is C bytes; beyond this many rows subsets are drawn without one.
 LARGEST_TABLE = 200_000

@@ -21,8 +21,17 @@ from bhc.formats.format import (
 )
 from bhc.formats.onnx_model import median_ms, onnx_bytes, onnx_latency_ms, open_session
 from bhc.formats.packed.content import Part, pack, packed_parts, packed_size
-from bhc.formats.quantised import LARGEST_BIAS_CODE, Codes, QuantisedNetwork, StoredLayer, round_step, with_numbers
-from bhc.formats.rewrites import PooledConvolution, fold_normalisation, unrolled
+from bhc.formats.quantised import (
+    LARGEST_BIAS_CODE,
+    Codes,
+    PooledConvolution,
+    QuantisedNetwork,
+    StoredLayer,
+    fold_normalisation,
+    round_step,
+    unrolled,
+    with_numbers,
+)
 from bhc.graph import Signature
 
 for _module in iter_modules(__path__):  # a format of ours is one file here, which registers it

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError, NotRegisteredError
-from bhc.files import read_bytes
+from bhc.files import parse_tensors, read_bytes
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format
 from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
 from bhc.formats.packed.read import unpack
@@ -21,7 +21,6 @@ from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Graph, Inputs, rebuild, shaped_steps
 from bhc.layers import Select, Shape, kinds
 from bhc.layers.arguments import expect
-from bhc.tensors import parse_tensors
 
 SHORTEST = 16
 # Of version 1:

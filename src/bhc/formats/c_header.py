@@ -11,8 +11,7 @@ from torch import nn
 
 from bhc.errors import BhcError
 from bhc.formats.format import Export, Figure, Format, WeightForm, register_format
-from bhc.formats.quantised import Codes, QuantisedNetwork
-from bhc.formats.rewrites import fold_normalisation, is_rising
+from bhc.formats.quantised import Codes, QuantisedNetwork, fold_normalisation, is_rising
 from bhc.graph import shaped_steps
 from bhc.layers import Select, c_convolution, kind_of, pair, side_by_side
 from bhc.layers.protocols import literal

@@ -30,8 +30,7 @@ from bhc.formats.format import (
     signature_in,
 )
 from bhc.formats.onnx_writer import OUTPUT, ModelWriter
-from bhc.formats.quantised import QuantisedNetwork, driven
-from bhc.formats.rewrites import fold_normalisation, unrolled
+from bhc.formats.quantised import QuantisedNetwork, driven, fold_normalisation, unrolled
 from bhc.graph import Inputs, Signature
 from bhc.graph.exporting import quietly
 from bhc.layers import EXAMPLES, NoForm

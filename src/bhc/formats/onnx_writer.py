@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bhc.formats.quantised import DrivenRecurrence, QuantisedNetwork
-from bhc.formats.rewrites import COPIES, POOL, PooledConvolution
+from bhc.formats.quantised import COPIES, POOL, DrivenRecurrence, PooledConvolution, QuantisedNetwork
 from bhc.graph import INPUT, Graph, Input, Step, output_dtype, output_shape
 from bhc.graph.signature import SHORTER
 from bhc.layers import EXAMPLES, NetworkInput, NoForm, Shape, kind_of, onnx_recurrence

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Generator, nn
 
-from bhc.deprecated import renamed
-from bhc.errors import BhcError
+from bhc.errors import BhcError, renamed
 from bhc.layers import LogMel, Normalise
 from bhc.models.networks import (
     VGG_STD_LIMITS,
+    SubsampleAndPad,
+    initialise_,
     lenet_5_caffe,
     lenet_300_100,
     load_public_resnet_,
@@ -22,7 +23,6 @@ from bhc.models.networks import (
     text_cnn,
     vgg,
 )
-from bhc.models.parts import SubsampleAndPad, initialise_
 
 BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "lenet-300-100": lenet_300_100,

@@ -4,9 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from bhc.errors import warn
-from bhc.training.config import TrainingConfig, TrainingSets
-from bhc.training.consolidation import Consolidate
-from bhc.training.device import computing, configure_process, describe_device, find_device
+from bhc.training.config import TrainingConfig, TrainingSets, computing, configure_process, describe_device, find_device
 from bhc.training.evaluation import (
     Panel,
     Point,
@@ -18,13 +16,19 @@ from bhc.training.evaluation import (
     try_thresholds,
 )
 from bhc.training.launch import Processes, carry_out
-from bhc.training.learning import FreezeOffsets, Learn, Narrow, two_stage_budget
 from bhc.training.loop import ResumeWarning, train
+from bhc.training.measuring import CollapseWarning
 from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
-from bhc.training.recipes import default_recipe, usual_kl_weight
-from bhc.training.run import RunFolder, TrainedModel, load_run, save_run
-from bhc.training.safeguards import CollapseWarning
-from bhc.training.seen_domains import FAR, SeenDomains
+from bhc.training.recipes import (
+    Consolidate,
+    FreezeOffsets,
+    Learn,
+    Narrow,
+    default_recipe,
+    two_stage_budget,
+    usual_kl_weight,
+)
+from bhc.training.run import FAR, RunFolder, SeenDomains, TrainedModel, load_run, save_run
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.team import is_rank_zero

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from bhc.errors import BhcError
+from bhc.files import read_tensors, write_tensors
 from bhc.hypernet import ConditionalNetwork
-from bhc.tensors import read_tensors, write_tensors
 from bhc.training.run import RunFolder, load_network_
 
 

@@ -1,18 +1,18 @@
-"""Error and size of the networks a model would emit, on labelled data it has not trained on."""
+"""Error and size of the networks a model would emit, on labelled data it has not trained on, and for which contexts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bhc.contexts import Context, ContextBatch, checked_encoding
+from bhc.contexts import Context, ContextBatch, ContextSpace, ProbeRequest, checked_encoding
 from bhc.examples import Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMean, NetworkMask
-from bhc.training.objective import restrict
+from bhc.training.stages import restrict
 
 CHUNK = 4096  # examples in one pass
 CONTEXTS = 16  # in one pass, as in training: what they share is computed once
@@ -284,3 +284,28 @@ def base_error(network: ConditionalNetwork, panel: Panel) -> float:
             wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
             seen += len(labels)
     return 100 * wrong / seen
+
+
+def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: int = 24) -> tuple[Probe, ...]:
+    """Contexts spread evenly over those that training can draw, at most ``limit`` of them.
+
+    Where conditions may be left out, one more leaves out all.
+    """
+    requests = spread(space.probes(num_classes, limit), limit)
+    probes = [_probe(space, train, request, num_classes) for request in requests]
+    if space.optional:
+        probes.append(Probe(space.resolve({}), tuple(range(num_classes))))
+    return tuple(probes)
+
+
+def _probe(space: ContextSpace, train: Split, request: ProbeRequest, num_classes: int) -> Probe:
+    said = {name: value for part in space.parts for name, value in part.resolve_or_default(request.asked).items()}
+    context = Context.of(said)
+    probe = Probe(context, context.classes or request.classes or tuple(range(num_classes)), request.sources)
+    # What examples tell is told by those of training, as at use: the examples judged on stay unseen.
+    inputs = probe.examples(train).inputs
+    seen = space.observe(ContextBatch.of([context], num_classes), inputs[None])
+    values = {name: rows[0] for name, rows in seen.values.items()}
+    if seen.domain is None:
+        return replace(probe, context=replace(context, values=values))
+    return replace(probe, context=replace(context, domain=seen.domain[0], domain_size=len(inputs), values=values))

@@ -26,8 +26,7 @@ from torch.multiprocessing.spawn import start_processes
 from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
-from bhc.training.config import TrainingConfig, TrainingSets
-from bhc.training.device import computing, configure_process
+from bhc.training.config import TrainingConfig, TrainingSets, computing, configure_process
 from bhc.training.loop import train
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, save_run

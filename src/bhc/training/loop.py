@@ -19,15 +19,11 @@ from bhc.training.checkpoint import (
     restore_optimizer_,
     save_checkpoint,
 )
-from bhc.training.config import TrainingConfig, TrainingSets
-from bhc.training.consolidation import Consolidate
-from bhc.training.device import describe_device
-from bhc.training.learning import Learn
-from bhc.training.measuring import Measurements
+from bhc.training.config import TrainingConfig, TrainingSets, describe_device
+from bhc.training.measuring import CollapseWatch, Measurements
 from bhc.training.progress import Silent
-from bhc.training.run import RunFolder, TrainedModel, save_run
-from bhc.training.safeguards import CollapseWatch
-from bhc.training.seen_domains import SeenDomains
+from bhc.training.recipes import Consolidate, Learn
+from bhc.training.run import RunFolder, SeenDomains, TrainedModel, save_run
 from bhc.training.stages import BatchSource, Stage
 from bhc.training.step import TrainingStep, make_step
 from bhc.training.team import ALONE, Team

@@ -1,20 +1,23 @@
-"""What a run measures of its network on the way: sizes, errors, and the range of thresholds in use."""
+"""What a run measures of its network on the way: sizes, errors, thresholds in use, and whether it learns at all."""
 
+from collections.abc import Sequence
 from itertools import count
+from math import log
 from typing import Any
 
 import torch
 
 from bhc.contexts import ContextBatch
-from bhc.errors import BhcError
+from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.checkpoint import Position
 from bhc.training.config import TrainingConfig, TrainingSets
-from bhc.training.consolidation import Consolidate
 from bhc.training.evaluation import (
     Panel,
     Point,
+    Probe,
     base_error,
+    find_probes,
     harmonic,
     largest_ratio,
     largest_within,
@@ -23,15 +26,17 @@ from bhc.training.evaluation import (
     threshold_for,
     trade_off,
 )
-from bhc.training.probes import find_probes
 from bhc.training.progress import Progress
-from bhc.training.recipes import ratios_around
+from bhc.training.recipes import Consolidate, ratios_around
 from bhc.training.run import cap_per_class
 from bhc.training.stages import Stage
 from bhc.training.team import Team
 
 CURVE_POINTS = 13
 TOLERANCE = 0.75  # points of validation error that the default threshold may cost
+
+NEAR_CHANCE = 0.97  # of the cross-entropy of guessing
+LOOKS = 5  # in a row
 
 
 class Measurements:
@@ -128,3 +133,24 @@ class Measurements:
                 "curve_contexts": [context.to_dict() for context in self.panel.contexts],
             },
         }
+
+
+class CollapseWarning(UserWarning):
+    """Learning has come to rest at the prior."""
+
+
+class CollapseWatch:
+    """Looks at the cross-entropy now and then, and warns once it has stayed at chance."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self.chance = sum(log(len(probe.classes)) for probe in probes) / len(probes)
+        self._looks = 0
+
+    def look(self, cross_entropy: float) -> None:
+        self._looks = self._looks + 1 if self.chance > 0 and cross_entropy > NEAR_CHANCE * self.chance else 0
+        if self._looks == LOOKS:
+            warn(
+                f"the cross-entropy stays at that of guessing ({self.chance:.2f}): the divergence outweighs the data."
+                " Use a smaller kl_weight or a larger num_data, warm up longer, or lower logvar_rate.",
+                CollapseWarning,
+            )

@@ -1,4 +1,4 @@
-"""What a training run consists of: stages, each with its own loss and its own parameters."""
+"""What a training run consists of: stages, each with its own loss and its own parameters, and the batches they draw."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
@@ -7,13 +7,109 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
 from bhc.contexts import ContextBatch, ContextSpace, checked_draw
 from bhc.errors import BhcError
 from bhc.examples import Augmentation, Split
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FreshNoise, Noise, PooledNoise
-from bhc.training.batches import ClassIndex
+
+
+class ClassIndex:
+    """A training set sorted by class, so that an example of a given class is one look-up away.
+
+    Where examples have sources it is sorted by source and class, for contexts that ask for sources.
+    """
+
+    def __init__(self, split: Split, num_classes: int, *, device: torch.device | None = None) -> None:
+        if len(split) == 0 or int(split.labels.max()) >= num_classes:
+            raise BhcError(f"the training set must be non-empty with labels from 0 to {num_classes - 1}")
+        self.inputs = split.inputs.to(device)
+        self.counts = torch.bincount(split.labels.cpu(), minlength=num_classes)
+        missing = (self.counts == 0).nonzero().flatten().tolist()
+        if missing:
+            raise BhcError(
+                f"the training set has no example of class {missing[0]}",
+                hint="every class of the network needs examples",
+            )
+        self.counts = self.counts.to(device)
+        self._order = split.labels.cpu().argsort(stable=True).to(device)
+        self._starts = self.counts.cumsum(0) - self.counts
+        self.by_source = None if split.sources is None else SourceIndex(split, num_classes, device=device)
+
+    def draw(self, batch: ContextBatch, examples: int, *, rng: Generator) -> tuple[Tensor, Tensor]:
+        """Places of images and their labels, (K * B,) each: each context's classes at its rates, with replacement.
+
+        Batch, generator and data are on one device, so that nothing is waited for.
+        """
+        if batch.source_rates is not None:
+            if self.by_source is None:
+                raise BhcError("contexts are sources, and the training set does not say where its examples are from")
+            return self.by_source.draw(batch.class_rates, batch.source_rates, examples, rng=rng)
+        labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=rng)
+        places = torch.rand(labels.shape, generator=rng, device=rng.device) * self.counts[labels]
+        return self._order[self._starts[labels] + places.long()].flatten(), labels.flatten()
+
+    def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
+        """``|D_t|``: how many training examples belong to each context."""
+        if batch.source_rates is not None and self.by_source is not None:
+            return self.by_source.context_sizes(batch.class_rates, batch.source_rates)
+        return ((batch.class_rates > 0) * self.counts).sum(1).float()
+
+
+class SourceIndex:
+    """A training set in cells, one for each source and class."""
+
+    def __init__(self, split: Split, num_classes: int, *, device: torch.device | None) -> None:
+        assert split.sources is not None
+        cells = (split.sources * num_classes + split.labels).cpu()
+        num_sources = int(split.sources.max()) + 1
+        counts = torch.bincount(cells, minlength=num_sources * num_classes)
+        self.num_classes = num_classes
+        self.counts = counts.to(device)  # (S * C,)
+        self._order = cells.argsort(stable=True).to(device)
+        self._starts = self.counts.cumsum(0) - self.counts
+
+    def draw(
+        self,
+        class_rates: Tensor,  # (K, C)
+        source_rates: Tensor,  # (K, S)
+        examples: int,
+        *,
+        rng: Generator,
+    ) -> tuple[Tensor, Tensor]:  # (K * B,) each
+        """Places and labels, cells at the product of their rates; those that are empty are passed over."""
+        rates = self._rates(class_rates, source_rates)
+        cells = torch.multinomial(rates, examples, replacement=True, generator=rng)
+        places = torch.rand(cells.shape, generator=rng, device=rng.device) * self.counts[cells]
+        return self._order[self._starts[cells] + places.long()].flatten(), (cells % self.num_classes).flatten()
+
+    def context_sizes(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K,)
+        return ((self._rates(class_rates, source_rates) > 0) * self.counts).sum(1).float()
+
+    def _rates(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K, S * C)
+        return (source_rates[:, :, None] * class_rates[:, None]).flatten(1) * (self.counts > 0)
+
+
+def blend(
+    kinds: tuple[Tensor, ...],  # (K * B, ...) each: images, targets, ... of the same examples
+    contexts: int,
+    *,
+    part: float,
+    rng: Generator,
+) -> tuple[Tensor, ...]:
+    """Each example of such a part mixed with another of its context, up to half and half; all kinds alike."""
+    examples, device = len(kinds[0]), rng.device
+    chosen, share = torch.rand(2, examples, generator=rng, device=device)
+    share = torch.where(chosen < part, share / 2, 0.0)
+    blended = []
+    for values in kinds:
+        apart = values.float().unflatten(0, (contexts, -1))
+        own = share.reshape(contexts, -1, *[1] * (values.ndim - 1))
+        blended.append(torch.lerp(apart, apart.roll(1, dims=1), own).flatten(0, 1))
+    return tuple(blended)
+
 
 EXTRAS = ("context_weight", "blended")  # numbers that are off at zero
 
@@ -177,3 +273,43 @@ def show(
     x = draw.data.inputs[places]
     batch = network.space.observe(batch, x.unflatten(0, (len(batch), -1)))
     return batch, x if draw.augment is None else draw.augment(x, rng=draw.rng)
+
+
+# Far below any logit, and finite: the masked entries must not turn a gradient into NaN.
+OUT_OF_CONTEXT = -1e9
+
+
+def restrict(logits: Tensor, outputs: Tensor) -> Tensor:
+    """Logits (K * B, C) with the classes outside each context (K, C) ruled out."""
+    contexts = outputs.shape[0]
+    apart = logits.reshape(contexts, -1, logits.shape[1])
+    return apart.masked_fill(~outputs[:, None], OUT_OF_CONTEXT).flatten(0, 1)
+
+
+def negative_elbo(
+    cross_entropy: Tensor,
+    divergence: Tensor,  # (K or 1,) of each context's posterior from the prior
+    *,
+    num_data: Tensor,  # (K,)
+    kl_weight: Tensor,  # (K,)
+) -> Tensor:
+    """``E[-log p(y | x, W)] + lambda_KL KL / N`` a training example, averaged over the contexts."""
+    return cross_entropy + (kl_weight * divergence / num_data).mean()
+
+
+def distillation(
+    logits: Tensor,  # (n, C), restricted
+    labels: Tensor,  # (n,), or (n, C) where an example belongs to several in part
+    teacher_logits: Tensor,  # (n, C), restricted alike
+    *,
+    teacher_weight: float,
+    temperature: float,
+) -> Tensor:
+    """``(1 - w) CE + w T^2 KL(teacher || student)`` with both softened by T."""
+    loss = F.cross_entropy(logits, labels)
+    if teacher_weight == 0:
+        return loss
+    student = F.log_softmax(logits / temperature, dim=1)
+    teacher = F.log_softmax(teacher_logits / temperature, dim=1)
+    softened = F.kl_div(student, teacher, log_target=True, reduction="batchmean")
+    return (1 - teacher_weight) * loss + teacher_weight * temperature**2 * softened

@@ -6,8 +6,9 @@ live there, gradients that are too large are cut there, and a step where they ar
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import exp, log
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +18,77 @@ from bhc.errors import warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import optimiser
 from bhc.training.config import TrainingConfig
-from bhc.training.lanes import SideBySide
-from bhc.training.optimiser import PiecewiseAdam
-from bhc.training.safeguards import NoLimit, SpikeLimit, gradient_norm
+from bhc.training.optimiser import PiecewiseAdam, SideBySide
 from bhc.training.stages import BatchSource, Stage, StepScalars
 from bhc.training.team import ALONE, Team
 
 LANES = 8  # streams that a captured step is spread over
 WARM_UP = 3  # real steps before the capture: libraries set themselves up in them
 
+LARGEST = 5.0  # norm of a step's gradients, in usual ones
+LATEST = 100  # steps that tell what is usual
+TINY = 1e-30  # what has no gradients has a logarithm too
+
 Terms = dict[str, Tensor]
 
 
 class CaptureWarning(UserWarning):
     """A step could not be captured and runs kernel by kernel."""
+
+
+class SpikeLimit:
+    """Cuts gradients down, all by one factor, to ``LARGEST`` times their usual norm.
+
+    Noise that multiplies through the layers has heavy tails: now and then a draw gives gradients thousands of times as
+    large as the others. Adam moves no farther for it at once, but its second moments remember such a step for a
+    thousand others, in which everything drifts and nothing is learned; the draws get worse, and training is lost.
+
+    Usual is the geometric mean over the latest steps, as they were cut: a single spike hardly moves it. The first
+    ``LATEST`` steps of a stage tell what is usual and are never cut.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._seen = torch.zeros((), device=device)  # norms that were finite
+        self._log = torch.zeros((), device=device)  # of the usual norm
+
+    @property
+    def usual(self) -> float:
+        """The usual norm; waits for the device."""
+        return exp(float(self._log))
+
+    def state(self) -> tuple[float, float]:
+        """What it has to know to go on; waits for the device."""
+        return float(self._seen), float(self._log)
+
+    def restore_(self, state: Sequence[float]) -> None:
+        seen, logarithm = state
+        self._seen.fill_(seen)
+        self._log.fill_(logarithm)
+
+    def divisor(self, norm: Tensor, finite: Tensor) -> Tensor:
+        """What to divide gradients of this norm by: 1 for nearly all. One that is not ``finite`` tells nothing."""
+        limit = (self._log + log(LARGEST)).where(self._seen >= LATEST, torch.inf)  # a logarithm, too
+        divisor = (norm / limit.exp()).where(finite, 1.0).clamp(min=1)
+        logarithm = norm.clamp(min=TINY).log().minimum(limit).nan_to_num(nan=0, posinf=0)
+        self._seen.add_(finite)
+        self._log.lerp_(logarithm, finite / self._seen.clamp(1, LATEST))
+        return divisor
+
+
+class NoLimit(SpikeLimit):
+    """Gradients as they are. Without noise the large ones are those of examples that are still wrong: most of what is
+    left to learn. LeNet-5-Caffe for pairs has five times the usual in one of sixty steps of consolidation.
+    """
+
+    def divisor(self, norm: Tensor, finite: Tensor) -> Tensor:
+        return torch.ones_like(norm)
+
+
+def gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
+    """That of all gradients together, infinite or no number where one of them is; stays on the device."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients))
+    return torch.linalg.vector_norm(norms, dtype=torch.float64).float()  # squares can be too large for less
 
 
 class Schedule:

@@ -17,7 +17,7 @@ from bhc.layers.calls import NUMBERS, OPERATORS
 from ...graph.cases import CASES
 from ...graph.nets import seeded
 from ...graph.test_taken import TAKEN, near
-from .test_hostile import check_refused, put
+from .hostile import check_refused, put
 from .test_reference import agree
 from .toys import parse
 

@@ -3,7 +3,7 @@ import pytest
 
 from bhc.formats.packed.coding import Bell, Bytes, Counted, Decoder, Flat, Nibbles, Prior, choose_prior, encode
 
-from .reference import RangeDecoder, RangeEncoder
+from .reference_coding import RangeDecoder, RangeEncoder
 
 PRIORS: list[Prior] = [
     Flat(-3, 7),

@@ -23,7 +23,7 @@ from bhc.formats.packed.coding import (
     prior_from_list,
 )
 
-from .reference import prior_weights
+from .reference_coding import prior_weights
 
 PRIORS = [
     Flat(-1, 3),

@@ -13,12 +13,15 @@ from bhc.layers.calls import OPERATORS
 from bhc.layers.onnx_rules.node_call import RULES
 
 from ...formats.chains import TORCH_REMARKS
-from . import cases
+from . import cases, placed_cases
 
 pytestmark = TORCH_REMARKS
 
-TABLES = ("POINTWISE", "REDUCTIONS", "NORMS", "CONTRACTIONS", "MOVEMENT", "INDEXING", "WINDOWS", "GATES")
-ALL = [case for table in TABLES for case in getattr(cases, table)]
+TABLES = {
+    cases: ("POINTWISE", "REDUCTIONS", "NORMS", "CONTRACTIONS"),
+    placed_cases: ("MOVEMENT", "INDEXING", "WINDOWS", "GATES"),
+}
+ALL = [case for module, tables in TABLES.items() for table in tables for case in getattr(module, table)]
 
 
 def named(case: cases.Case) -> str:

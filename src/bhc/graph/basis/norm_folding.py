@@ -1,14 +1,18 @@
-"""Norms without numbers of their own: gains and shifts go into layers that read them, means off those that write."""
+"""Norms without numbers of their own: gains and shifts go into layers that read them, means off those that write.
 
-from collections.abc import Iterable, Iterator, Sequence
+A norm may stand on a stream, as BERT has them: its gain lies between the norm and the shortcut around what reads it. A
+layer of its own on the shortcut takes it in, ``x + f(x) = D n + f(n)`` with ``x = D n``. Each norm then has a stream of
+its own, which may be turned: the layer leads from the axes of one to those of the next.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from bhc.graph.basis.coordinates import Gain, Reader, Search
-from bhc.graph.basis.following import follow
-from bhc.graph.basis.spaces import Classes, Space, find_spaces, turn_
-from bhc.graph.graph import Graph, Step
+from bhc.graph.basis.spaces import Classes, Space, find_spaces, follow, turn_
+from bhc.graph.graph import INPUT, Graph, Step
 from bhc.layers import Shape, call_of
 from bhc.layers.aten import AtenCall, Own, Read
 from bhc.layers.kind import fixed
@@ -165,3 +169,38 @@ def take_means_off(graph: Graph, input_shape: Shape) -> Graph:
 
 def _stands_under(space: Space, norms: Iterable[Sequence[Space | None]]) -> bool:
     return any(each is space for found in norms for each in found)
+
+
+def gains_on_streams(graph: Graph, input_shape: Shape) -> dict[str, str]:
+    """The steps with gains that linear layers read, and others too; a name for the layer on the shortcut."""
+    steps = {step.name: step.module for step in graph.steps}
+    found = {}
+    for gain in follow(graph, input_shape).gains:
+        readers = graph.readers[gain.step]
+        linear = [type(steps.get(name)) is nn.Linear for name in readers]
+        if any(linear) and not all(linear) and INPUT not in readers:
+            found[gain.step] = unused_name(graph, f"{gain.step}_shortcut")
+    return found
+
+
+def with_layers_on_shortcuts(graph: Graph, instead: Mapping[str, str]) -> Graph:
+    """A layer that changes nothing, by the name given, between each of these steps and all that read it but are no
+    linear layers."""
+    made: list[Step] = []
+    for step in graph.steps:
+        made.append(step if type(step.module) is nn.Linear else step.rewired(instead))
+        if step.name in instead:
+            made.append(Step(instead[step.name], _identity(_width(graph, step)), (step.name,)))
+    return Graph(made)
+
+
+def _width(graph: Graph, step: Step) -> int:
+    steps = {each.name: each.module for each in graph.steps}
+    layers = (steps[name] for name in graph.readers[step.name] if name in steps)
+    return next(layer.in_features for layer in layers if isinstance(layer, nn.Linear))
+
+
+def _identity(width: int) -> nn.Linear:
+    layer = nn.Linear(width, width, bias=False, device="meta")
+    layer.weight = fixed(torch.eye(width))
+    return layer

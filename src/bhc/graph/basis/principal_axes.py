@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError
-from bhc.graph.basis.following import follow
-from bhc.graph.basis.norm_folding import fold_gains, take_means_off
-from bhc.graph.basis.shortcuts import gains_on_streams, with_layers_on_shortcuts
-from bhc.graph.basis.spaces import End, Space, find_spaces, turn_
+from bhc.graph.basis.norm_folding import fold_gains, gains_on_streams, take_means_off, with_layers_on_shortcuts
+from bhc.graph.basis.spaces import End, Space, find_spaces, follow, turn_
 from bhc.graph.graph import Graph, Inputs, Step
 from bhc.graph.signature import Signature
 from bhc.layers import Shape

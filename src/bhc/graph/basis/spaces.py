@@ -1,14 +1,111 @@
-"""Spaces: coordinates that stand in the same vectors wherever they are read, so that they may be mixed."""
+"""Spaces: coordinates that stand in the same vectors wherever they are read, so that they may be mixed.
 
-from collections import defaultdict
-from collections.abc import Iterator
+They are found by going through a graph: who moves numbers moves their coordinates, a sum turns what it adds alike.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bhc.graph.basis.coordinates import Reader, Search, Source, Tensors, mixed
-from bhc.graph.graph import Graph
+from bhc.graph.basis import rules
+from bhc.graph.basis.coordinates import Marked, Reader, Search, Source, Tensors, mixed
+from bhc.graph.basis.rules import Rule, Visit
+from bhc.graph.graph import Graph, Step
+from bhc.layers import (
+    EXAMPLES,
+    Add,
+    Concat,
+    Embed,
+    FlattenPlaces,
+    GlobalMean,
+    Movement,
+    Multiply,
+    Select,
+    Shape,
+    Shift,
+    Subsample,
+    is_product,
+    is_weighted,
+)
+from bhc.layers.aten import AtenCall
+
+MOVES = (nn.Flatten, FlattenPlaces, Concat, Select, Subsample)
+REDUCTIONS = ("mean", "sum", *rules.LENGTHS)
+CALLS: dict[str, Rule] = {
+    **dict.fromkeys(("add", "sub"), rules.added),
+    **dict.fromkeys(("mul", "div"), rules.scaled),
+    **dict.fromkeys(("pow", "square"), rules.squared),
+    **dict.fromkeys(("_to_copy", "to"), rules.cast),
+    "neg": rules.negated,
+    **dict.fromkeys(("layer_norm", "rms_norm"), rules.normed),
+    **dict.fromkeys(REDUCTIONS, rules.reduced),
+    **dict.fromkeys(("matmul", "bmm", "mm"), rules.matmul),
+    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"), Visit.fixed),
+    "masked_fill": rules.masked,
+    "einsum": rules.by_letters,
+    "scaled_dot_product_attention": rules.attention,
+    "repeat_interleave": rules.repeated,
+}
+LAYERS: dict[type[nn.Module], Rule] = {
+    nn.Linear: rules.linear,
+    Embed: rules.written,
+    Add: rules.joined,
+    Multiply: rules.multiplied,
+    Shift: rules.shifted,
+    GlobalMean: rules.averaged,
+    **dict.fromkeys(MOVES, rules.rearranged),
+}
+ONLY_FLOATS = ("im2col", "pixel_shuffle", "pixel_unshuffle")  # these move no whole numbers
+
+
+def follow(graph: Graph, input_shape: Shape) -> Search:
+    """What is found with a batch of two; what the network gives stays, and what a step without a rule reads."""
+    search = Search()
+    uses = Counter(id(numbers) for step in graph.steps for numbers in step.module.parameters())
+    shared = frozenset(number for number, count in uses.items() if count > 1)
+
+    def apply(step: Step, *values: Marked) -> Marked:
+        visit, rule = Visit(search, step, values, shared), _rule(step.module, values)
+        again = is_weighted(step.module) and any(id(numbers) in shared for numbers in step.module.parameters())
+        given = None if rule is None or again else rule(visit)  # axes of one call are not those of another
+        if given is not None:
+            return given
+        search.stay(*values)
+        return visit.fixed()
+
+    given: Any = search.fixed((EXAMPLES, *input_shape))
+    result: Any = graph.run(given, apply)  # type: ignore[arg-type]
+    search.stay(result)
+    return search
+
+
+def _rule(module: nn.Module, values: Sequence[Marked]) -> Rule | None:
+    is_movement = isinstance(module, (Movement, *MOVES))
+    has_own = any(True for _ in (*module.parameters(), *module.buffers()))
+    if not (is_movement or has_own or any(value.moves for value in values)):
+        return Visit.fixed
+    if any(value.squared for value in values):
+        return _rule_of_squares(module) if all(value.squared for value in values if value.moves) else None
+    if isinstance(module, AtenCall):
+        return CALLS.get(module.op, _movement(module))
+    return LAYERS.get(type(module), rules.written if is_product(module) else None)
+
+
+def _rule_of_squares(module: nn.Module) -> Rule | None:
+    """They may be moved and summed."""
+    if isinstance(module, AtenCall):
+        return rules.reduced if module.op in ("mean", "sum") else _movement(module)
+    return rules.averaged if isinstance(module, GlobalMean) else None
+
+
+def _movement(module: AtenCall) -> Rule | None:
+    """Zeros that are put beside numbers stay; other numbers would be taken for coordinates."""
+    plain = module.argument("mode", "constant") == "constant" and module.argument("value") in (None, 0)
+    return rules.moved if isinstance(module, Movement) and plain and module.op not in ONLY_FLOATS else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,26 +3,7 @@
 The modules are imported for what they add to the table.
 """
 
-from bhc.layers.onnx_rules import (
-    gates,
-    indexing,
-    matrix_products,
-    movement,
-    normalisation,
-    pointwise,
-    reductions,
-    windows,
-)
+from bhc.layers.onnx_rules import matrix_products, movement, pointwise, reductions, windows
 from bhc.layers.onnx_rules.node_call import write_call
 
-__all__ = [
-    "gates",
-    "indexing",
-    "matrix_products",
-    "movement",
-    "normalisation",
-    "pointwise",
-    "reductions",
-    "windows",
-    "write_call",
-]
+__all__ = ["matrix_products", "movement", "pointwise", "reductions", "windows", "write_call"]

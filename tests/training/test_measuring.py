@@ -5,7 +5,7 @@ import pytest
 import bhc
 from bhc.contexts import Context
 from bhc.training import CollapseWarning, Probe
-from bhc.training.safeguards import LOOKS, CollapseWatch
+from bhc.training.measuring import LOOKS, CollapseWatch
 from tests.training.runs import Fit
 
 
