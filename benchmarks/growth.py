@@ -23,11 +23,11 @@ from statistics import median
 
 import torch
 from emission import emit, prune_
+from encoder import Transformer
 from memory import peak_mib
 from plain import PlainStep, captured
 from timing import CPU, Results, options, take_turns, wait_for, write
 from torch import nn
-from transformer import Transformer
 
 import bhc
 from bhc.contexts import Context

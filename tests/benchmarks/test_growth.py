@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from encoder import Transformer
 from growth import CLASSES, mlp, subjects, wrapped
 from memory import REFERENCES
-from transformer import Transformer
 
 import bhc
 
