@@ -37,6 +37,15 @@ def gated_by_extremes(net: Any, x: Tensor) -> Tensor:
     return net.e((h * torch.sigmoid(h.max(1, keepdim=True)[0] - h.min(1)[0][:, None])).mean((2, 3)))
 
 
+def cell_by_cell(net: Any, x: Tensor) -> Tensor:
+    """From a state of zeros on: that of an LSTM's cell has two parts."""
+    state = tuple(x.new_zeros(x.shape[0], 8) for _ in "hc")
+    for step in x.unbind(1):
+        given = net.cell(step, state if isinstance(net.cell, nn.LSTMCell) else state[0])
+        state = given if isinstance(given, tuple) else (given,)
+    return net.e(state[0])
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels in another order": (
         lambda: net_of(lambda n, x: n.e(n.a(x).index_select(1, n.order)),
@@ -73,6 +82,32 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "branches that are chosen by a softmax": (
         lambda: net_of(lambda n, x: n.e((n.a(x).view(-1, 2, 8) * n.b(x).view(-1, 2, 8).softmax(1)).sum(1)),
                        a=nn.Linear(6, 16), b=nn.Linear(6, 16), e=nn.Linear(8, 4)), FLAT),
+    "two values in pairs": (
+        lambda: net_of(lambda n, x: n.e(n.pairs(n.a(x), n.b(x)).relu()),
+                       a=nn.Linear(6, 8), b=nn.Linear(6, 5), pairs=nn.Bilinear(8, 5, 7), e=nn.Linear(7, 4)), FLAT),
+    "two values in pairs, at many places": (
+        lambda: net_of(lambda n, x: n.e(n.pairs(n.a(x), n.b(x)).relu().mean(1)),
+                       a=nn.Linear(6, 8), b=nn.Linear(6, 5), pairs=nn.Bilinear(8, 5, 7, bias=False), e=nn.Linear(7, 4)),
+        TOKENS),
+    "a sum over channels that is written out": (
+        lambda: net_of(lambda n, x: n.e(torch.einsum("nchw,dc->nhwd", n.a(x), n.w).relu().mean((1, 2))),
+                       a=nn.Conv2d(3, 8, 3), w=nn.Parameter(seeded(9, 8)), e=nn.Linear(9, 4)), MAPS),
+    "a sum over channels that is written out, the matrix first": (
+        lambda: net_of(lambda n, x: n.e(torch.einsum("cd,ntc->ndt", n.w, n.a(x)).relu().mean(2)),
+                       a=nn.Linear(6, 8), w=nn.Parameter(seeded(8, 9)), e=nn.Linear(9, 4)), TOKENS),
+    "a product and what is added to it": (
+        lambda: net_of(lambda n, x: n.e(torch.baddbmm(x, n.a(x), n.b(x), alpha=0.5).relu().mean(1)),
+                       a=nn.Linear(6, 5), b=nn.Linear(6, 6), e=nn.Linear(6, 4)), (3, 5, 6)),
+    "an LSTM's cell": (
+        lambda: net_of(cell_by_cell, cell=nn.LSTMCell(6, 8), e=nn.Linear(8, 4)), TOKENS),
+    "a GRU's cell": (
+        lambda: net_of(cell_by_cell, cell=nn.GRUCell(6, 8), e=nn.Linear(8, 4)), TOKENS),
+    "a plain cell": (
+        lambda: net_of(cell_by_cell, cell=nn.RNNCell(6, 8, nonlinearity="relu"), e=nn.Linear(8, 4)),
+        TOKENS),
+    "zeros like a value": (
+        lambda: net_of(lambda n, x: n.e(torch.maximum(n.a(x), torch.zeros_like(n.a(x)))),
+                       a=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import Step
 from bhc.graph.program import Exported, wider
 from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, numbers_of
-from bhc.graph.unfolding import unfolded
+from bhc.graph.unfolding import REWRITES, unfolded
 from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
@@ -184,6 +184,8 @@ class Reader:
                 return picked
         if op == "slice_scatter" and isinstance(first, Value) and _is_plain_slice(arguments, value):
             return _written_over(self.maker, node, arguments, value)
+        if op in REWRITES and (given := REWRITES[op](self.maker, node, arguments, value)) is not None:
+            return given
         if op == "embedding":
             embedded = self._embedded(node, arguments, value)
             if embedded is not None:

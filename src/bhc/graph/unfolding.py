@@ -1,7 +1,11 @@
-"""Torch's kernels for whole recurrent networks, taken apart: a linear step and a recurrence a layer and direction."""
+"""Torch's kernels that do several things at once, taken apart into steps.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+A whole recurrent network is a linear step and a recurrence a layer and direction; products with matrices of the
+network's own are linear steps between others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -9,6 +13,7 @@ from torch import Tensor, fx, nn
 from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete
 from bhc.layers import Recurrence
 from bhc.layers.aten import AtenCall
+from bhc.layers.contractions import Letters
 from bhc.layers.linear import with_numbers
 from bhc.layers.recurrent import CELLS, LONGEST_SEQUENCE, Cell
 
@@ -159,3 +164,84 @@ def _joined(maker: StepMaker, node: fx.Node, values: list[Value], *, axis: int) 
     sizes = list(maker.symbolic[values[0].name])
     sizes[axis] = sum(concrete(maker.symbolic[value.name][axis]) for value in values)
     return maker.call(node, "aten.cat.default", {"tensors": values, "dim": axis}, None, shape=sizes)
+
+
+def _bilinear(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Value | None:
+    """``y_o = sum_ij a_i w_oij b_j + c_o``: a linear layer makes (o, j) of ``a``, of which ``b`` takes the sum."""
+    left, right, weight, bias = (arguments.get(name) for name in ("input1", "input2", "weight", "bias"))
+    if not (isinstance(left, Value) and isinstance(right, Value) and isinstance(weight, Constant)):
+        return None
+    outputs, inputs, others = weight.numbers.shape
+    flat = replace(weight, numbers=weight.numbers.mT.reshape(outputs * others, inputs))
+    *places, _ = value.shape
+    sizes = [*places, outputs, others], [*places, 1, others]
+    named = {"input": left, "weight": flat, "bias": None}
+    made = maker.call(node, "aten.linear.default", named, None, shape=[*places, outputs * others])
+    made = maker.move(node, "aten.reshape.default", made, [sizes[0]], None, sizes[0])
+    other = maker.move(node, "aten.reshape.default", right, [sizes[1]], None, sizes[1])
+    made = maker.call(node, "aten.mul.Tensor", {"self": made, "other": other}, None, shape=sizes[0])
+    made = maker.call(node, "aten.sum.dim_IntList", {"self": made, "dim": [-1]}, value)
+    return made if bias is None else maker.call(node, "aten.add.Tensor", {"self": made, "other": bias}, value)
+
+
+def _einsum(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Value | None:
+    """A sum over one axis of a value, of products with a matrix, is a linear layer along that axis."""
+    letters, sides = Letters.of_equation(arguments["equation"]), arguments["tensors"]
+    if letters is None or [type(side) for side in sides].count(Constant) != 1:
+        return None
+    (word, given), (own, matrix) = sorted(zip((letters.left, letters.right), sides, strict=True), key=_is_constant)
+    summed = letters.summed
+    if len(own) != 2 or not matrix.learned or len(summed) != 1 or not summed < {*word} or not summed < {*own}:
+        return None
+    (inner,), (outer,) = summed, {*own} - summed
+    if outer in word:
+        return None
+    weight = matrix if own[0] == outer else replace(matrix, numbers=matrix.numbers.mT)
+    sizes = dict(zip(word, maker.symbolic[given.name], strict=True)) | {outer: len(weight.numbers)}
+    before, after = word.replace(inner, "") + inner, word.replace(inner, "") + outer
+    made = _permuted(maker, node, given, word, before, sizes)
+    named = {"input": made, "weight": weight, "bias": None}
+    made = maker.call(node, "aten.linear.default", named, None, shape=[sizes[letter] for letter in after])
+    return _permuted(maker, node, made, after, letters.out, sizes)
+
+
+def _is_constant(side: tuple[str, Known]) -> bool:
+    return isinstance(side[1], Constant)
+
+
+def _permuted(maker: StepMaker, node: fx.Node, values: Value, word: str, wanted: str, sizes: dict[str, Any]) -> Value:
+    """A value whose axes have letters, with these in another order."""
+    order = [word.index(letter) for letter in wanted]
+    if order == sorted(order):
+        return values
+    return maker.move(node, "aten.permute.default", values, [order], None, [sizes[letter] for letter in wanted])
+
+
+def _baddbmm(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Value | None:
+    """``beta self + alpha batch1 @ batch2``, where nothing need be left out."""
+    beta, alpha = (arguments.get(name, 1) for name in ("beta", "alpha"))
+    if beta != 1:
+        return None
+    product = maker.call(
+        node, "aten.bmm.default", {"self": arguments["batch1"], "mat2": arguments["batch2"]}, None, shape=value.shape
+    )
+    added = {"self": arguments["self"], "other": product, "alpha": alpha}
+    return maker.call(node, "aten.add.Tensor", added, value)
+
+
+def _zeros_like(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Value | None:
+    """As large as a value, and not of its units."""
+    if not isinstance(arguments["self"], Value):
+        return None
+    sized = {"self": arguments["self"], "size": list(value.shape), "dtype": value.dtype}
+    return maker.call(node, "aten.new_zeros.default", sized, value)
+
+
+Rewrite = Callable[[StepMaker, fx.Node, dict[str, Any], Tensor], Value | None]
+# By operator: the steps that do the same; None where it stays one step.
+REWRITES: dict[str, Rewrite] = {
+    "bilinear": _bilinear,
+    "einsum": _einsum,
+    "baddbmm": _baddbmm,
+    "zeros_like": _zeros_like,
+}
