@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
+from bhc.graph.examples_apart import examples_apart
 from bhc.graph.exporting import export
 from bhc.graph.graph import INPUT, Graph, Step, calls_of_layers, needed_steps
 from bhc.graph.program import Exported, in_double_precision, wider
@@ -58,13 +59,14 @@ def _ready(graph: Graph) -> Graph:
 
 
 def _graph(reader: Reader) -> Graph:
-    steps, examples = reader.steps(), reader.exported.examples
+    examples, maker = reader.exported.examples, reader.maker
+    graph, shapes = examples_apart(Graph(reader.steps()), maker.shapes, maker.symbolic)
     if examples.is_plain:
-        steps = _as_numbers(steps, examples.tensors[0].dtype)
-    return tidy(Graph(steps), reader.maker.shapes)
+        graph = Graph(_as_numbers(graph.steps, examples.tensors[0].dtype))
+    return tidy(graph, shapes)
 
 
-def _as_numbers(steps: list[Step], dtype: torch.dtype) -> list[Step]:
+def _as_numbers(steps: Sequence[Step], dtype: torch.dtype) -> Sequence[Step]:
     """Words come as numbers of any dtype; who computes with them gets whole ones, as the network does."""
     readers = [step.name for step in steps if INPUT in step.reads and isinstance(step.module, AtenCall)]
     if dtype.is_floating_point or not readers:
