@@ -46,6 +46,19 @@ def cell_by_cell(net: Any, x: Tensor) -> Tensor:
     return net.e(state[0])
 
 
+def gated_by_neighbours(net: Any, x: Tensor) -> Tensor:
+    """ECA: a convolution over channels, of values that are not zero where a channel is gone."""
+    h = torch.sigmoid(net.a(x))
+    gate = net.beside(h.mean((2, 3))[:, None]).sigmoid()
+    return net.e((h * gate[:, 0, :, None, None]).mean((2, 3)))
+
+
+def sliding_over_channels(net: Any, x: Tensor) -> Tensor:
+    """Half as many places of twice as many values, which are channels again, and meet others."""
+    h = net.slide(torch.sigmoid(net.a(x)).unsqueeze(1)).flatten(1, 2)
+    return net.e((h * net.b(x)).mean((2, 3)))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels in another order": (
         lambda: net_of(lambda n, x: n.e(n.a(x).index_select(1, n.order)),
@@ -105,6 +118,15 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a plain cell": (
         lambda: net_of(cell_by_cell, cell=nn.RNNCell(6, 8, nonlinearity="relu"), e=nn.Linear(8, 4)),
         TOKENS),
+    "a convolution over channels": (
+        lambda: net_of(gated_by_neighbours, a=nn.Conv2d(3, 8, 3), beside=nn.Conv1d(1, 1, 3, padding=1, bias=False),
+                       e=nn.Linear(8, 4)), MAPS),
+    "a convolution over channels, to others": (
+        lambda: net_of(sliding_over_channels, a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4),
+                       slide=nn.Conv3d(1, 2, (4, 1, 1), stride=(2, 1, 1), padding=(1, 0, 0))), MAPS),
+    "a convolution of one place over channels": (
+        lambda: net_of(lambda n, x: n.e((n.a(x) + n.mix(n.a(x)).relu()).mean(1)),
+                       a=nn.Linear(6, 8), mix=nn.Conv1d(5, 5, 1), e=nn.Linear(8, 4)), TOKENS),
     "zeros like a value": (
         lambda: net_of(lambda n, x: n.e(torch.maximum(n.a(x), torch.zeros_like(n.a(x)))),
                        a=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),
