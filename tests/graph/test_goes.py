@@ -46,6 +46,14 @@ def cell_by_cell(net: Any, x: Tensor) -> Tensor:
     return net.e(state[0])
 
 
+def in_place(net: Any, x: Tensor) -> Tensor:
+    """Some channels are changed where they are, for all examples."""
+    h = net.a(x)
+    h[:, :4] *= 2.0
+    h += net.b(x)
+    return net.e(h.mean((2, 3)))
+
+
 def gated_by_neighbours(net: Any, x: Tensor) -> Tensor:
     """ECA: a convolution over channels, of values that are not zero where a channel is gone."""
     h = torch.sigmoid(net.a(x))
@@ -118,6 +126,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a plain cell": (
         lambda: net_of(cell_by_cell, cell=nn.RNNCell(6, 8, nonlinearity="relu"), e=nn.Linear(8, 4)),
         TOKENS),
+    "channels that are changed in place": (
+        lambda: net_of(in_place, a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
     "a convolution over channels": (
         lambda: net_of(gated_by_neighbours, a=nn.Conv2d(3, 8, 3), beside=nn.Conv1d(1, 1, 3, padding=1, bias=False),
                        e=nn.Linear(8, 4)), MAPS),

@@ -17,6 +17,7 @@ from bhc.graph.unfolding import REWRITES, unfolded
 from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
+END = 1 << 62  # of a slice, where nothing is said of it, at the least
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
 # The largest numbers without their places: of these it is known what they are for some of the channels.
 LARGEST = {"aten.max.dim": "aten.amax.default", "aten.min.dim": "aten.amin.default"}
@@ -182,6 +183,8 @@ class Reader:
             picked = _selected(self.maker, node, first, arguments["indices"], value)
             if picked is not None:
                 return picked
+        if _is_written_whole(op, arguments) and self._is_like(arguments["src"], value):
+            return arguments["src"]
         if op == "slice_scatter" and isinstance(first, Value) and _is_plain_slice(arguments, value):
             return _written_over(self.maker, node, arguments, value)
         if op in REWRITES and (given := REWRITES[op](self.maker, node, arguments, value)) is not None:
@@ -191,6 +194,12 @@ class Reader:
             if embedded is not None:
                 return embedded
         return self.maker.call(node, target, arguments, value)
+
+    def _is_like(self, known: Known, value: Tensor) -> bool:
+        """Whether it is what a step gives, of the same shape and dtype."""
+        if not isinstance(known, Value) or self.maker.dtypes[known.name] != value.dtype:
+            return False
+        return self.maker.shapes[known.name] == tuple(map(concrete, value.shape))
 
     def _turned(self, node: fx.Node, source: Value, value: Tensor) -> Known:
         """By any name: the order of axes, found by turning a value whose axes have strides of their own."""
@@ -255,6 +264,15 @@ def _selected(maker: StepMaker, node: fx.Node, source: Value, indices: Sequence[
         return None
     places = index.numbers.long() % maker.shapes[source.name][axis]
     return maker.move(node, "aten.index_select.default", source, [axis, Constant(places)], value)
+
+
+def _is_written_whole(op: str, arguments: dict[str, Any]) -> bool:
+    """Whether all of a value is written over, so that nothing is left of what it was."""
+    if op == "copy":
+        return True
+    end = arguments.get("end")
+    to_the_end = end is None or (isinstance(end, int) and end >= END)
+    return op == "slice_scatter" and not arguments.get("start") and to_the_end and arguments.get("step", 1) == 1
 
 
 def _is_plain_slice(arguments: dict[str, Any], value: Tensor) -> bool:
