@@ -178,3 +178,20 @@ def test_parts_of_a_weight_that_overlap_are_one_weight_that_is_used_twice(end: i
     graph = capture(net, x)
     assert [step.name for step in graph.steps if is_weighted(step.module)] == ["e"]
     assert near(graph(x), net(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("place", [-1, 0, 1])
+def test_one_of_the_places_that_a_mask_picks(place: int) -> None:
+    """As the last token of T5 and BART is found: each example has as many that end something."""
+
+    def run(net: Any, words: Tensor) -> Tensor:
+        h = net.a(net.words(words))
+        return net.e(h[words.eq(2), :].view(h.shape[0], -1, h.shape[-1])[:, place, :].relu())
+
+    net = net_of(run, words=nn.Embedding(9, 6), a=nn.Linear(6, 8), e=nn.Linear(8, 4)).eval()
+    words = torch.tensor([[3, 2, 4, 2, 5], [2, 2, 6, 7, 8], [3, 4, 5, 2, 2]])
+    assert near(capture(net, words[:1])(words), net(words))
+    assert can_go(net, words) > ALL_BUT_FEW
+    _, given, masked, _ = cut_in_half(net, words)
+    assert near(given, masked)

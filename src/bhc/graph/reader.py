@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from bhc.errors import BhcError
 from bhc.graph.graph import Step
 from bhc.graph.program import Exported, wider
 from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, numbers_of
-from bhc.graph.unfolding import REWRITES, unfolded
+from bhc.graph.unfolding import REWRITES, MaskedPlaces, masked_places, unfolded
 from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
@@ -44,14 +44,15 @@ class Reader:
     def __init__(self, exported: Exported, *, whole: Sequence[str] = ()) -> None:
         self.exported = exported
         self.maker = StepMaker(exported, whole)
-        self.known: dict[fx.Node, Known] = {}
+        self.known: dict[fx.Node, Known | MaskedPlaces] = {}
 
     def steps(self) -> list[Step]:
         """Up to the one that gives the result: what comes later serves other results."""
+        needed = _needed(self.exported)
         for node in self.exported.program.nodes:
             if node.op == "placeholder":
                 self._input(node)
-            elif node.op == "call_function":
+            elif node.op == "call_function" and node in needed:
                 self.known.update(self._read(node))
         result = self.known[self.exported.result]
         if not isinstance(result, Value):
@@ -70,7 +71,7 @@ class Reader:
             return
         self.known[node] = self.maker.inputs[self.exported.inputs.index(node.name)]
 
-    def _read(self, node: fx.Node) -> dict[fx.Node, Known]:
+    def _read(self, node: fx.Node) -> Mapping[fx.Node, Known | MaskedPlaces]:
         whole = self.exported.modules.get(node)
         if whole is not None:  # a module of a registered kind, captured as one
             if node is not whole.last:
@@ -85,6 +86,11 @@ class Reader:
         if op in REMARKS or not isinstance(value, Tensor | tuple | list):
             return {}
         arguments = self._arguments(node)
+        places = next((part for part in flat(arguments.values()) if isinstance(part, MaskedPlaces)), None)
+        if op == "index" and (picked := masked_places(self.maker, arguments)) is not None:
+            return {node: picked}
+        if places is not None:
+            return {node: places.after(self.maker, node, op, arguments)}
         constants = _folded(node, arguments, alone=self.maker.alone.get(node, False))
         if constants is not None:
             return {node: constants}
@@ -252,6 +258,20 @@ class Reader:
         if not isinstance(known, Value):
             raise BhcError(f"{node.name!r} is read by a registered layer and does not depend on the network's input")
         return known
+
+
+def _needed(exported: Exported) -> set[fx.Node]:
+    """What the result depends on, and who writes into something: others compute what is only looked at."""
+    nodes = exported.program.nodes
+    ahead = [exported.result, *(node for node in nodes if node.op == "call_function" and _writes(node))]
+    found: set[fx.Node] = set()
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            whole = exported.modules.get(node)
+            ahead += node.all_input_nodes if whole is None else [*node.all_input_nodes, whole.last, *whole.reads]
+    return found
 
 
 def _selected(maker: StepMaker, node: fx.Node, source: Value, indices: Sequence[Any], value: Tensor) -> Known | None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
-from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete
+from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, depends_on_numbers
 from bhc.layers import Recurrence
 from bhc.layers.aten import AtenCall
 from bhc.layers.contractions import Letters
@@ -227,6 +228,67 @@ def _baddbmm(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: 
     )
     added = {"self": arguments["self"], "other": product, "alpha": alpha}
     return maker.call(node, "aten.add.Tensor", added, value)
+
+
+@dataclass(frozen=True)
+class MaskedPlaces:
+    """``x[mask]``: the places of all examples that a mask picks, (picked, C); ``by_example`` (N, picked of each, C).
+
+    How many there are depends on numbers, so it is no value. One of as many places of each example is.
+    """
+
+    source: Value  # (N, T, C)
+    mask: Value  # (N, T)
+    by_example: bool = False
+
+    def after(self, maker: StepMaker, node: fx.Node, op: str, arguments: dict[str, Any]) -> "Known | MaskedPlaces":
+        """What a call makes of them; BhcError where that has a size that depends on numbers."""
+        value = node.meta["val"]
+        if op in ("view", "reshape") and value.dim() == 3 and self._has_its_ends(maker, value):
+            return replace(self, by_example=True)
+        if self.by_example and op == "slice" and value.shape == node.args[0].meta["val"].shape:  # type: ignore[union-attr]
+            return self
+        if self.by_example and op == "select" and arguments["dim"] == 1:
+            return self._place(maker, node, arguments["index"], value)
+        raise depends_on_numbers()
+
+    def _has_its_ends(self, maker: StepMaker, value: Tensor) -> bool:
+        """Whether the first and last axis are those of the source: examples are then known to have as many places."""
+        own = maker.symbolic[self.source.name]
+        return str(value.shape[0]) == str(own[0]) and value.shape[2] == own[2]
+
+    def _place(self, maker: StepMaker, node: fx.Node, place: int, value: Tensor) -> Value:
+        """``sum_t [t is the place-th that the mask picks] x_t``, from the first or, under zero, from the last."""
+        whole = maker.symbolic[self.source.name]
+        each, one = whole[:2], (whole[0], 1)
+
+        def call(op: str, shape: Sequence[Any], dtype: torch.dtype = torch.float32, **arguments: Any) -> Value:
+            return maker.call(node, f"aten.{op}", arguments, torch.empty(0, dtype=dtype), shape=shape)
+
+        picked = maker.call(
+            node, "aten._to_copy.default", {"self": self.mask, "dtype": torch.float32}, None, shape=each
+        )
+        count = call("cumsum.default", each, self=picked, dim=1)
+        if place < 0:
+            total = call("sum.dim_IntList", one, self=picked, dim=[1], keepdim=True)
+            count = call("sub.Tensor", each, self=count, other=total)
+        there = call(
+            "mul.Tensor", each, self=picked, other=call("eq.Scalar", each, torch.bool, self=count, other=place + 1)
+        )
+        column = maker.move(node, "aten.reshape.default", there, [[*each, 1]], None, [*each, 1])
+        chosen = call("mul.Tensor", whole, self=self.source, other=column)
+        return maker.call(node, "aten.sum.dim_IntList", {"self": chosen, "dim": [1]}, value)
+
+
+def masked_places(maker: StepMaker, arguments: dict[str, Any]) -> MaskedPlaces | None:
+    """``x[mask]`` with a mask of (N, T) for values of (N, T, C)."""
+    source, indices = arguments["self"], arguments["indices"]
+    if not isinstance(source, Value) or len(indices) != 1 or not isinstance(indices[0], Value):
+        return None
+    (mask,) = indices
+    shapes = [maker.shapes[each.name] for each in (source, mask)]
+    fits = maker.dtypes[mask.name] == torch.bool and len(shapes[0]) == 3 and shapes[0][:2] == shapes[1]
+    return MaskedPlaces(source, mask) if fits else None
 
 
 def _zeros_like(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Value | None:
