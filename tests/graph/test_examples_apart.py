@@ -78,6 +78,28 @@ def gated(net: Any, x: Tensor) -> Tensor:
     return net.end(h.view(n, HEADS, TOKENS, TOKENS).mean((1, 2)))
 
 
+def relative(net: Any, x: Tensor) -> Tensor:
+    """As in DeBERTa: scores of queries with keys that places have, picked by how far apart two tokens are."""
+    n = x.shape[0]
+
+    def heads(h: Tensor) -> Tensor:
+        return h.view(h.shape[0], h.shape[1], HEADS, -1).permute(0, 2, 1, 3).contiguous().view(-1, h.shape[1], 4)
+
+    query, key, value = heads(net.q(x)), heads(net.k(x)), heads(net.v(x))
+    places = heads(net.places[None]).repeat(n, 1, 1)
+    far = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)[None] + TOKENS - 1
+    own = torch.bmm(query, places.transpose(-1, -2))
+    own = torch.gather(own, -1, far[None].expand(n * HEADS, TOKENS, TOKENS))
+    scores = torch.bmm(query, key.transpose(-1, -2)) + own
+    mixed = torch.bmm(scores.view(n, HEADS, TOKENS, TOKENS).softmax(-1).view(-1, TOKENS, TOKENS), value)
+    return net.end(net.out(mixed.view(n, HEADS, TOKENS, -1).permute(0, 2, 1, 3).reshape(n, TOKENS, -1)).mean(1))
+
+
+def placed_by_hand() -> nn.Module:
+    layers = {name: nn.Linear(6, WIDTH) for name in "qkv"} | {"out": nn.Linear(WIDTH, WIDTH)}
+    return net_of(relative, **layers, places=nn.Parameter(seeded(2 * TOKENS - 1, WIDTH)), end=nn.Linear(WIDTH, 4))
+
+
 NETS: dict[str, Callable[[], nn.Module]] = {
     "examples first": lambda: attending(batch_first, batch_first=True),
     "time first": lambda: attending(time_first),
@@ -85,6 +107,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "a mask": lambda: attending(masked, batch_first=True),
     "other queries": lambda: attending(crossed, batch_first=True),
     "written out": written_by_hand,
+    "relative places": placed_by_hand,
 }
 
 

@@ -77,6 +77,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels that come last": (
         lambda: net_of(lambda n, x: n.e(n.a(x)[..., [1, 4, 5]].mean(1)),
                        a=nn.Linear(6, 8), e=nn.Linear(3, 4)), TOKENS),
+    "places that are picked by several numbers": (
+        lambda: net_of(lambda n, x: n.e(n.a(x)[:, :, [[0], [2], [1]], [[3, 0], [1, 2], [0, 0]]].mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
     "channels that are written over others": (
         lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 1, 2, -1).mean((2, 3))),
                        a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 5, 3), e=nn.Linear(8, 4)), MAPS),

@@ -17,11 +17,11 @@ from torch import nn
 from bhc.graph.graph import Graph, Step, output_shape
 from bhc.layers import Movement, Shape, call_of, kind_of
 from bhc.layers.along_axes import AlongAxes
-from bhc.layers.aten import AtenCall, Read, SizeOf, flat
+from bhc.layers.aten import AtenCall, Own, Read, SizeOf, flat
 from bhc.layers.call_families import Pointwise
 from bhc.layers.calls import with_own
 from bhc.layers.joins import Add, Multiply
-from bhc.layers.kind import Elementwise
+from bhc.layers.kind import Elementwise, fixed
 from bhc.layers.reshape import Flattening
 
 PRODUCTS = ("bmm", "matmul")
@@ -50,7 +50,39 @@ def examples_apart(
     for step in graph.steps:
         rewriting.add(step, found.get(step.name))
     rewriting.end(graph.last_step)
-    return Graph(rewriting.steps), rewriting.shapes
+    return _with_own_factors(Graph(rewriting.steps)), rewriting.shapes
+
+
+def _with_own_factors(graph: Graph) -> Graph:
+    """Numbers that are repeated for every example and multiplied with something are the product's own."""
+    steps: dict[str, Any] = {step.name: step for step in graph.steps}
+
+    def own_numbers(name: str) -> torch.Tensor | None:
+        """Those that a value is, (1, ...), with the axis of the examples first."""
+        module = steps[name].module if name in steps else None
+        if not isinstance(module, Movement):
+            return None
+        if module.op == "repeat" and isinstance(module.argument("self"), Own):
+            numbers = getattr(module, module.argument("self").name)
+            return (
+                numbers if len(numbers) == 1 and module.argument("repeats")[1:] == [1] * (numbers.dim() - 1) else None
+            )
+        if module.op != "permute" or module.argument("dims")[0] != 0:
+            return None
+        turned = own_numbers(steps[name].reads[0])
+        return None if turned is None else turned.permute(module.argument("dims"))
+
+    def multiplied(step: Step) -> Step:
+        module: Any = step.module
+        if getattr(module, "op", "") != "matmul" or module.arguments != [Read(0), Read(1)]:
+            return step
+        numbers = own_numbers(step.reads[1])
+        if numbers is None:
+            return step
+        product = call_of("aten.matmul.default", [Read(0), Own("own0")], None, {"own0": fixed(numbers)})
+        return Step(step.name, product, step.reads[:1])
+
+    return Graph(multiplied(step) for step in graph.steps)
 
 
 def _expression(size: Any) -> Size:
@@ -80,7 +112,8 @@ def _found(graph: Graph, sizes: Mapping[str, Sequence[Size]]) -> dict[str, _Apar
     found: dict[str, _Apart] = {}
     for step in graph.steps:
         rule, given = _rule(step.module), [pieces.get(name, ()) for name in step.reads]
-        if rule is None or not all(given) or not (rule is _reshaped or any(map(_is_apart, given))):
+        begins = rule in (_reshaped, _repeated)
+        if rule is None or not all(given) or not (begins or any(map(_is_apart, given))):
             continue
         apart = rule(step.module, given, sizes[step.name])
         if apart is None or not any(map(_is_apart, (*apart.wanted, apart.given))):
@@ -118,7 +151,8 @@ def _rule(module: nn.Module) -> Rule | None:
     if isinstance(kind, Flattening) or (isinstance(module, Movement) and module.op == "reshape"):
         return _reshaped
     if isinstance(module, Movement):
-        return {"permute": _permuted, "slice": _along, "select": _along}.get(module.op)
+        rules: dict[str, Rule] = {"slice": _along, "select": _along, "permute": _permuted, "repeat": _repeated}
+        return (rules | {"index": _indexed}).get(module.op)
     if isinstance(module, AlongAxes):
         return _along
     if isinstance(module, AtenCall) and module.op in PRODUCTS:
@@ -211,6 +245,30 @@ def _along(module: AtenCall, given: Sequence[Pieces], leaving: Sequence[Size]) -
     return _Apart(module.with_arguments(dim=moved if isinstance(dim, list) else moved[0]), (pieces,), own)
 
 
+def _indexed(module: Movement, given: Sequence[Pieces], leaving: Sequence[Size]) -> _Apart | None:
+    """Numbers that are picked along the last axes, by as many indices."""
+    (pieces, *others), indices = given, module.argument("indices")
+    first = next(axis for axis, index in enumerate(indices) if index is not None)
+    plain = not others and len(indices) == len(pieces) == len(leaving) and None not in indices[first:]
+    if not plain or _is_apart(pieces[first:]):
+        return None
+    placed = [*[None] * len(_line(pieces[:first])), *indices[first:]]
+    return _Apart(module.with_arguments(indices=placed), (pieces,), (*pieces[:first], *_whole(leaving[first:])))
+
+
+def _repeated(module: Movement, given: Sequence[Pieces], leaving: Sequence[Size]) -> _Apart | None:
+    """Numbers of its own that are there once for each example."""
+    own, times = module.argument("self"), module.argument("repeats")
+    if not isinstance(own, Own) or not isinstance(times[0], SizeOf) or any(count != 1 for count in times[1:]):
+        return None
+    numbers = getattr(module, own.name)
+    if numbers.dim() != len(leaving) or len(numbers) == 1:
+        return None
+    examples = leaving[0] / len(numbers)
+    repeated = with_own(module.with_arguments(repeats=[times[0], 1, *times[1:]]), {own.name: numbers[None]})
+    return _Apart(repeated, tuple(given), ((examples, sympy.Integer(len(numbers))), *_whole(leaving[1:])))
+
+
 def _linear(module: nn.Linear, given: Sequence[Pieces], leaving: Sequence[Size]) -> _Apart | None:
     (pieces,) = given
     return _Apart(module, (pieces,), (*pieces[:-1], (leaving[-1],))) if len(pieces[-1]) == 1 else None
@@ -251,9 +309,8 @@ def _met(module: nn.Module, given: Sequence[Pieces], leaving: Sequence[Size]) ->
     made: nn.Module = module
     if isinstance(module, AtenCall):
         own = {name: _own_spread(numbers, pieces) for name, numbers in module.named_own()}
-        made = (
-            with_own(module, own) if any(own[name] is not numbers for name, numbers in module.named_own()) else module
-        )
+        changed = any(own[name] is not numbers for name, numbers in module.named_own())
+        made = with_own(module, own) if changed else module
     elif isinstance(module, Multiply):
         made = call_of("aten.mul.Tensor", [Read(0), Read(1)])
     return _Apart(made, wanted, tuple(pieces))

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, depends_on_numbers
 from bhc.layers import Recurrence
-from bhc.layers.aten import AtenCall
+from bhc.layers.aten import AtenCall, Own
 from bhc.layers.contractions import Letters
 from bhc.layers.linear import with_numbers
 from bhc.layers.recurrent import CELLS, LONGEST_SEQUENCE, Cell
@@ -230,6 +230,27 @@ def _baddbmm(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: 
     return maker.call(node, "aten.add.Tensor", added, value)
 
 
+def _gather(maker: StepMaker, node: fx.Node, arguments: dict[str, Any], value: Tensor) -> Value | None:
+    """With an index that is the same for all examples: ``x[..., i, j]``, where that is not copied for each."""
+    source, index = arguments["self"], arguments["index"]
+    made = next((step.module for step in maker.made if isinstance(index, Value) and step.name == index.name), None)
+    if not isinstance(made, AtenCall) or made.op != "expand" or not isinstance(made.argument("self"), Own):
+        return None
+    numbers, dim = getattr(made, made.argument("self").name), arguments["dim"] % value.dim()
+    numbers = numbers.reshape(*[1] * (value.dim() - numbers.dim()), *numbers.shape)
+    axes = [axis for axis, size in enumerate(numbers.shape) if size > 1 or axis == dim]
+    shapes = maker.shapes[index.name], maker.shapes[source.name]
+    alike = all(own == size or axis == dim for axis, (own, size) in enumerate(zip(*shapes, strict=True)))
+    if not alike or axes != list(range(axes[0], axes[-1] + 1)):
+        return None
+    picked = numbers.reshape([numbers.shape[axis] for axis in axes])
+    indices: list[Constant | None] = [None] * axes[0]
+    for place, axis in enumerate(axes):
+        line = torch.arange(numbers.shape[axis]).reshape([-1 if at == place else 1 for at in range(len(axes))])
+        indices.append(Constant(picked if axis == dim else line))
+    return maker.call(node, "aten.index.Tensor", {"self": source, "indices": indices}, value)
+
+
 @dataclass(frozen=True)
 class MaskedPlaces:
     """``x[mask]``: the places of all examples that a mask picks, (picked, C); ``by_example`` (N, picked of each, C).
@@ -306,4 +327,5 @@ REWRITES: dict[str, Rewrite] = {
     "einsum": _einsum,
     "baddbmm": _baddbmm,
     "zeros_like": _zeros_like,
+    "gather": _gather,
 }

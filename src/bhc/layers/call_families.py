@@ -216,6 +216,23 @@ class Mix(Move):
         return axes_of(module, self.name, dimensions)
 
 
+class PickEach(Move):
+    """``x[..., i, j]`` with numbers of its own that say where: what is not picked from goes on."""
+
+    def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
+        return [axis for axis, index in enumerate(module.argument("indices")) if index is not None]
+
+    def units(self, module: AtenCall, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
+        if len(arriving) == 1 and isinstance(module.argument("self"), Read):
+            return _moved(module, search, leaving, arriving)
+        for units in arriving:
+            search.keep(units)
+        return search.whole(leaving)
+
+    def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+
 class Pad(Move):
     """Zeros before and after; other modes mix."""
 
@@ -257,6 +274,7 @@ MOVES: dict[str, Move] = {
     "pixel_unshuffle": Move(),
     "im2col": Move(),
     "index_select": Reorder(),
+    "index": PickEach(),
     "zeros": Zeros(),
     "new_zeros": Zeros(),
 }
