@@ -37,6 +37,36 @@ def gated_by_extremes(net: Any, x: Tensor) -> Tensor:
     return net.e((h * torch.sigmoid(h.max(1, keepdim=True)[0] - h.min(1)[0][:, None])).mean((2, 3)))
 
 
+def cell_by_cell(net: Any, x: Tensor) -> Tensor:
+    """From a state of zeros on: that of an LSTM's cell has two parts."""
+    state = tuple(x.new_zeros(x.shape[0], 8) for _ in "hc")
+    for step in x.unbind(1):
+        given = net.cell(step, state if isinstance(net.cell, nn.LSTMCell) else state[0])
+        state = given if isinstance(given, tuple) else (given,)
+    return net.e(state[0])
+
+
+def in_place(net: Any, x: Tensor) -> Tensor:
+    """Some channels are changed where they are, for all examples."""
+    h = net.a(x)
+    h[:, :4] *= 2.0
+    h += net.b(x)
+    return net.e(h.mean((2, 3)))
+
+
+def gated_by_neighbours(net: Any, x: Tensor) -> Tensor:
+    """ECA: a convolution over channels, of values that are not zero where a channel is gone."""
+    h = torch.sigmoid(net.a(x))
+    gate = net.beside(h.mean((2, 3))[:, None]).sigmoid()
+    return net.e((h * gate[:, 0, :, None, None]).mean((2, 3)))
+
+
+def sliding_over_channels(net: Any, x: Tensor) -> Tensor:
+    """Half as many places of twice as many values, which are channels again, and meet others."""
+    h = net.slide(torch.sigmoid(net.a(x)).unsqueeze(1)).flatten(1, 2)
+    return net.e((h * net.b(x)).mean((2, 3)))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels in another order": (
         lambda: net_of(lambda n, x: n.e(n.a(x).index_select(1, n.order)),
@@ -47,6 +77,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channels that come last": (
         lambda: net_of(lambda n, x: n.e(n.a(x)[..., [1, 4, 5]].mean(1)),
                        a=nn.Linear(6, 8), e=nn.Linear(3, 4)), TOKENS),
+    "places that are picked by several numbers": (
+        lambda: net_of(lambda n, x: n.e(n.a(x)[:, :, [[0], [2], [1]], [[3, 0], [1, 2], [0, 0]]].mean((2, 3))),
+                       a=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
     "channels that are written over others": (
         lambda: net_of(lambda n, x: n.e(torch.slice_scatter(n.a(x), n.b(x), 1, 2, -1).mean((2, 3))),
                        a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 5, 3), e=nn.Linear(8, 4)), MAPS),
@@ -73,6 +106,43 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "branches that are chosen by a softmax": (
         lambda: net_of(lambda n, x: n.e((n.a(x).view(-1, 2, 8) * n.b(x).view(-1, 2, 8).softmax(1)).sum(1)),
                        a=nn.Linear(6, 16), b=nn.Linear(6, 16), e=nn.Linear(8, 4)), FLAT),
+    "two values in pairs": (
+        lambda: net_of(lambda n, x: n.e(n.pairs(n.a(x), n.b(x)).relu()),
+                       a=nn.Linear(6, 8), b=nn.Linear(6, 5), pairs=nn.Bilinear(8, 5, 7), e=nn.Linear(7, 4)), FLAT),
+    "two values in pairs, at many places": (
+        lambda: net_of(lambda n, x: n.e(n.pairs(n.a(x), n.b(x)).relu().mean(1)),
+                       a=nn.Linear(6, 8), b=nn.Linear(6, 5), pairs=nn.Bilinear(8, 5, 7, bias=False), e=nn.Linear(7, 4)),
+        TOKENS),
+    "a sum over channels that is written out": (
+        lambda: net_of(lambda n, x: n.e(torch.einsum("nchw,dc->nhwd", n.a(x), n.w).relu().mean((1, 2))),
+                       a=nn.Conv2d(3, 8, 3), w=nn.Parameter(seeded(9, 8)), e=nn.Linear(9, 4)), MAPS),
+    "a sum over channels that is written out, the matrix first": (
+        lambda: net_of(lambda n, x: n.e(torch.einsum("cd,ntc->ndt", n.w, n.a(x)).relu().mean(2)),
+                       a=nn.Linear(6, 8), w=nn.Parameter(seeded(8, 9)), e=nn.Linear(9, 4)), TOKENS),
+    "a product and what is added to it": (
+        lambda: net_of(lambda n, x: n.e(torch.baddbmm(x, n.a(x), n.b(x), alpha=0.5).relu().mean(1)),
+                       a=nn.Linear(6, 5), b=nn.Linear(6, 6), e=nn.Linear(6, 4)), (3, 5, 6)),
+    "an LSTM's cell": (
+        lambda: net_of(cell_by_cell, cell=nn.LSTMCell(6, 8), e=nn.Linear(8, 4)), TOKENS),
+    "a GRU's cell": (
+        lambda: net_of(cell_by_cell, cell=nn.GRUCell(6, 8), e=nn.Linear(8, 4)), TOKENS),
+    "a plain cell": (
+        lambda: net_of(cell_by_cell, cell=nn.RNNCell(6, 8, nonlinearity="relu"), e=nn.Linear(8, 4)),
+        TOKENS),
+    "channels that are changed in place": (
+        lambda: net_of(in_place, a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4)), MAPS),
+    "a convolution over channels": (
+        lambda: net_of(gated_by_neighbours, a=nn.Conv2d(3, 8, 3), beside=nn.Conv1d(1, 1, 3, padding=1, bias=False),
+                       e=nn.Linear(8, 4)), MAPS),
+    "a convolution over channels, to others": (
+        lambda: net_of(sliding_over_channels, a=nn.Conv2d(3, 8, 3), b=nn.Conv2d(3, 8, 3), e=nn.Linear(8, 4),
+                       slide=nn.Conv3d(1, 2, (4, 1, 1), stride=(2, 1, 1), padding=(1, 0, 0))), MAPS),
+    "a convolution of one place over channels": (
+        lambda: net_of(lambda n, x: n.e((n.a(x) + n.mix(n.a(x)).relu()).mean(1)),
+                       a=nn.Linear(6, 8), mix=nn.Conv1d(5, 5, 1), e=nn.Linear(8, 4)), TOKENS),
+    "zeros like a value": (
+        lambda: net_of(lambda n, x: n.e(torch.maximum(n.a(x), torch.zeros_like(n.a(x)))),
+                       a=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),
 }  # fmt: skip
 
 
@@ -111,3 +181,20 @@ def test_parts_of_a_weight_that_overlap_are_one_weight_that_is_used_twice(end: i
     graph = capture(net, x)
     assert [step.name for step in graph.steps if is_weighted(step.module)] == ["e"]
     assert near(graph(x), net(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("place", [-1, 0, 1])
+def test_one_of_the_places_that_a_mask_picks(place: int) -> None:
+    """As the last token of T5 and BART is found: each example has as many that end something."""
+
+    def run(net: Any, words: Tensor) -> Tensor:
+        h = net.a(net.words(words))
+        return net.e(h[words.eq(2), :].view(h.shape[0], -1, h.shape[-1])[:, place, :].relu())
+
+    net = net_of(run, words=nn.Embedding(9, 6), a=nn.Linear(6, 8), e=nn.Linear(8, 4)).eval()
+    words = torch.tensor([[3, 2, 4, 2, 5], [2, 2, 6, 7, 8], [3, 4, 5, 2, 2]])
+    assert near(capture(net, words[:1])(words), net(words))
+    assert can_go(net, words) > ALL_BUT_FEW
+    _, given, masked, _ = cut_in_half(net, words)
+    assert near(given, masked)

@@ -99,8 +99,12 @@ def test_a_network_that_needs_gradients_is_refused() -> None:
 
 def test_sizes_that_depend_on_values_are_refused() -> None:
     """As many numbers as are positive."""
-    error = refusal(net_of(lambda net, x: net.end(x) + x[x > 0].sum()), torch.ones(1, 4))
-    assert "size of a value depends on the numbers in another" in error.problem
+    for forward in (
+        lambda net, x: net.end(x[:, 0]) + x[x > 0].sum(),
+        lambda net, x: net.end(x[:, 0]) + x[x[..., 0] > 0].sum(),
+    ):
+        error = refusal(net_of(forward), torch.ones(1, 3, 4))
+        assert "size of a value depends on the numbers in another" in error.problem
 
 
 def test_of_several_results_one_must_be_named() -> None:

@@ -14,7 +14,7 @@ from bhc.emission.cut import ContextScales, Cut, LayerCut
 from bhc.formats import LARGEST_BIAS_CODE, Codes
 from bhc.graph import BranchEnd, Graph, Step, needed_steps
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import ScatterChannels, Select, Tied, call_of, kind_of
+from bhc.layers import Kept, ScatterChannels, Select, Tied, call_of, kind_of
 from bhc.layers.aten import Own, Read
 from bhc.layers.tied import TiedKind
 from bhc.posterior import marginal_variance
@@ -238,12 +238,33 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             axis = call.in_axis % units.dimensions[step.reads[0]]
             yield Step(f"select_{step.name}", Select(index, axis), reads)
             reads = (f"select_{step.name}",)
+        (before,) = step.reads
+        if own.layer.kind.counts_kept(step.module, [units.axes[before]], [units.dimensions[before]]):
+            made = _over_units(step.name, call.module, reads, units.kept(before, alive), units.kept(step.name, alive))
+            instead[step.name] = made[-1].name
+            yield from made
+            continue
         yield Step(step.name, call.module, reads)
         index, width = _among_living(*call.writes, alive)
         if index is not None:
             instead[step.name] = f"place_{step.name}"
             places = ScatterChannels(index, width, call.out_axis % units.dimensions[step.name])
             yield Step(instead[step.name], places, (step.name,))
+
+
+def _over_units(name: str, module: nn.Module, reads: tuple[str, ...], arriving: Kept, leaving: Kept) -> Sequence[Step]:
+    """A layer that slides over units: zeros at the places of those that went, and of what it gives what stays."""
+    steps: list[Step] = []
+    if not arriving.mask.all():
+        places = ScatterChannels(torch.from_numpy(arriving.index), len(arriving.mask), arriving.axis)
+        steps.append(Step(f"place_{name}", places, reads))
+        reads = (f"place_{name}",)
+    steps.append(Step(name, module, reads))
+    for axis, index, count in leaving.lines():
+        if len(index) < count:
+            before = steps[-1].name
+            steps.append(Step(f"select_{before}", Select(torch.from_numpy(index), axis), (before,)))
+    return steps
 
 
 @dataclass(frozen=True)

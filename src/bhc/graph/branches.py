@@ -160,10 +160,14 @@ class _Search:
 
     def _stays_inside(self, step: Step, group: frozenset[int], covered: set[int]) -> bool:
         """Whether a step that is no layer hands on what it reads of a group to what may go too."""
-        if step.name in self.layers or not any(self._free(name) & group for name in step.reads):
+        if self._is_layer(step) or not any(self._free(name) & group for name in step.reads):
             return True
         given = self._free(step.name)
         return bool(given) and given <= covered
+
+    def _is_layer(self, step: Step) -> bool:
+        """Whether its units are those that its weights read and write: not where it slides over units."""
+        return step.name in self.layers and not self._counts(step)
 
     def _free(self, name: str) -> set[int]:
         own = self.units.carried[name].ravel()
@@ -176,7 +180,7 @@ class _Search:
             if self.writes[name] <= owner.keys() or name in self.ends:
                 yield sorted({owner[unit] for unit in touched if unit in owner})
         for step in self.graph.steps:
-            if step.name not in self.layers:
+            if not self._is_layer(step):
                 touched = set().union(*(self._free(name) for name in (*step.reads, step.name)))
                 yield sorted({owner[unit] for unit in touched if unit in owner})
 

@@ -4,6 +4,7 @@ The graph is made simpler (norms taken into layers, turns that undo each other, 
 checked that it computes what the network computes, for one batch as for another."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
+from bhc.graph.examples_apart import examples_apart
 from bhc.graph.exporting import export
 from bhc.graph.graph import INPUT, Graph, Step, calls_of_layers, needed_steps
 from bhc.graph.program import Exported, in_double_precision, wider
@@ -58,13 +60,14 @@ def _ready(graph: Graph) -> Graph:
 
 
 def _graph(reader: Reader) -> Graph:
-    steps, examples = reader.steps(), reader.exported.examples
+    examples, maker = reader.exported.examples, reader.maker
+    graph, shapes = examples_apart(Graph(reader.steps()), maker.shapes, maker.symbolic)
     if examples.is_plain:
-        steps = _as_numbers(steps, examples.tensors[0].dtype)
-    return tidy(Graph(steps), reader.maker.shapes)
+        graph = Graph(_as_numbers(graph.steps, examples.tensors[0].dtype))
+    return tidy(graph, shapes)
 
 
-def _as_numbers(steps: list[Step], dtype: torch.dtype) -> list[Step]:
+def _as_numbers(steps: Sequence[Step], dtype: torch.dtype) -> Sequence[Step]:
     """Words come as numbers of any dtype; who computes with them gets whole ones, as the network does."""
     readers = [step.name for step in steps if INPUT in step.reads and isinstance(step.module, AtenCall)]
     if dtype.is_floating_point or not readers:
@@ -249,9 +252,8 @@ def check_runs_alike(exported: Exported, graph: Graph, make_precise: Callable[[]
     precision: ``make_precise`` makes it with numbers that were never rounded.
     """
     x, wanted = exported.examples, exported.first_answer
-    if any(not tensor.is_floating_point() for tensor in x.tensors):  # other words than the example's
-        x = x.sampled(lambda place: _words(graph, place), seed=0)
-        wanted = exported.answer(x)
+    if any(not tensor.is_floating_point() for tensor in x.tensors):
+        x, wanted = _with_other_words(exported, graph)
     _check_calls_again(exported, x, wanted)
     sizes = [(x, wanted), *[(other, exported.answer(other)) for other in ([x.shortened()] if any(x.dynamic) else [])]]
     if written := exported.written():
@@ -262,6 +264,15 @@ def check_runs_alike(exported: Exported, graph: Graph, make_precise: Callable[[]
     doubtful = [each for each, expected in sizes if not _near(expected, graph(*each.tensors), SURE)]
     if doubtful:
         _check_in_double_precision(exported, make_precise(), doubtful)
+
+
+def _with_other_words(exported: Exported, graph: Graph) -> tuple[Examples, Tensor]:
+    """Other words than the example's, and what the network says to them; the example where it takes no others."""
+    x = exported.examples
+    other = x.sampled(lambda place: _words(graph, place), seed=0)
+    with suppress(Exception):
+        return other, exported.answer(other)
+    return x, exported.first_answer
 
 
 def _check_calls_again(exported: Exported, x: Examples, wanted: Tensor) -> None:

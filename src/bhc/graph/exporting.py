@@ -23,6 +23,7 @@ from bhc.graph.signature import DynamicAxes, Examples
 BLOCKS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 SAME_WHEN_USED = tuple(f"aten::{name}dropout" for name in ("", "feature_", "alpha_", "feature_alpha_"))
 FIXED = re.compile(r"Constraints violated \(L(\['\w+'\])*\['(?P<name>\w+)'\](\[\d+\])?\.size\(\)\[(?P<axis>\d+)\]")
+CELLS = tuple(f"aten.{name}_cell.default" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 RANDOM = torch.Tag.nondeterministic_seeded
 NOT_RANDOM = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "lstm", "gru", "rnn_tanh",
               "rnn_relu", "scaled_dot_product_attention", "rrelu", "native_dropout")  # fmt: skip
@@ -160,8 +161,9 @@ def _export(net: nn.Module, examples: Examples) -> Any:
         with torch.no_grad(), quietly(logging.CRITICAL):
             program = examples.exported(net)
             _drop_dropout_(program.graph)
-            if any(_is_written_through(node) for node in program.graph.nodes):
-                program = program.run_decompositions({})
+            apart = _taken_apart(program.graph)
+            if apart or any(_is_written_through(node) for node in program.graph.nodes):
+                program = program.run_decompositions(apart)
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         fixed = FIXED.match(reason[0])
@@ -217,6 +219,13 @@ def _drop_dropout_(graph: fx.Graph) -> None:
         if schema is not None and schema.name in SAME_WHEN_USED and not node.args[2]:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+
+
+def _taken_apart(graph: fx.Graph) -> dict[Any, Any]:
+    """What cells of recurrent layers do at a step of a user's own loop, by operators that they have in it."""
+    cells = {node.target for node in graph.nodes if str(node.target) in CELLS}
+    known = torch.export.default_decompositions() if cells else {}
+    return {cell: known[cell] for cell in cells}
 
 
 def _is_written_through(node: fx.Node) -> bool:

@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from bhc.errors import BhcError
 from bhc.graph.graph import Step
 from bhc.graph.program import Exported, wider
 from bhc.graph.steps import Constant, Known, Several, StepMaker, Value, concrete, numbers_of
-from bhc.graph.unfolding import unfolded
+from bhc.graph.unfolding import REWRITES, MaskedPlaces, masked_places, unfolded
 from bhc.layers import Affine, Embed
 from bhc.layers.aten import flat
 
+END = 1 << 62  # of a slice, where nothing is said of it, at the least
 BATCH_NORMS = ("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
 # The largest numbers without their places: of these it is known what they are for some of the channels.
 LARGEST = {"aten.max.dim": "aten.amax.default", "aten.min.dim": "aten.amin.default"}
@@ -43,14 +44,15 @@ class Reader:
     def __init__(self, exported: Exported, *, whole: Sequence[str] = ()) -> None:
         self.exported = exported
         self.maker = StepMaker(exported, whole)
-        self.known: dict[fx.Node, Known] = {}
+        self.known: dict[fx.Node, Known | MaskedPlaces] = {}
 
     def steps(self) -> list[Step]:
         """Up to the one that gives the result: what comes later serves other results."""
+        needed = _needed(self.exported)
         for node in self.exported.program.nodes:
             if node.op == "placeholder":
                 self._input(node)
-            elif node.op == "call_function":
+            elif node.op == "call_function" and node in needed:
                 self.known.update(self._read(node))
         result = self.known[self.exported.result]
         if not isinstance(result, Value):
@@ -69,7 +71,7 @@ class Reader:
             return
         self.known[node] = self.maker.inputs[self.exported.inputs.index(node.name)]
 
-    def _read(self, node: fx.Node) -> dict[fx.Node, Known]:
+    def _read(self, node: fx.Node) -> Mapping[fx.Node, Known | MaskedPlaces]:
         whole = self.exported.modules.get(node)
         if whole is not None:  # a module of a registered kind, captured as one
             if node is not whole.last:
@@ -84,6 +86,11 @@ class Reader:
         if op in REMARKS or not isinstance(value, Tensor | tuple | list):
             return {}
         arguments = self._arguments(node)
+        places = next((part for part in flat(arguments.values()) if isinstance(part, MaskedPlaces)), None)
+        if op == "index" and (picked := masked_places(self.maker, arguments)) is not None:
+            return {node: picked}
+        if places is not None:
+            return {node: places.after(self.maker, node, op, arguments)}
         constants = _folded(node, arguments, alone=self.maker.alone.get(node, False))
         if constants is not None:
             return {node: constants}
@@ -182,13 +189,23 @@ class Reader:
             picked = _selected(self.maker, node, first, arguments["indices"], value)
             if picked is not None:
                 return picked
+        if _is_written_whole(op, arguments) and self._is_like(arguments["src"], value):
+            return arguments["src"]
         if op == "slice_scatter" and isinstance(first, Value) and _is_plain_slice(arguments, value):
             return _written_over(self.maker, node, arguments, value)
+        if op in REWRITES and (given := REWRITES[op](self.maker, node, arguments, value)) is not None:
+            return given
         if op == "embedding":
             embedded = self._embedded(node, arguments, value)
             if embedded is not None:
                 return embedded
         return self.maker.call(node, target, arguments, value)
+
+    def _is_like(self, known: Known, value: Tensor) -> bool:
+        """Whether it is what a step gives, of the same shape and dtype."""
+        if not isinstance(known, Value) or self.maker.dtypes[known.name] != value.dtype:
+            return False
+        return self.maker.shapes[known.name] == tuple(map(concrete, value.shape))
 
     def _turned(self, node: fx.Node, source: Value, value: Tensor) -> Known:
         """By any name: the order of axes, found by turning a value whose axes have strides of their own."""
@@ -243,6 +260,20 @@ class Reader:
         return known
 
 
+def _needed(exported: Exported) -> set[fx.Node]:
+    """What the result depends on, and who writes into something: others compute what is only looked at."""
+    nodes = exported.program.nodes
+    ahead = [exported.result, *(node for node in nodes if node.op == "call_function" and _writes(node))]
+    found: set[fx.Node] = set()
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            whole = exported.modules.get(node)
+            ahead += node.all_input_nodes if whole is None else [*node.all_input_nodes, whole.last, *whole.reads]
+    return found
+
+
 def _selected(maker: StepMaker, node: fx.Node, source: Value, indices: Sequence[Any], value: Tensor) -> Known | None:
     """``x[:, index]`` with a list of places that is known is a selection along one axis."""
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
@@ -253,6 +284,15 @@ def _selected(maker: StepMaker, node: fx.Node, source: Value, indices: Sequence[
         return None
     places = index.numbers.long() % maker.shapes[source.name][axis]
     return maker.move(node, "aten.index_select.default", source, [axis, Constant(places)], value)
+
+
+def _is_written_whole(op: str, arguments: dict[str, Any]) -> bool:
+    """Whether all of a value is written over, so that nothing is left of what it was."""
+    if op == "copy":
+        return True
+    end = arguments.get("end")
+    to_the_end = end is None or (isinstance(end, int) and end >= END)
+    return op == "slice_scatter" and not arguments.get("start") and to_the_end and arguments.get("step", 1) == 1
 
 
 def _is_plain_slice(arguments: dict[str, Any], value: Tensor) -> bool:

@@ -84,11 +84,15 @@ def concrete(size: Any) -> int:
     if not isinstance(size, torch.SymInt):
         return int(size)
     if size.node.hint is None:
-        raise BhcError(
-            "the size of a value depends on the numbers in another",
-            hint="sizes may depend on the batch alone: no x[mask], nonzero or unique",
-        )
+        raise depends_on_numbers()
     return int(size.node.hint)
+
+
+def depends_on_numbers() -> BhcError:
+    return BhcError(
+        "the size of a value depends on the numbers in another",
+        hint="sizes may depend on the batch alone: no x[mask], nonzero or unique",
+    )
 
 
 def size_of(size: torch.SymInt, reads: list[Value], maker: "StepMaker") -> int | SizeOf:

@@ -190,7 +190,7 @@ class _Search:
         return units.reshape(shape)
 
     def varies(self, units: Tensor, axis: int) -> bool:
-        return axis in self.varying(units)
+        return _thin(units).shape[axis] > 1 and axis in self.varying(units)
 
     def whole(self, shape: Shape) -> Tensor:
         if self.nothing is None:

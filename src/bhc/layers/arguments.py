@@ -1,6 +1,6 @@
 """Shapes of values, windows that slide over them, and arguments of constructors: checked when they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -50,6 +50,12 @@ class Kept:
         if self.cells is not None and axis % self.dimensions == self.cells.axis:
             return self.cells.places.shape[1]
         return None
+
+    def lines(self) -> Iterator[tuple[int, np.ndarray, int]]:
+        """The axes of which some may be gone: what stays, of how many; cells are those of the first head."""
+        yield self.axis, self.index, len(self.mask)
+        if self.cells is not None:
+            yield self.cells.axis, self.cells.places[0], self.cells.before
 
     def places(self, axis: int) -> int:
         """How many there were along an axis of which some may be gone."""

@@ -43,11 +43,10 @@ class MovementKind(AtenKind):
     name, module = Movement.family, Movement
 
     def follow(self, module: Movement, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        move = MOVES[module.op]
         for units in arriving:
-            MOVES[module.op].prepare(module, search, units, len(leaving))
-        if module.op in ("pad", "constant_pad_nd"):
-            return _padded(module, search, leaving, arriving[0])
-        return _moved(module, search, leaving, arriving)
+            move.prepare(module, search, units, len(leaving))
+        return move.units(module, search, leaving, arriving)
 
     def narrowed(self, module: Movement, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         return MOVES[module.op].narrowed(module, arriving, leaving)
@@ -58,7 +57,7 @@ class MovementKind(AtenKind):
         return [(turned, ((2, 3, 4),)), (heads, ((2, 6, 4),))]
 
 
-def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
+def _moved(module: AtenCall, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
     """The units, moved by the operator itself."""
     shadowed = module.with_arguments()
     for name, argument in module.owned():
@@ -71,7 +70,7 @@ def _moved(module: Movement, search: UnitSearch, leaving: Shape, arriving: Seque
     return shadowed(*arriving)
 
 
-def _padded(module: Movement, search: UnitSearch, leaving: Shape, units: Tensor) -> Tensor:
+def _padded(module: AtenCall, search: UnitSearch, leaving: Shape, units: Tensor) -> Tensor:
     """Zeros of its own along the axis of the units; the same units along all others."""
     before = _pads(module, units.dim())
     for axis in range(units.dim()):
@@ -108,6 +107,10 @@ class Move:
         """What must be so of the units that arrive before they can be moved."""
         join_along(search, units, [axis for axis in self.mixed(module, dimensions) if axis < units.dim()])
 
+    def units(self, module: AtenCall, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
+        """Those of what it gives: moved by the operator itself."""
+        return _moved(module, search, leaving, arriving)
+
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         return with_own_narrowed(module, leaving) if _moves_its_own(module) else own_copy(module)
 
@@ -137,6 +140,19 @@ def _resized(size: int | SizeOf, axis: int, arriving: Sequence[Kept], leaving: K
         factor /= arriving[place].part(own)
     factor *= Fraction(size.times, size.over)
     return SizeOf(size.axes, factor.numerator, factor.denominator)
+
+
+class Zeros(Resize):
+    """Zeros of a size, such as the first state of a recurrence: they go with the units that they meet.
+
+    They are the same for all examples, and along the first axis.
+    """
+
+    def prepare(self, module: AtenCall, search: UnitSearch, units: Tensor, dimensions: int) -> None:
+        """Of what it reads it takes the size of the batch alone."""
+
+    def units(self, module: AtenCall, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
+        return search.constants((1, *leaving[1:])).expand(leaving)
 
 
 class Cut(Move):
@@ -200,12 +216,32 @@ class Mix(Move):
         return axes_of(module, self.name, dimensions)
 
 
+class PickEach(Move):
+    """``x[..., i, j]`` with numbers of its own that say where: what is not picked from goes on."""
+
+    def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
+        return [axis for axis, index in enumerate(module.argument("indices")) if index is not None]
+
+    def units(self, module: AtenCall, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
+        if len(arriving) == 1 and isinstance(module.argument("self"), Read):
+            return _moved(module, search, leaving, arriving)
+        for units in arriving:
+            search.keep(units)
+        return search.whole(leaving)
+
+    def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        return own_copy(module)
+
+
 class Pad(Move):
     """Zeros before and after; other modes mix."""
 
     def mixed(self, module: AtenCall, dimensions: int) -> Sequence[int]:
         plain = module.argument("mode", "constant") == "constant" and module.argument("value") in (None, 0)
         return () if plain else [axis for axis, pair in enumerate(_pads(module, dimensions)) if any(pair)]
+
+    def units(self, module: AtenCall, search: UnitSearch, leaving: Shape, arriving: Sequence[Tensor]) -> Tensor:
+        return _padded(module, search, leaving, arriving[0])
 
     def narrowed(self, module: AtenCall, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         low, high = _pads(module, leaving.dimensions)[leaving.axis]
@@ -238,6 +274,9 @@ MOVES: dict[str, Move] = {
     "pixel_unshuffle": Move(),
     "im2col": Move(),
     "index_select": Reorder(),
+    "index": PickEach(),
+    "zeros": Zeros(),
+    "new_zeros": Zeros(),
 }
 FLOATS_ONLY = ("im2col", "pixel_shuffle", "pixel_unshuffle")
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -109,9 +110,12 @@ class ProductKind(AtenKind):
         place = next(place for place, side in enumerate(sides) if isinstance(side, Own))
         kept = arriving[sides[1 - place].place]
         own, other = (letters.left, letters.right)[:: 1 if place == 0 else -1]
-        letter, numbers = other[kept.axis], getattr(module, sides[place].name)
-        if letter in own:
-            numbers = numbers.detach().index_select(own.index(letter), torch.from_numpy(kept.index))
+        letter, numbers = other[kept.axis], getattr(module, sides[place].name).detach()
+        if kept.cells is not None and len(own) == len(other):
+            order = _beside(own, other)
+            numbers = kept.pick(numbers.permute(order)).permute(np.argsort(order).tolist())
+        elif letter in own:
+            numbers = numbers.index_select(own.index(letter), torch.from_numpy(kept.index))
         return with_own(module, dict(module.named_own()) | {sides[place].name: numbers})
 
     def shares_of_flops(
@@ -127,6 +131,12 @@ class ProductKind(AtenKind):
             (Product("aten.matmul.default", [Read(0), Read(1)]), ((2, 3, 4), (2, 4, 5))),
             (Product("aten.einsum.default", ["bik,bjk->bij", [Read(0), Read(1)]]), ((2, 3, 4), (2, 5, 4))),
         ]
+
+
+def _beside(own: str, other: str) -> list[int]:
+    """The axes of one side in the order in which the other has them, with that of its own where the other's is."""
+    alone = own.index(next(letter for letter in own if letter not in other))
+    return [own.index(letter) if letter in own else alone for letter in other]
 
 
 def _letters(module: Product, dimensions: Sequence[int]) -> Letters | None:
@@ -192,10 +202,26 @@ End = tuple[str, Tensor]  # the letters of one side's axes, and its units
 def _with_own_numbers(search: UnitSearch, letters: Letters, word: str, units: Tensor) -> Tensor | None:
     lying = sorted(_lying(search, word, units))
     if len(lying) > 1:
-        return None
+        return _heads_with_own_numbers(search, letters, word, units, lying)
     if not lying or lying[0] in letters.summed:
         return search.whole((1,) * len(letters.out))
     return _spread(_rows(units, word, [], lying[0])[0], letters.out, lying)
+
+
+def _heads_with_own_numbers(
+    search: UnitSearch, letters: Letters, word: str, units: Tensor, lying: Sequence[str]
+) -> Tensor | None:
+    """Scores of what each head has with numbers of that head: they carry the heads."""
+    heads, summed = ([letter for letter in lying if (letter in letters.summed) == is_summed] for is_summed in (0, 1))
+    own = letters.left if word == letters.right else letters.right
+    if len(heads) != 1 or len(summed) != 1 or heads[0] not in letters.out or heads[0] not in own:
+        return None
+    cells = _rows(units, word, heads, summed[0])
+    if not are_cells(cells):
+        return None
+    rows = search.new(len(cells))
+    search.heads.live_within(rows, cells)
+    return _spread(rows, letters.out, heads)
 
 
 def _scores(search: UnitSearch, letters: Letters, ends: Sequence[End], heads: list[str], axis: str) -> Tensor | None:

@@ -54,6 +54,9 @@ class Convolution(Weighted):
         return (shape[0], module.out_channels, *windows(shape, span, module.stride, conv_padding(module)))
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        axis = along_places(search, arriving[0])
+        if axis is not None:
+            return self._over_units(module, search, leaving, arriving[0], axis)
         inputs, outputs = search.along(arriving[0], self.in_axis), search.new(module.out_channels)
         if module.groups > 1:
             # Inputs and outputs of one group are one unit: the group goes, or stays.
@@ -62,6 +65,21 @@ class Convolution(Weighted):
                 for units in (inside, outside):
                     search.join(outside[:1].expand(len(units)), units)
         return spread(outputs, leaving, self.out_axis)
+
+    def _over_units(self, module: Any, search: UnitSearch, leaving: Shape, units: Tensor, axis: int) -> Tensor:
+        """What are channels elsewhere may be its places, as in ECA: what is not there counts as zero, and every place
+        has all of its neighbours. So what it gives goes with what it meets, whatever it was made of."""
+        search.has_ends(search.whole((module.in_channels,)), search.whole((module.out_channels,)), fed_back=False)
+        if not slides_along(module, axis):
+            return spread(search.along(units, axis), leaving, axis)
+        given = search.constants((leaving[1], leaving[axis]))
+        search.heads.alike(given)
+        return given.reshape(1, leaving[1], *[size if at == axis else 1 for at, size in enumerate(leaving)][2:]).expand(
+            leaving
+        )
+
+    def counts_kept(self, module: Any, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:
+        return any(axis > 1 and slides_along(module, axis) for axis in axes[0])
 
     def operator(self, module: Any, operators: Operators) -> Any:
         return operators.convolution(module)
@@ -113,6 +131,19 @@ class Convolution(Weighted):
         shape, kernel = (2, 4, 6, 5, 4)[: self.directions + 2], (3, 2, 1)[: self.directions]
         plain = self.module(4, 3, kernel, stride=2, padding=1, dilation=1)
         return [(plain, (shape,)), (self.module(4, 6, 3, padding="same", groups=2, bias=False), (shape,))]
+
+
+def along_places(search: UnitSearch, units: Tensor) -> int | None:
+    """The one axis of places along which units lie, where they do not lie along the channels."""
+    places = [axis for axis in range(2, units.dim()) if search.varies(units, axis)]
+    return places[0] if len(places) == 1 and not search.varies(units, 1) else None
+
+
+def slides_along(module: Any, axis: int) -> bool:
+    """Whether it mixes places of an axis, or leaves some out."""
+    own = (part[axis - 2] for part in (module.kernel_size, module.stride))
+    padding = conv_padding(module)
+    return any(size != 1 for size in own) or any(padding[axis - 2 :: module.weight.dim() - 2])
 
 
 class Convolution1d(Convolution):

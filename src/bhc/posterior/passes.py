@@ -178,6 +178,11 @@ class KeptValues(nn.Module):
         keeps = [self._keep(name, h, alive) for name, h in zip(step.reads, values, strict=True)]
         return kind_of(step.module).masked(step.module, keeps, *values)
 
+    def only(self, step: Step, h: Tensor, alive: Tensor) -> Tensor:
+        """What a layer reads, with zeros where nothing is."""
+        keep = self._keep(step.reads[0], h, alive) if step.name in self.steps else None
+        return h if keep is None else h.masked_fill(~keep, 0.0)
+
     def _keep(self, name: str, h: Tensor, alive: Tensor) -> Tensor | None:  # broadcast to h, (K * B, ...)
         if name not in self.places:
             return None
@@ -254,6 +259,8 @@ class BayesianGraph:
                     return counted.run(step, values, alive)
                 return step.module(*values)
             (h,), axis = values, TiedKind.axis if transposed else self._channels[index]
+            if counted is not None and alive is not None:
+                h = counted.only(step, h, alive)
             return as_before(pass_layer(index, channels_first(h, axis), transposed=transposed), h, axis)
 
         return self._on_device(x, lambda images: self.graph.run(images, apply))
