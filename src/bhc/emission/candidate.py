@@ -7,9 +7,8 @@ from functools import cached_property
 from math import inf
 from typing import Any, TypeVar
 
-from bhc.emission.alarm import NAME, Alarm, AlarmSamples
 from bhc.emission.cut import Cut, Cutter
-from bhc.emission.guarantee import Guarantee
+from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, Guarantee
 from bhc.emission.judge import Judge, Verdict
 from bhc.emission.report import Report, Sizes, counts_of, names_worth_telling, to_card
 from bhc.emission.weights import SlimLayer, Slimmer, assemble, quantise, reference_bits

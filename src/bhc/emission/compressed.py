@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bhc.emission.alarm import NAME, Alarm, outside_score
+from bhc.emission.guarantee import NAME, Alarm, outside_score
 from bhc.emission.report import Report, from_card, from_version_1
 from bhc.errors import BhcError
 from bhc.files import write_bytes

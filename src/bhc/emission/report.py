@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bhc.emission.alarm import Alarm
-from bhc.emission.guarantee import Guarantee
+from bhc.emission.guarantee import Alarm, Guarantee
 from bhc.formats import QuantisedNetwork, c_memory_if_any
 from bhc.training import FAR
 

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from bhc.contexts import Context
-from bhc.emission.alarm import AlarmSamples
+from bhc.emission.guarantee import AlarmSamples
 from bhc.errors import BhcError
 from bhc.posterior import Family, Multiples
 

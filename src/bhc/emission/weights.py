@@ -16,7 +16,7 @@ from bhc.graph import BranchEnd, Graph, Step, needed_steps
 from bhc.hypernet import ConditionalNetwork
 from bhc.layers import Kept, ScatterChannels, Select, Tied, call_of, kind_of
 from bhc.layers.aten import Own, Read
-from bhc.layers.tied import TiedKind
+from bhc.layers.linear import TiedKind
 from bhc.posterior import marginal_variance
 
 SMALLEST_VARIANCE = 1e-20

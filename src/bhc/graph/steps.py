@@ -13,8 +13,7 @@ from torch import Tensor, fx, nn
 
 from bhc.errors import BhcError
 from bhc.graph.graph import INPUT, Graph, Step
-from bhc.graph.program import Exported
-from bhc.graph.uses import Uses
+from bhc.graph.program import Exported, Uses
 from bhc.layers import NetworkInput, Shape, Tied, Weighted, call_of, is_weighted, kinds_called
 from bhc.layers.aten import AtenCall, Device, Dtype, Own, Read, SizeOf, flat, schema_of
 

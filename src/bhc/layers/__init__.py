@@ -22,7 +22,7 @@ from bhc.layers.call_families import Movement, Pointwise
 from bhc.layers.convolution import c_convolution, conv_padding
 from bhc.layers.joins import Add, Concat, Multiply, Shift
 from bhc.layers.kind import Elementwise, LayerKind, NoForm, Weighted, Whole, bare_copy, own_copy
-from bhc.layers.linear import Embed, check_words
+from bhc.layers.linear import Embed, Tied, check_words
 from bhc.layers.network_inputs import LogMel, NetworkInput, Normalise
 from bhc.layers.norms import Affine, ChannelNorm
 from bhc.layers.pools import GlobalMean, Subsample, side_by_side
@@ -40,5 +40,4 @@ from bhc.layers.registry import (
     weighted_kind,
 )
 from bhc.layers.reshape import FlattenPlaces, PadChannels, ScatterChannels, Select
-from bhc.layers.tied import Tied
 from bhc.layers.transposed import TransposedConvolution, transpose_convolve

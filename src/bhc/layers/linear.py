@@ -1,4 +1,4 @@
-"""Linear layers, a product with the last axis, and embeddings: rows of weights picked by whole numbers."""
+"""Linear layers, a product with the last axis; embeddings, rows picked by whole numbers; and such weights again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.errors import BhcError
-from bhc.layers.arguments import LARGEST_SIZE, Argument, Shape, Size, bounded, must_fit, unknown
+from bhc.layers.arguments import LARGEST_SIZE, Argument, Kept, Shape, Size, bounded, must_fit, unknown
 from bhc.layers.kind import Example, LayerKind, Weighted, bare_copy, fixed, spread
 from bhc.layers.protocols import (
     ELEMENTS,
@@ -254,3 +254,46 @@ class Embedding(Weighted):
 
     def examples(self) -> Sequence[Example]:
         return [(Embed.of(torch.arange(12.0).reshape(4, 3), padding=0), ((2, 5),))]
+
+
+class Tied(nn.Module):
+    """``y = W^T x`` with the weights (O, I) of another layer: (N, ..., O) -> (N, ..., I)."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer: Any = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.layer.weight
+
+
+class TiedKind(LayerKind):
+    """A further call of a layer: what that reads lives and dies with what this gives, and the other way round.
+
+    Its numbers are the layer's, and so are its counts, its beliefs and its place in files.
+    """
+
+    name, module, number = "tied", Tied, 43
+    axis = -1  # of what it reads, and of what it gives
+
+    def output_shape(self, module: Tied, *arriving: Shape) -> Shape:
+        (shape,) = arriving
+        outputs, inputs = module.layer.weight.shape
+        must_fit(len(shape) > 1 and shape[-1] == outputs, module, shape)
+        return (*shape[:-1], inputs)
+
+    def follow(self, module: Tied, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        search.has_ends(search.along(arriving[0], self.axis), written := search.new(leaving[-1]), fed_back=False)
+        return spread(written, leaving, self.axis)
+
+    def num_flops(self, module: Tied, arriving: Sequence[Shape], leaving: Shape) -> int:
+        return 2 * module.layer.weight.numel() * int(np.prod(leaving[:-1]))
+
+    def narrowed(self, module: Tied, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        raise BhcError("a layer is cut together with its transpose")
+
+    def to_onnx(self, module: Tied, name: str, writer: OnnxWriter) -> None:
+        writer.node("MatMul", name, writer.weight(name, module.layer))
+
+    def examples(self) -> Sequence[Example]:
+        return []  # it is nothing without the layer

@@ -23,7 +23,6 @@ from bhc.layers import (
     pools,
     recurrent,
     reshape,
-    tied,
     transposed,
 )
 from bhc.layers.arguments import Shape, unknown
@@ -94,7 +93,7 @@ BUILT_IN: tuple[type[LayerKind], ...] = (
     transposed.Transposed,
     linear.Embedding,
     *recurrent.KINDS,
-    *tied.KINDS,
+    linear.TiedKind,
     *activations.KINDS,
     *pools.KINDS,
     *joins.KINDS,

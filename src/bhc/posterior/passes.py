@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bhc.graph import Graph, Inputs, Layer, Step, Units
 from bhc.layers import kind_of
-from bhc.layers.tied import TiedKind
+from bhc.layers.linear import TiedKind
 from bhc.posterior.beliefs import LayerMean, LayerPosterior, Noise, WeightMean
 from bhc.posterior.operators import (
     Linear,
