@@ -17,6 +17,7 @@ from bhc.layers.aten import AtenCall, Own, Read, SizeOf, operator
 from bhc.layers.calls import AtenKind, with_own, with_own_narrowed
 from bhc.layers.kind import Example, join_along, meeting, own_copy
 from bhc.layers.protocols import UnitSearch
+from bhc.layers.reshape import laid_anew
 
 
 def axes_of(module: AtenCall, argument: str, dimensions: int) -> Sequence[int]:
@@ -47,7 +48,8 @@ class MovementKind(AtenKind):
             MOVES[module.op].prepare(module, search, units, len(leaving))
         if module.op in ("pad", "constant_pad_nd"):
             return _padded(module, search, leaving, arriving[0])
-        return _moved(module, search, leaving, arriving)
+        given = _moved(module, search, leaving, arriving)
+        return laid_anew(search, arriving[0], given) if module.op == "reshape" and arriving else given
 
     def narrowed(self, module: Movement, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         return MOVES[module.op].narrowed(module, arriving, leaving)
