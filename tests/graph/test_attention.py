@@ -2,8 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import bhc
+from bhc.contexts import Context, ContextBatch
+from bhc.emission import Cutter, slim_model
 from bhc.graph import Units, capture, find_units
 
 from .test_taken import cut_in_half, near
@@ -57,3 +60,33 @@ def test_one_layer_for_all_becomes_one_for_each() -> None:
 def test_outputs_go_with_their_classes() -> None:
     assert units_of("one layer").outputs_are_free
     assert len(units_of("one layer").carried[capture(transformer("one layer"), X).last_step]) == CLASSES
+
+
+class ByTurns(nn.Module):
+    """Attention whose result has the places of all heads by turns, and not head after head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.end = nn.Linear(INPUTS, 12), nn.Linear(12, 12), nn.Linear(12, CLASSES)
+        self.parts = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        query, key, value = (part(x).unflatten(2, (3, 4)).transpose(1, 2) for part in self.parts)
+        attended = (query @ key.mT / 2).softmax(-1) @ value
+        return self.end((x + self.last(attended.permute(0, 2, 3, 1).flatten(2))).mean(1))
+
+
+@torch.no_grad()
+def test_heads_whose_places_lie_by_turns_keep_the_same_ones() -> None:
+    torch.manual_seed(0)
+    network = bhc.wrap(ByTurns(), bhc.SingleContext(), example_input=X, initial=bhc.Initial()).network.eval()
+    (heads,) = network.units.heads
+    assert sorted(part.alike for part in heads.parts) == [False, True]
+    for name, parameter in network.hypernet.named_parameters():
+        if "logvar" in name and name.endswith("offset") and "vectors" in name:
+            parameter += 5 + 3 * torch.randn(parameter.shape)
+    batch = ContextBatch.of([Context()], network.num_classes)
+    for threshold in (-4.0, -3.0, -2.0, -1.0, 0.0):
+        slim = slim_model(network, Cutter(network, Context()).cut(threshold))
+        assert near(slim.run(X), network.masked(X, batch, threshold=torch.tensor([[threshold]])))

@@ -1,4 +1,5 @@
 import pytest
+import torch
 from torch import nn
 
 from bhc.errors import BhcError
@@ -44,7 +45,8 @@ def test_sizes_of_a_grouped_convolution_are_those_of_one_group() -> None:
     assert (layer.groups, layer.num_inputs, layer.num_outputs, len(layer.reads)) == (3, 2, 9, 6)
     assert (layer.kernel_area, layer.output_area) == (5, 4)
     assert layer.num_weights == 9 * 2 * 5
-    assert layer.kept_weights(4, 6) == 6 * 2 * 5
+    keep_in, keep_out = (torch.tensor([[bool(int(digit)) for digit in digits]]) for digits in ("100001", "110000101"))
+    assert layer.kept_weights(keep_in, keep_out).tolist() == [4 * 5], "an input of a group counts with its own outputs"
 
 
 def test_places_are_counted_and_a_single_one_may_give_the_classes() -> None:

@@ -118,11 +118,14 @@ def test_a_flatten_repeats_the_unit_of_each_channel() -> None:
     assert units.carried["flat"].tolist() == [first] * 4 + [second] * 4
 
 
-def test_the_inputs_and_outputs_of_a_group_are_one_unit() -> None:
+def test_each_channel_of_a_group_is_a_unit_and_so_is_the_group() -> None:
     units = units_of(("a", conv(3, 4)), ("grouped", conv(4, 6, groups=2)), ("end", conv(6, 2)))
-    (first,), (second,) = (set(part) for part in np.split(units.carried["a"], 2))
-    assert first != second
-    assert units.carried["grouped"].tolist() == [first] * 3 + [second] * 3
+    (heads,) = units.heads
+    assert not heads.of_attention
+    inputs, outputs = heads.parts
+    assert inputs.units.tolist() == units.carried["a"].reshape(2, 2).tolist()
+    assert outputs.units.tolist() == units.carried["grouped"].reshape(2, 3).tolist()
+    assert not set(heads.rows) & set(np.concatenate(list(units.carried.values())))
 
 
 def test_a_depthwise_layer_writes_the_units_that_it_reads() -> None:

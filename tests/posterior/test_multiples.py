@@ -226,9 +226,8 @@ def test_a_layer_that_is_not_named_is_cut_as_ever():
 
 
 def weights_of(network, masks):
-    kept = [(mask.keep_in.sum(1), mask.keep_out.sum(1)) for mask in masks.layers]
-    each = zip(network.finder.layers, kept, strict=True)
-    return sum(layer.kept_weights(inputs, outputs) for layer, (inputs, outputs) in each)
+    each = zip(network.finder.layers, masks.layers, strict=True)
+    return sum(layer.kept_weights(mask.keep_in, mask.keep_out) for layer, mask in each)
 
 
 @pytest.mark.parametrize("round_to", [1, 2, 3, 5, 8])

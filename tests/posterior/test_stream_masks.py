@@ -104,14 +104,13 @@ def test_single_weights_of_groups_are_read_by_their_own_group(threshold):
     fates = finder(rates, at(threshold, contexts), all_classes(finder, contexts))
     for context in range(contexts):
         first, grouped, last = (layer.weights[context] < threshold for layer in rates)
-        expected = []
-        for group in range(2):
-            inputs, outputs = slice(2 * group, 2 * group + 2), slice(3 * group, 3 * group + 3)
-            writes = first[inputs].any() or grouped[outputs].any()
-            reads = grouped[outputs].any() or last[:, 9 * group : 9 * group + 9].any()
-            expected.append(bool(writes and reads))
-        if any(expected):
-            assert fates.layers[0].keep_out[context].tolist() == [alive for alive in expected for _ in range(2)]
-            assert fates.layers[1].keep_out[context].tolist() == [alive for alive in expected for _ in range(3)]
-        else:
-            assert fates.layers[1].keep_out[context].sum() == 3
+        read = grouped.unflatten(0, (2, 3)).any(3).any(1)  # (groups, I of a group)
+        inputs = first.flatten(1).any(1).reshape(2, 2) & read
+        outputs = (grouped.flatten(1).any(1) & last.unflatten(1, (6, 3)).any(2).any(0)).reshape(2, 3)
+        stays = inputs.any(1) & outputs.any(1)
+        for kept, under in zip((fates.layers[0].keep_out, fates.layers[1].keep_out), (inputs, outputs), strict=True):
+            own = kept[context].reshape(under.shape)
+            most = under[stays].sum(1).amax() if stays.any() else 1
+            assert sorted(set(own.sum(1).tolist()) - {0}) == [int(most)]
+            assert own.any(1).sum() == max(int(stays.sum()), 1)
+            assert own[under & stays[:, None]].all()

@@ -74,7 +74,7 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "weights": network.num_weights,
         "parameters": network.counts.parameters,
         "whole": [{"name": each.name, "weights": each.weights, "reason": each.reason} for each in network.whole],
-        "heads": [len(heads.rows) for heads in network.units.heads],
+        "heads": [len(heads.rows) for heads in network.units.attention],
         "branches": [branch.ends[-1].layer for branch in in_order(network)],
         "streams": list(streams(network)),
         "conditions": model.space.describe(),
@@ -117,7 +117,7 @@ def _run_text(model: Compressor, path: Path) -> str:
 
 def _block_lines(network: ConditionalNetwork) -> list[str]:
     """Heads of attention, branches beside shortcuts, and the streams that these add to."""
-    heads = [len(each.rows) for each in network.units.heads]
+    heads = [len(each.rows) for each in network.units.attention]
     texts = [f"attention: {_times(heads)} head{'' if sum(heads) == 1 else 's'}"] if heads else []
     if network.branches:
         count, widths = len(network.branches), [f"{width:,}" for width in streams(network)]

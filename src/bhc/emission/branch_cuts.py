@@ -61,12 +61,12 @@ def _branch_cut(network: ConditionalNetwork, branch: Branch, alive: np.ndarray) 
     units = network.units
     own = {*branch.inner, *(end.layer for end in branch.ends)}
     layers = tuple(layer.name for layer in network.layers if layer.name in own)
-    heads = [each for each in units.heads if set(each.rows.tolist()) <= set(branch.units)]
+    heads = [each for each in units.attention if set(each.rows.tolist()) <= set(branch.units)]
     return BranchCut(
         name=branch.ends[-1].layer,
         layers=layers,
         gone=not bool(alive[branch.units].any()),
-        units=_remains(_hidden(branch, heads), alive),
+        units=_remains(_hidden(branch, units), alive),
         heads=tuple(cut for each in heads for cut in _head_cuts(each, units, alive)),
         stream=_remains(_stream(units, branch), alive),
     )
@@ -77,10 +77,10 @@ def _stream(units: Units, branch: Branch) -> np.ndarray:
     return units.carried[branch.ends[-1].joint].ravel()
 
 
-def _hidden(branch: Branch, heads: list[Heads]) -> np.ndarray:
-    """Units of a branch without heads themselves, and what is there once for all heads."""
-    shared = [each.rows for each in heads]
-    shared += [column for each in heads for part in each.parts for column in part.columns]
+def _hidden(branch: Branch, units: Units) -> np.ndarray:
+    """Units of a branch without heads and groups themselves, and what is there once for all of them."""
+    shared = [each.rows for each in units.heads]
+    shared += [column for each in units.heads for part in each.parts for column in part.columns]
     return np.setdiff1d(branch.units, np.concatenate(shared)) if shared else np.array(branch.units)
 
 

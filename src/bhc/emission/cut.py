@@ -69,12 +69,34 @@ class LayerCut:
     rescued: bool  # no unit had its writer and a reader under the threshold: one was kept all the same
     kept_weights: Tensor | None = None  # (O', I', *kernel) bool, where single weights go too
 
-    @property
+    @cached_property
     def columns(self) -> Tensor:
-        """The second index of the weights that stay: inputs, or all of those of a group."""
-        if self.layer.groups == 1:
-            return self.kept_inputs
-        return torch.arange(self.layer.num_inputs, device=self.kept_inputs.device)
+        """The second index of the weights that are needed: inputs, or their places in a group."""
+        return self.kept_inputs if self.layer.groups == 1 else torch.unique(self.kept_inputs % self.layer.num_inputs)
+
+    @cached_property
+    def columns_by_group(self) -> Tensor | None:  # (O', I')
+        """Which of these columns each output has; None where it has all of them."""
+        if self.layer.groups == 1 or len(self.columns) == self.num_inputs_of_each:
+            return None
+        groups, places = (torch.div(units, size, rounding_mode="floor") for units, size in self._by_group)
+        table = (self.kept_inputs % self.layer.num_inputs).reshape(-1, self.num_inputs_of_each)
+        own = table[torch.searchsorted(torch.unique(groups), places)]
+        return torch.searchsorted(self.columns, own)
+
+    @property
+    def _by_group(self) -> tuple[tuple[Tensor, int], tuple[Tensor, int]]:
+        """What is kept at either end, and how many there were in a group."""
+        layer = self.layer
+        return (self.kept_inputs, layer.num_inputs), (self.kept_outputs, layer.num_outputs // layer.groups)
+
+    @cached_property
+    def num_inputs_of_each(self) -> int:
+        """How many inputs an output has: all, or those of its group."""
+        if self.layer.groups == 1 or self.is_gone:
+            return len(self.kept_inputs)
+        groups = torch.unique(torch.div(self.kept_inputs, self.layer.num_inputs, rounding_mode="floor"))
+        return len(self.kept_inputs) // len(groups)
 
     @property
     def is_gone(self) -> bool:
@@ -83,7 +105,14 @@ class LayerCut:
 
     @property
     def num_weights(self) -> int:
-        return 0 if self.is_gone else self.layer.kept_weights(len(self.kept_inputs), len(self.kept_outputs))
+        return self.num_inputs_of_each * len(self.kept_outputs) * self.layer.kernel_area
+
+    def at_columns(self, numbers: Tensor) -> Tensor:  # (O', columns, *kernel) -> (O', I', *kernel)
+        """Of numbers at the columns those that each output has."""
+        own = self.columns_by_group
+        if own is None:
+            return numbers
+        return numbers[torch.arange(len(own), device=numbers.device)[:, None], own.to(numbers.device)]
 
     @property
     def num_flops(self) -> int:
@@ -208,7 +237,7 @@ def _layer_cuts(layer: Layer, mask: LayerMask) -> list[LayerCut]:
         return cuts
     weights = mask.keep_weight.expand(len(cuts), *mask.keep_weight.shape[1:])
     return [
-        replace(cut, kept_weights=own[cut.kept_outputs[:, None], cut.columns])
+        replace(cut, kept_weights=cut.at_columns(own[cut.kept_outputs[:, None], cut.columns]))
         for cut, own in zip(cuts, weights, strict=True)
     ]
 

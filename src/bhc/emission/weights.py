@@ -154,10 +154,11 @@ class Slimmer:
         z, in_logvar = _with_logvar(patch.in_scale, _at(rates.in_log_dropout, own, columns), columns)
         s, out_logvar = _with_logvar(patch.out_scale, _at(rates.out_log_dropout, own, rows), rows)
         logvar = self.kept[index].logvar(own, rows, columns)
-        return marginal_variance(patch.mean, logvar, z, in_logvar, s, out_logvar)[0].cpu()
+        return cut.at_columns(marginal_variance(patch.mean, logvar, z, in_logvar, s, out_logvar)[0]).cpu()
 
 
 def _slim(cut: LayerCut, weight: Tensor, bias: Tensor | None, find_variance: Callable[[], Tensor]) -> SlimLayer:
+    weight = cut.at_columns(weight)
     if cut.kept_weights is not None:
         weight = weight * cut.kept_weights
     return SlimLayer(cut, weight.cpu(), None if bias is None else bias.cpu(), find_variance)

@@ -1,11 +1,17 @@
-"""Heads of attention: units that come in rows, of which all that stay keep equally many."""
+"""Heads of attention and groups of convolutions: units in rows, of which all that stay keep equally many.
+
+A group of a convolution is a row with two parts, what it reads and what it gives. Where two convolutions have the same
+channels in other groups, as behind a channel shuffle, none of them can go without others: ``groups`` then says what of
+each goes together.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 NEVER = -1  # the label of all that is never cut
@@ -35,9 +41,10 @@ class Heads:
 
     rows: np.ndarray  # (H,) the units of the heads themselves, which their scores carry
     parts: tuple[Part, ...]
+    of_attention: bool = True  # or groups of convolutions alone
 
     def renumbered(self, of: np.ndarray) -> "Heads":
-        return Heads(of[self.rows], tuple(part.renumbered(of) for part in self.parts))
+        return replace(self, rows=of[self.rows], parts=tuple(part.renumbered(of) for part in self.parts))
 
     @property
     def units(self) -> np.ndarray:
@@ -46,16 +53,48 @@ class Heads:
         return np.unique(np.concatenate([self.rows, *(part.units.ravel() for part in self.parts), *columns]))
 
 
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """A convolution of G groups."""
+
+    rows: Tensor  # (G,) the units of the groups themselves
+    inputs: Tensor  # (G, n)
+    outputs: Tensor  # (G, m)
+
+    @property
+    def sides(self) -> tuple[Tensor, Tensor]:
+        return self.inputs, self.outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """What lives in rows alone."""
+
+    rows: Tensor  # (H,)
+    units: Tensor  # (H, n)
+    of: Grouped | None = None
+
+
 @dataclass
 class Said:
     """What kinds of layers have said of heads (``layers.protocols.HeadSearch``)."""
 
-    within: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # heads, (H,), and what lives in each, (H, n)
+    within: list[Within] = field(default_factory=list)
     same_places: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)  # (H, n), and columns (n,)
+    laid: list[Tensor] = field(default_factory=list)  # (rows, n), one row after the other
     parts: list[Tensor] = field(default_factory=list)  # of values, such as all that lies before a slice
+    groups: list[Grouped] = field(default_factory=list)
+    level: list[Grouped] = field(default_factory=list)  # those of which all groups stay
 
     def live_within(self, heads: Tensor, units: Tensor) -> None:
-        self.within.append((heads, units))
+        self.within.append(Within(heads, units))
+
+    def grouped(self, groups: Tensor, inputs: Tensor, outputs: Tensor) -> None:
+        self.groups.append(Grouped(groups, inputs, outputs))
+        self.within += [Within(groups, side, self.groups[-1]) for side in (inputs, outputs)]
+
+    def one_after_the_other(self, rows: Tensor) -> None:
+        self.laid.append(rows)
 
     def alike(self, units: Tensor, columns: Tensor | None = None) -> None:
         self.same_places.append((units, columns))
@@ -68,8 +107,10 @@ class Search(Protocol):
     """What is asked of the search for units."""
 
     heads: Said
+    writes: dict[str, Tensor]
 
     def join(self, left: Tensor, right: Tensor) -> None: ...
+    def tie(self, units: Tensor) -> None: ...
     def keep(self, units: Tensor) -> None: ...
     def labels(self, units: Tensor) -> np.ndarray: ...
 
@@ -77,25 +118,31 @@ class Search(Protocol):
 def find_heads(search: Search) -> tuple[Heads, ...]:
     """The heads as the search has found them; what does not make rows of one length is never cut."""
     while True:
+        if _level(search, [*_crossing(search), *_written_in_parts(search)]):
+            continue
         _join_rows_that_share(search)
-        parts = [_part(search, rows, units) for rows, units in search.heads.within]
+        within = search.heads.within
+        parts = [_part(search, each) for each in within]
         wrong = [place for place, part in enumerate(parts) if part is None]
         wrong += _overlapping(parts)
+        if _level(search, [of for place in wrong if (of := within[place].of) is not None]):
+            continue
         # What never goes has all heads, so that none of them goes.
         fixed = [place for place, part in enumerate(parts) if part == {}]
         if not wrong and not fixed:
-            heads = _grouped([part for part in parts if part])
+            heads = _grouped(within, parts)  # type: ignore[arg-type]
             doubtful = _marked(search, heads)
             if isinstance(doubtful, tuple):
                 return doubtful
-            search.keep(doubtful)
+            if not _level(search, _touching(search, doubtful)):
+                search.keep(doubtful)
             continue
         for place in wrong:
-            search.keep(search.heads.within[place][1])
+            search.keep(within[place].units)
         for place in (*wrong, *fixed):
-            search.keep(search.heads.within[place][0])
+            search.keep(within[place].rows)
         gone = {*wrong, *fixed}
-        search.heads.within = [each for place, each in enumerate(search.heads.within) if place not in gone]
+        search.heads.within = [each for place, each in enumerate(within) if place not in gone]
 
 
 Units = dict[int, tuple[int, ...]]  # by head: its units
@@ -107,7 +154,8 @@ def _join_rows_that_share(search: Search) -> None:
     while joined:
         joined = False
         owners: dict[int, Tensor] = {}
-        for rows, units in search.heads.within:
+        for each in search.heads.within:
+            rows, units = each.rows, each.units
             labels, heads = search.labels(units), search.labels(rows)
             for row, (head, own) in enumerate(zip(heads.tolist(), labels.tolist(), strict=True)):
                 for label in set(own) - {NEVER}:
@@ -118,17 +166,25 @@ def _join_rows_that_share(search: Search) -> None:
                         head = int(search.labels(rows[row : row + 1])[0])
 
 
-def _part(search: Search, rows: Tensor, units: Tensor) -> Units | None:
+def _part(search: Search, within: Within) -> Units | None:
     """Each head's units; nothing where none can be cut, None where they make no rows of one length."""
     part: dict[int, set[int]] = {}
-    labels = search.labels(units)
+    labels = search.labels(within.units)
     if (labels == NEVER).all():
         return {}
-    for row, head, own in zip(rows.tolist(), search.labels(rows).tolist(), labels.tolist(), strict=True):
-        part.setdefault(row if head == NEVER else head, set()).update(own)
+    for head, own in zip(_heads_of(search, within), labels.tolist(), strict=True):
+        part.setdefault(head, set()).update(own)
     if any(NEVER in own for own in part.values()) or len({len(own) for own in part.values()}) > 1:
         return None
     return {head: tuple(sorted(own)) for head, own in part.items()}
+
+
+def _heads_of(search: Search, within: Within) -> list[int]:
+    """The head of each row; one that never goes is told from others that do not."""
+    return [
+        row if head == NEVER else head
+        for row, head in zip(within.rows.tolist(), search.labels(within.rows).tolist(), strict=True)
+    ]
 
 
 def _overlapping(parts: Sequence[Units | None]) -> list[int]:
@@ -142,15 +198,18 @@ def _overlapping(parts: Sequence[Units | None]) -> list[int]:
     return wrong
 
 
-def _grouped(parts: Sequence[Units]) -> tuple[Heads, ...]:
+def _grouped(within: Sequence[Within], parts: Sequence[Units]) -> tuple[Heads, ...]:
     """Parts of the same heads together."""
     groups: dict[tuple[int, ...], list[Units]] = {}
-    for part in parts:
-        own = groups.setdefault(tuple(sorted(part)), [])
+    attention = set()
+    for each, part in zip(within, parts, strict=True):
+        rows = tuple(sorted(part))
+        own = groups.setdefault(rows, [])
+        attention |= {rows} if each.of is None else set()
         if part not in own:
             own.append(part)
     return tuple(
-        Heads(np.array(rows), tuple(Part(np.array([part[row] for row in rows])) for part in own))
+        Heads(np.array(rows), tuple(Part(np.array([part[row] for row in rows])) for part in own), rows in attention)
         for rows, own in groups.items()
     )
 
@@ -158,7 +217,7 @@ def _grouped(parts: Sequence[Units]) -> tuple[Heads, ...]:
 def _marked(search: Search, heads: Sequence[Heads]) -> tuple[Heads, ...] | Tensor:
     """With the parts that must keep the same places in all heads; units that cannot, and must stay, if any do."""
     marked = list(heads)
-    for units, columns in search.heads.same_places:
+    for units, columns in [*search.heads.same_places, *_laid_across(search, heads)]:
         labels = search.labels(units)
         if (labels == NEVER).all() or (labels == labels[:1]).all():
             continue
@@ -174,6 +233,18 @@ def _marked(search: Search, heads: Sequence[Heads]) -> tuple[Heads, ...] | Tenso
         parts[place] = _with_columns(labels, own, parts[place])
         marked[at] = replace(marked[at], parts=tuple(parts))
     return tuple(marked)
+
+
+def _laid_across(search: Search, heads: Sequence[Heads]) -> Iterator[tuple[Tensor, None]]:
+    """What a new shape lays one after the other such that heads alternate: the order says nothing of what each keeps,
+    so they must keep the same places."""
+    owners = {unit: head for group in heads for part in group.parts
+              for head, own in zip(group.rows.tolist(), part.units.tolist(), strict=True) for unit in own}  # fmt: skip
+    for units in search.heads.laid:
+        labels = search.labels(units)
+        along = all(len({owners.get(unit) for unit in row}) == 1 for row in labels.tolist())
+        if not along and not (labels == labels[:, :1]).all():
+            yield units.T, None
 
 
 def _lines_up(labels: np.ndarray, columns: np.ndarray | None, part: Part) -> bool:
@@ -210,3 +281,70 @@ def lies_in_heads(labels: np.ndarray, heads: Heads) -> bool:
         if times != first or any(len(each) != 1 for each in times):
             return False
     return True
+
+
+def _crossing(search: Search) -> Iterator[Grouped]:
+    """Convolutions of which some groups could only go together, or that would make one of several heads."""
+    within = search.heads.within
+    if all(each.of is None for each in within):
+        return
+    rows = [(place, head) for place, each in enumerate(within) for head in _heads_of(search, each)]
+    own = [units for each in within for units in search.labels(each.units).tolist()]
+    sets = [{-2 - head, *units} - {NEVER} for (_, head), units in zip(rows, own, strict=True)]  # heads are no units
+    for together in connected(sets):
+        places = {rows[at] for at in together}
+        if len({place for place, _ in places}) < len(places):
+            yield from {of: None for place, _ in places if (of := within[place].of) is not None}
+
+
+def _written_in_parts(search: Search) -> Iterator[Grouped]:
+    """Convolutions beside which a layer writes some of what a part holds: it might be left with nothing to write."""
+    written: list[set[int]] | None = None
+    for each in search.heads.within:
+        if each.of is not None:
+            written = written or [set(search.labels(units).tolist()) - {NEVER} for units in search.writes.values()]
+            own = set(search.labels(each.units).ravel().tolist()) - {NEVER}
+            if any(not own.isdisjoint(units) and not own <= units for units in written):
+                yield each.of
+
+
+def _touching(search: Search, units: Tensor) -> list[Grouped]:
+    """Convolutions that have heads, and share units with others."""
+    labels = search.labels(units)
+    return [
+        each.of for each in search.heads.within
+        if each.of is not None and np.isin(search.labels(each.units), labels[labels != NEVER]).any()
+    ]  # fmt: skip
+
+
+def _level(search: Search, convolutions: Iterable[Grouped]) -> bool:
+    """Of these all groups are to stay; whether there are any."""
+    gone = dict.fromkeys(convolutions)
+    if not gone:
+        return False
+    said = search.heads
+    said.level += gone
+    said.within = [each for each in said.within if each.of not in gone]
+    heads = {head for each in said.within for head in search.labels(each.rows).tolist()}
+    for each in gone:
+        search.keep(each.rows[torch.from_numpy(~np.isin(search.labels(each.rows), list(heads)))])
+    return True
+
+
+def connected(sets: Sequence[set[int]]) -> list[list[int]]:
+    """Places of sets that share members, or are joined by others that do."""
+    parents = list(range(len(sets)))
+
+    def find(place: int) -> int:
+        while parents[place] != place:
+            parents[place] = place = parents[parents[place]]
+        return place
+
+    owners: dict[int, int] = {}
+    for place, members in enumerate(sets):
+        for member in members:
+            parents[find(place)] = find(owners.setdefault(member, place))
+    found: dict[int, list[int]] = {}
+    for place in range(len(sets)):
+        found.setdefault(find(place), []).append(place)
+    return list(found.values())

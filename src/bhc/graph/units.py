@@ -1,8 +1,8 @@
 """Which channels live and die together: found once, when a network is wrapped.
 
-A unit is what one output of a layer writes, with all that is added to it, multiplied with it or grouped with it on
-the way. Each value of the graph has a tensor of unit numbers in its own shape, which the kinds of layers carry on: who
-moves numbers moves their units, who adds two values joins theirs.
+A unit is what one output of a layer writes, with all that is added to it or multiplied with it on the way. Each value
+of the graph has a tensor of unit numbers in its own shape, which the kinds of layers carry on: who moves numbers moves
+their units, who adds two values joins theirs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
+from bhc.graph.groups import even_out
 from bhc.graph.heads import Heads, Said, find_heads, lies_in_heads
 from bhc.layers import EXAMPLES, Cells, Kept, Shape, Tied, Weighted, kind_of
 from bhc.layers.kind import first_along, spread
@@ -41,6 +42,11 @@ class Units:
     @property
     def count(self) -> int:
         return len(self.always)
+
+    @property
+    def attention(self) -> tuple[Heads, ...]:
+        """Heads that are no groups of a convolution."""
+        return tuple(heads for heads in self.heads if heads.of_attention)
 
     def kept(self, name: str, alive: np.ndarray) -> Kept:
         """What stays of a value where these units live, (U,) bool."""
@@ -223,7 +229,7 @@ def _numbered(search: _Search, last: str) -> Units:
     """The units in the order they are written."""
     search.step = INPUT
     _keep_own(search)
-    heads, axes = _heads_and_axes(search)
+    heads, axes = _heads_and_axes(search, last)
     roots = search.sets.roots()
     number = {root: place for place, root in enumerate(np.unique(roots).tolist())}
     of = np.array([number[root] for root in roots.tolist()], dtype=np.int64)
@@ -261,7 +267,7 @@ def _keep_own(search: _Search) -> None:
         search.keep(units[torch.from_numpy(~written[roots[units.numpy()]])])
 
 
-def _heads_and_axes(search: _Search) -> tuple[tuple[Heads, ...], dict[str, tuple[int, ...]]]:
+def _heads_and_axes(search: _Search, last: str) -> tuple[tuple[Heads, ...], dict[str, tuple[int, ...]]]:
     """Along which axes the units of each value lie; where that is neither one axis nor heads with their cells, they
     are joined until there is one."""
     values = search.carried | {f"part {place}": units for place, units in enumerate(search.heads.parts)}
@@ -279,7 +285,7 @@ def _heads_and_axes(search: _Search) -> tuple[tuple[Heads, ...], dict[str, tuple
                     search.along(units, best)
                     joined = True
                 axes[name] = pair or (best,)
-        if not joined:
+        if not joined and not even_out(search, heads, search.carried[last]):
             return heads, axes
 
 

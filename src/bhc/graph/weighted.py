@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,6 @@ from bhc.graph.graph import INPUT, Graph, calls_of_layers, layer_of, shaped_step
 from bhc.graph.units import Units
 from bhc.layers import NetworkInput, Opaque, Shape, Tied, Weighted, is_weighted, kind_of, weighted_kind
 from bhc.layers.aten import AtenCall
-
-Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -91,9 +89,10 @@ class Layer:
         """The layer's number in an architecture: filters of a convolution, inputs of a linear layer."""
         return self.kind.width(self.module)
 
-    def kept_weights(self, inputs: Count, outputs: Count) -> Count:
-        """How many weights stay where so many of its inputs and outputs do; a group that stays is whole."""
-        return outputs * (self.num_inputs if self.groups > 1 else inputs) * self.kernel_area
+    def kept_weights(self, keep_in: Tensor, keep_out: Tensor) -> Tensor:  # (K, channels), (K, O) bool -> (K,)
+        """How many weights stay where these of its inputs and outputs do: those of pairs in the same group."""
+        inputs, outputs = (keep.unflatten(1, (self.groups, -1)).sum(2) for keep in (keep_in, keep_out))
+        return (inputs * outputs).sum(1) * self.kernel_area
 
 
 def find_layers(graph: Graph, input_shape: Shape, units: Units, *, keep: Iterable[str] = ()) -> tuple[Layer, ...]:

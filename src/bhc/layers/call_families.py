@@ -17,6 +17,7 @@ from bhc.layers.aten import AtenCall, Own, Read, SizeOf, operator
 from bhc.layers.calls import AtenKind, with_own, with_own_narrowed
 from bhc.layers.kind import Example, join_along, meeting, own_copy
 from bhc.layers.protocols import UnitSearch
+from bhc.layers.reshape import laid_anew
 
 
 def axes_of(module: AtenCall, argument: str, dimensions: int) -> Sequence[int]:
@@ -46,7 +47,8 @@ class MovementKind(AtenKind):
         move = MOVES[module.op]
         for units in arriving:
             move.prepare(module, search, units, len(leaving))
-        return move.units(module, search, leaving, arriving)
+        given = move.units(module, search, leaving, arriving)
+        return laid_anew(search, arriving[0], given) if module.op == "reshape" and arriving else given
 
     def narrowed(self, module: Movement, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
         return MOVES[module.op].narrowed(module, arriving, leaving)

@@ -59,11 +59,12 @@ class Convolution(Weighted):
             return self._over_units(module, search, leaving, arriving[0], axis)
         inputs, outputs = search.along(arriving[0], self.in_axis), search.new(module.out_channels)
         if module.groups > 1:
-            # Inputs and outputs of one group are one unit: the group goes, or stays.
-            search.tie(outputs)
-            for inside, outside in zip(inputs.chunk(module.groups), outputs.chunk(module.groups), strict=True):
-                for units in (inside, outside):
-                    search.join(outside[:1].expand(len(units)), units)
+            sides = [units.unflatten(0, (module.groups, -1)) for units in (inputs, outputs)]
+            if len(inputs) > module.groups:
+                search.heads.grouped(search.new(module.groups), *sides)
+            else:  # depthwise: a channel and what is made of it live and die together
+                search.tie(outputs)
+                search.join(sides[0].expand(sides[1].shape), sides[1])
         return spread(outputs, leaving, self.out_axis)
 
     def _over_units(self, module: Any, search: UnitSearch, leaving: Shape, units: Tensor, axis: int) -> Tensor:
@@ -86,7 +87,7 @@ class Convolution(Weighted):
 
     def smaller(self, module: Any, weight: Tensor, bias: Tensor | None, kept_inputs: Tensor) -> nn.Module:
         convolution = bare_copy(module)
-        convolution.groups = 1 if module.groups == 1 else len(weight) * module.groups // module.out_channels
+        convolution.groups = 1 if module.groups == 1 else len(kept_inputs) // weight.shape[1]  # those that stay
         convolution.in_channels = weight.shape[1] * convolution.groups
         convolution.out_channels = len(weight)
         return with_numbers(convolution, weight, bias)

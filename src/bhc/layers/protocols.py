@@ -30,10 +30,17 @@ class Captured(Protocol):
 
 
 class HeadSearch(Protocol):
-    """Collects what is said of heads."""
+    """Collects what is said of heads, and of groups of convolutions."""
 
     def live_within(self, heads: Tensor, units: Tensor) -> None:
         """Each of the ``heads``, (H,), goes with all of its ``units``, (H, n); all that stay keep equally many."""
+
+    def grouped(self, groups: Tensor, inputs: Tensor, outputs: Tensor) -> None:
+        """A convolution of ``groups``, (G,), reads (G, n) and gives (G, m): those of its groups that stay read equally
+        many each, and give equally many."""
+
+    def one_after_the_other(self, rows: Tensor) -> None:
+        """Units, (rows, n), lie in a value one row after the other along one axis."""
 
     def alike(self, units: Tensor, columns: Tensor | None = None) -> None:
         """Of units of heads, (H, n): all heads keep the same places, since numbers are there once for all of them.

@@ -10,8 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.layers.arguments import LARGEST_ARGUMENT, LARGEST_SIZE, Argument, Kept, Shape, Size, bounded, must_fit, resized
-from bhc.layers.kind import Example, LayerKind, Uncut, own_copy, spread
+from bhc.layers.kind import Example, LayerKind, Uncut, first_along, own_copy, spread
 from bhc.layers.protocols import Captured, CWriter, FileReader, FileWriter, OnnxWriter, UnitSearch
+
+
+def laid_anew(search: UnitSearch, units: Tensor, given: Tensor) -> Tensor:
+    """Units in a new shape, as ``given``; which order they had, or have now, along one axis."""
+    lines = []
+    for each in (units, given):
+        varying = [axis for axis in range(each.dim()) if search.varies(each, axis)]
+        lines += [first_along(each, *varying)] if len(varying) == 2 else []
+    if len(lines) == 1 or (len(lines) == 2 and not torch.equal(*lines)):
+        for line in lines:
+            search.heads.one_after_the_other(line)
+    return given
 
 
 class FlattenPlaces(nn.Module):
@@ -87,7 +99,7 @@ class Flattening(Uncut):
         return (*shape[: self.first], prod(shape[self.first :]))
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
-        return arriving[0].reshape(leaving)
+        return laid_anew(search, arriving[0], arriving[0].reshape(leaving))
 
 
 class Flatten(Flattening):

@@ -1,4 +1,5 @@
-"""What goes as a whole or not at all: heads of attention, pairs of queries and keys, branches beside a shortcut."""
+"""What goes as a whole or not at all: heads of attention, groups of convolutions, pairs of queries and keys, branches
+beside a shortcut."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from torch.nn import functional as F
 
 from bhc.graph import Branch, Heads, Layer
 from bhc.posterior.beliefs import LayerDropout
+from bhc.posterior.multiples import HeadSteps, quietest, rounded_up_to
 
 
 class HeadFinder(nn.Module):
-    """Which heads of attention stay, and which units of each: of every part equally many, the least noisy of each.
+    """Which heads of attention, or groups of a convolution, stay, and which units of each: of every part equally many,
+    the least noisy of each.
 
     A part is as alive as its least noisy unit, a head as its noisiest part. The heads that stay keep as many units of a
     part as the one of them that has most under the threshold, so that rows have one length.
@@ -51,26 +54,34 @@ class HeadFinder(nn.Module):
                 links = links.index_copy(1, columns, links[:, self.units(place)].amin(1))
         return links
 
+    def without_dead_(self, under: Tensor) -> None:  # (K, U)
+        """Of what is under a threshold, take away in place what is of heads that are not."""
+        stays = under[:, self.rows, None]
+        for place in range(len(self.parts)):
+            under[:, self.units(place)] &= stays
+
     def choose_(
-        self, alive: Tensor, links: Tensor, threshold: Tensor, *, may_go: bool, steps: Sequence[int] | None = None
+        self, alive: Tensor, links: Tensor, threshold: Tensor, *, may_go: bool, steps: HeadSteps | None = None
     ) -> Tensor | None:
         """Which of the units of each head live, in place; where one head had to be rescued, (K,).
 
-        With ``steps``, one a part, heads keep a multiple of so many, or all.
+        With ``steps`` a multiple of so many stay, or all.
         """
-        stays = alive[:, self.rows]
-        lost = None if may_go else where_none(stays)
+        wanted, noise = alive[:, self.rows], links[:, self.rows]
+        lost, stays = None if may_go else where_none(wanted), wanted
         if lost is not None:
-            quietest = F.one_hot(links[:, self.rows].argmin(1), len(self.rows)).bool()
-            stays = stays | (quietest & lost[:, None])
-            alive[:, self.rows] = stays
+            stays = wanted | (F.one_hot(noise.argmin(1), len(self.rows)).bool() & lost[:, None])
+        if steps is not None:
+            stays = quietest(stays, noise, rounded_up_to(stays.sum(1, keepdim=True), steps.heads))
+        alive[:, self.rows] = stays
         for place, part in enumerate(self.parts):
             own = links[:, self.units(place)].masked_fill(~stays[..., None], torch.inf)  # (K, H, n)
             if part.alike:
                 own = own.amin(1, keepdim=True).expand_as(own)
-            most = (own < threshold[..., None]).sum(2).amax(1).clamp(min=1)
+            under = (own < threshold[..., None]) & wanted[..., None]  # one that is rescued has no say
+            most = under.sum(2).amax(1).clamp(min=1)
             if steps is not None:
-                most = (most + steps[place] - 1) // steps[place] * steps[place]
+                most = rounded_up_to(most, steps.parts[place])
             ranks = own.argsort(dim=2, stable=True).argsort(dim=2)
             kept = (ranks < most[:, None, None]) & stays[..., None]
             alive[:, self.units(place)] = kept
@@ -151,9 +162,9 @@ class PairedWriter(nn.Module):
         return written.index_copy(1, self.units, torch.maximum(written[:, self.units], own))
 
 
-def find_pairs(layers: Sequence[Layer], of_heads: set[int]) -> dict[str, PairedWriter]:
-    """By layer: the units of heads that it must write, and others too."""
-    own = [set(layer.writes.tolist()) & of_heads for layer in layers]
+def find_pairs(layers: Sequence[Layer], factors: set[int]) -> dict[str, PairedWriter]:
+    """By layer: the units of heads that it must write, and others too, since they are multiplied."""
+    own = [set(layer.writes.tolist()) & factors for layer in layers]
     counts = Counter(unit for units in own for unit in units)
     found = {index: sorted(unit for unit in units if counts[unit] > 1) for index, units in enumerate(own)}
     return {str(index): PairedWriter(layers[index].writes, units) for index, units in found.items() if units}

@@ -78,7 +78,7 @@ class _Group:
     step: int
 
     def rounded_up(self, count: Tensor) -> Tensor:
-        return _ceil(count, self.step)
+        return rounded_up_to(count, self.step)
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,27 @@ class _Ends:
         return cls(reads_whole.to(device), rounded[layer.writes].to(device), multiple)
 
 
+@dataclass(frozen=True)
+class HeadSteps:
+    """Of which number as many heads stay, and as many units of each of their parts: a multiple, or all."""
+
+    heads: int
+    parts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, heads: Heads, layers: Sequence[Layer], multiples: Mapping[str, int], count: int) -> "HeadSteps":
+        """A head that keeps all of a part may have no multiple of its own: then as many heads stay as have one."""
+        of_heads, of_parts = 1, [1] * len(heads.parts)
+        for layer in layers:
+            multiple, channels = multiples[layer.name], np.bincount(layer.writes.numpy(), minlength=count)
+            for place, part in enumerate(heads.parts):
+                if own := int(channels[part.units].max()):
+                    of_parts[place] = lcm(of_parts[place], multiple // gcd(multiple, own))
+                    if part.units.shape[1] % of_parts[place]:
+                        of_heads = lcm(of_heads, multiple // gcd(multiple, own * part.units.shape[1]))
+        return cls(of_heads, tuple(of_parts))
+
+
 class ChannelRounding:
     """Which further units stay, so that what each layer writes is a multiple, and who reads and writes them.
 
@@ -106,7 +127,8 @@ class ChannelRounding:
     of what others write, as a stream that is padded with zeros is, each part is rounded by itself; if one of them has
     too few units for it, they all stay whole.
 
-    Of heads each keeps a multiple, ``HeadFinder.choose_`` sees to that.
+    Of heads, and groups of convolutions, each keeps a multiple, or all and there is a multiple of them:
+    ``HeadFinder.choose_`` sees to that.
 
     A unit that is rounded is read by all of its readers and written by all of its writers, and a rounded layer reads
     all that arrives, for what they would leave out has to be picked and placed by a step of its own. The network's
@@ -120,7 +142,7 @@ class ChannelRounding:
         of_heads = {unit for heads in units.heads for unit in heads.units.tolist()}
         wanted = {layer.name: multiples.of_layer(layer.name) for layer in layers}
         rounded = [layer for layer in layers if wanted[layer.name] > 1 and not decided & set(layer.writes.tolist())]
-        self.head_steps = [_head_steps(heads, rounded, wanted, units.count) for heads in units.heads]
+        self.head_steps = [HeadSteps.of(heads, rounded, wanted, units.count) for heads in units.heads]
         apart = [layer for layer in rounded if not of_heads & set(layer.writes.tolist())]
         self._blocks = _blocks(apart, wanted, units.count, device)
         is_rounded, is_input = torch.zeros(2, units.count, dtype=torch.bool)
@@ -140,7 +162,7 @@ class ChannelRounding:
             whole = torch.cat([count > size for count, size in zip(counts, sizes, strict=True)], dim=1)
             for group, own, count, size in zip(block, living, counts, sizes, strict=True):
                 count = count.masked_fill(whole.any(1, keepdim=True), size)
-                alive[:, group.units] = _quietest(own, noise[:, group.units], count)
+                alive[:, group.units] = quietest(own, noise[:, group.units], count)
         return alive
 
     def read(
@@ -161,9 +183,9 @@ class ChannelRounding:
         kept = kept | whole
         if ends.multiple == 1 or rates is None:
             return kept
-        count = _ceil(kept.sum(1, keepdim=True), ends.multiple).minimum(arriving.sum(1, keepdim=True))
+        count = rounded_up_to(kept.sum(1, keepdim=True), ends.multiple).minimum(arriving.sum(1, keepdim=True))
         finite = rates.clamp(max=torch.finfo(rates.dtype).max)  # what arrives comes before what does not
-        return _quietest(kept, torch.where(arriving, finite, torch.inf), count)
+        return quietest(kept, torch.where(arriving, finite, torch.inf), count)
 
     def written(self, layer: Layer, kept: Tensor, alive: Tensor) -> Tensor:  # (K, O), (K, U) -> (K, O)
         """What a layer writes that would write ``kept`` if nothing were rounded, and leave the rest to others."""
@@ -189,19 +211,6 @@ def _blocks(
     ]
 
 
-def _head_steps(heads: Heads, layers: Sequence[Layer], multiples: Mapping[str, int], count: int) -> list[int]:
-    """Of each part of heads, of which number of units a head keeps a multiple."""
-    steps = []
-    for part in heads.parts:
-        step = 1
-        for layer in layers:
-            channels = int(np.bincount(layer.writes.numpy(), minlength=count)[part.units].max())
-            if channels:
-                step = lcm(step, multiples[layer.name] // gcd(multiples[layer.name], channels))
-        steps.append(step)
-    return steps
-
-
 def _joined(sets: Iterable[set[int]]) -> list[set[int]]:
     """Those that share a member, as one."""
     joined: list[set[int]] = []
@@ -211,12 +220,12 @@ def _joined(sets: Iterable[set[int]]) -> list[set[int]]:
     return joined
 
 
-def _ceil(count: Tensor, multiple: int) -> Tensor:
+def rounded_up_to(count: Tensor, multiple: int) -> Tensor:
     """The next multiple, from a count on."""
     return (count + multiple - 1) // multiple * multiple
 
 
-def _quietest(kept: Tensor, noise: Tensor, count: Tensor) -> Tensor:  # (K, n), (K, n), (K, 1) -> (K, n)
+def quietest(kept: Tensor, noise: Tensor, count: Tensor) -> Tensor:  # (K, n), (K, n), (K, 1) -> (K, n)
     """So many: those that are kept, and of the others the least noisy."""
     order = noise.masked_fill(kept, -torch.inf).argsort(dim=1, stable=True)
     chosen = torch.arange(kept.shape[1], device=kept.device) < count

@@ -53,8 +53,8 @@ class MaskFinder(nn.Module):
     flatten each position has a reader of its own. The one input scale of a convolution covers all of its input and
     therefore decides nothing. At least one unit is kept of everything that a layer writes, but for branches beside a
     shortcut, and the outputs are just the context's classes. Layers that read the network's input read none of the
-    ``features`` that a context has not. Heads of attention live as ``HeadFinder`` says: a pair of a query and a key is
-    as alive as the noisier of both.
+    ``features`` that a context has not. Heads of attention, and groups of convolutions, live as ``HeadFinder`` says: a
+    pair of a query and a key is as alive as the noisier of both.
     Where single weights have rates, a unit's writers and readers are the least noisy weights that lead to it and
     from it.
 
@@ -127,7 +127,9 @@ class MaskFinder(nn.Module):
         unread[self.outputs] = False
         self.register_buffer("unread", unread.nonzero().flatten(), persistent=False)
         self.some_are_unread = bool(unread.any())
-        self.paired = nn.ModuleDict(find_pairs(layers, set().union(*of_heads)))
+        self.paired = nn.ModuleDict(
+            find_pairs(layers, set(units.tied.nonzero()[0].tolist()).intersection(set().union(*of_heads)))
+        )
 
     def forward(
         self,
@@ -144,7 +146,10 @@ class MaskFinder(nn.Module):
         kept = alive if rounding is None else self._without_branches(rounding.up(alive, noisiest_link), gone)
         quiet: Sequence[Tensor | None] = [None] * len(self.layers)
         if self.nested:
-            quiet = (noisiest_link < threshold)[:, self.reads].split_with_sizes(self.num_read, dim=1)
+            under = noisiest_link < threshold
+            for heads in self.heads:
+                heads.without_dead_(under)  # type: ignore[operator]
+            quiet = under[:, self.reads].split_with_sizes(self.num_read, dim=1)
         arriving = alive[:, self.reads].split_with_sizes(self.num_read, dim=1)
         leaving = alive[:, self.writes].split_with_sizes(self.num_written, dim=1)
         nothing = torch.zeros_like(outputs[:, 0])

@@ -56,10 +56,7 @@ def count_weights(network: ConditionalNetwork, mask: NetworkMask) -> Tensor:  # 
     """Dense weights that stay: kept inputs x kept outputs x kernel, summed over the layers, and what is beside them."""
     beside, _ = network.beside.counts(mask.alive)
     return beside + torch.stack(
-        [
-            layer.kept_weights(own.keep_in.sum(1), own.keep_out.sum(1))
-            for layer, own in zip(network.layers, mask.layers, strict=True)
-        ]
+        [layer.kept_weights(own.keep_in, own.keep_out) for layer, own in zip(network.layers, mask.layers, strict=True)]
     ).sum(0)
 
 
