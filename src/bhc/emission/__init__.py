@@ -1,9 +1,20 @@
 """What comes out: from a request to a cut, a candidate within the limits, and its files and report."""
 
-from bhc.emission.branch_cuts import BranchCut, HeadCut, Remains, find_branch_cuts, in_order, streams
 from bhc.emission.candidate import Candidate, CandidateFactory
 from bhc.emission.compressed import Compressed, Prediction, from_file, read
-from bhc.emission.cut import ContextScales, Cut, Cutter, cut_all, make_cut
+from bhc.emission.cut import (
+    BranchCut,
+    ContextScales,
+    Cut,
+    Cutter,
+    HeadCut,
+    Remains,
+    cut_all,
+    find_branch_cuts,
+    in_order,
+    make_cut,
+    streams,
+)
 from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, emit, emit_many
 from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, Guarantee, auroc, outside_score, upper_bound
 from bhc.emission.judge import Judge, expected_calibration_error

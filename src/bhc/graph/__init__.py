@@ -1,6 +1,5 @@
 """Where to cut: a network as a graph of steps, and which of its channels live and die together."""
 
-from bhc.graph.beside import Beside
 from bhc.graph.branches import Branch, BranchEnd, find_branches
 from bhc.graph.capture import capture
 from bhc.graph.graph import (
@@ -22,4 +21,4 @@ from bhc.graph.graph import (
 from bhc.graph.heads import Heads
 from bhc.graph.signature import DynamicAxes, Input, Signature
 from bhc.graph.units import Units, find_units
-from bhc.graph.weighted import MOST_WHOLE, Layer, check_outputs, find_features, find_layers, find_whole
+from bhc.graph.weighted import MOST_WHOLE, Beside, Layer, check_outputs, find_features, find_layers, find_whole
