@@ -261,6 +261,7 @@ def try_network(network: zoo.Network, limit: float, stages: Sequence[str] = STAG
         needed = NEEDS.get(stage)
         if needed is not None and row[needed] != "ok":
             row[stage] = f"no {needed}"
+            print(ROW + json.dumps(row), flush=True)
         else:
             attempt(stage, getattr(ours, stage))
     del ours, net  # the pruner gets memory, and a network that nobody has touched
