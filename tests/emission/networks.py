@@ -139,6 +139,22 @@ class TwoHeads(nn.Module):
         return self.head(F.relu(self.left(x))) + self.other(torch.sigmoid(self.right(x)))
 
 
+class Halves(nn.Module):
+    """Layers that read a part of what another writes, one of them beside a shortcut; of some nobody reads a quarter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = nn.Linear(6, 8), nn.Linear(4, 6), nn.Linear(4, 6)
+        self.wide, self.low, self.high = nn.Linear(6, 8), nn.Linear(4, 5), nn.Linear(4, 5)
+        self.back, self.end = nn.Linear(5, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = F.relu(self.first(x)).chunk(2, 1)
+        x = self.left(left) * torch.sigmoid(self.right(right))
+        wide = F.relu(self.wide(x))
+        return self.end(x + self.back(F.relu(self.low(wide[:, :4]) + self.high(wide[:, 2:6]))))
+
+
 def convolution_then_linear() -> nn.Module:
     pooled = (nn.Conv2d(1, 5, 3), nn.ReLU(), nn.MaxPool2d(2))
     return nn.Sequential(*pooled, nn.Flatten(), nn.Linear(20, 7), nn.Tanh(), nn.Linear(7, CLASSES))
@@ -181,6 +197,7 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "volumes": (Volumes, (1, 4, 5, 8)),
     "flatten": (convolution_then_linear, (1, 6, 6)),
     "two-heads": (TwoHeads, (12,)),
+    "halves": (Halves, (6,)),
     "all-convolutional": (all_convolutional, (3, 8, 8)),
     "transformer": (Transformer, (3, 6, 6)),
 }
@@ -188,7 +205,7 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 KINDS = (
     "conv", "conv", "conv", "grouped", "depthwise", "norm", "relu", "sigmoid", "add", "add", "multiply", "gate",
-    "beside", "halve", "pad", "pool",
+    "beside", "halve", "pad", "pool", "slice",
 )  # fmt: skip
 
 
@@ -246,6 +263,9 @@ class Random(nn.Module):
             case "pad":
                 after = self.draws.randrange(3)
                 self._add(lambda x: F.pad(x, (0, 0, 0, 0, 1, after)), [value], channels + 1 + after, size)
+            case "slice" if channels > 2:
+                first = self.draws.randrange(channels - 1)
+                self._add(lambda x: x[:, first:], [value], channels - first, size)
             case "pool" if size > 2:
                 self._add(lambda x: F.max_pool2d(x, 2), [value], channels, size // 2)
 

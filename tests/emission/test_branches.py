@@ -70,7 +70,7 @@ def test_slim_equals_masked(name: str, generator: GeneratorSpec, family: str) ->
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(24))
 def test_slim_equals_masked_in_networks_drawn_at_random(seed: int, tmp_path: Path) -> None:
     family = FAMILIES[seed % 4]
     net, x = used(lambda: Random(seed), (3, 6, 6))
@@ -81,9 +81,11 @@ def test_slim_equals_masked_in_networks_drawn_at_random(seed: int, tmp_path: Pat
             cut = cutter.cut(threshold)
             expected = masked(model.network, CONTEXT, x, threshold, rounding=cutter.rounding)
             assert_equal(slim_model(model.network, cut)(x), expected)
-            for layer in cut.layers[:-1] if cutter is rounded else ():
+            sets = [set(layer.layer.writes.tolist()) for layer in cut.layers]
+            for layer, own in zip(cut.layers[:-1], sets, strict=False) if cutter is rounded else ():
                 written = len(layer.kept_outputs)
-                assert written % multiple == 0 or written == layer.layer.num_outputs
+                of_several = any(other < own for other in sets)  # some of which may be kept whole
+                assert written % multiple == 0 or written == layer.layer.num_outputs or of_several
     small = model.compress(classes=list(CONTEXT.classes), threshold=0.0)
     small.save(tmp_path / "small.bhc")
     assert_equal(bhc.read(tmp_path / "small.bhc").module(x), small.module(x))
@@ -105,7 +107,7 @@ def test_slim_equals_masked_with_channels_in_multiples(name: str, family: str, r
         assert cut.num_weights >= plain.num_weights
         assert torch.equal(cut.alive | plain.alive, cut.alive)
         picked = [step for step in slim.steps if isinstance(step.module, Select | ScatterChannels)]
-        assert not picked or (name == "two-heads" and {step.reads for step in picked} == {("",)})
+        assert not picked or (name in ("two-heads", "halves") and {step.reads for step in picked} == {("",)})
         sizes.append(cut.num_weights)
     assert sizes == sorted(sizes)
 

@@ -77,9 +77,10 @@ class _Search:
         """Sets of units that might go as a whole."""
         of_heads = [frozenset(heads.units.tolist()) for heads in self.units.heads]
         held = set(self.units.carried[self.graph.last_step].ravel().tolist()).union(*of_heads)
-        written = {frozenset(own) for own in self.writes.values() if not own & held}
+        parts = (frozenset(own) for own in self.units.needed_together())  # of what is written, such as its halves
+        written = dict.fromkeys((*map(frozenset, self.writes.values()), *parts))
         stays = self.called_again | set(self.units.always.nonzero()[0].tolist())
-        return [group for group in (*written, *of_heads) if not group & stays]
+        return [group for group in (*(own for own in written if not own & held), *of_heads) if not group & stays]
 
     def _end(self, name: str) -> BranchEnd | None:
         """Where all that a layer writes others write too, and it goes into a sum unchanged but for where it lies."""
@@ -131,7 +132,7 @@ class _Search:
                 place = together[place]
             return place
 
-        for places in filter(None, self._connected(owner)):
+        for places in filter(None, self._connected(groups, owner)):
             for other in places[1:]:
                 together[find(other)] = find(places[0])
         for root in sorted({find(place) for place in range(len(groups))}):
@@ -173,8 +174,10 @@ class _Search:
         own = self.units.carried[name].ravel()
         return set(own[~self.units.always[own]].tolist())
 
-    def _connected(self, owner: Mapping[int, int]) -> Iterator[list[int]]:
+    def _connected(self, groups: Sequence[frozenset[int]], owner: Mapping[int, int]) -> Iterator[list[int]]:
         """Places of groups that go together."""
+        for place, group in enumerate(groups):
+            yield sorted({place, *(owner[unit] for unit in group)})
         for name in self.layers:
             touched = self.reads[name] if name in self.ends else self.reads[name] | self.writes[name]
             if self.writes[name] <= owner.keys() or name in self.ends:

@@ -48,6 +48,15 @@ class Units:
         """Heads that are no groups of a convolution."""
         return tuple(heads for heads in self.heads if heads.of_attention)
 
+    def needed_together(self) -> list[tuple[int, ...]]:
+        """The smallest sets of units of which something must stay, or a value has no channel left.
+
+        These are the units of each value: all that a layer writes, or a slice of it.
+        """
+        lines = (*self.writes.values(), *self.carried.values())
+        sets = dict.fromkeys(frozenset(line.ravel().tolist()) for line in lines if not self.always[line].any())
+        return [tuple(sorted(own)) for own in sets if not any(other < own for other in sets)]
+
     def kept(self, name: str, alive: np.ndarray) -> Kept:
         """What stays of a value where these units live, (U,) bool."""
         living, dimensions = alive[self.carried[name]], self.dimensions[name]

@@ -100,13 +100,12 @@ class MaskFinder(nn.Module):
             self.register_buffer(name, index, persistent=False)
         self.heads = nn.ModuleList(map(HeadFinder, units.heads))
         of_heads = [set(group.units.tolist()) for group in units.heads]
-        # What each layer writes, layers that write the same taken together, but for what a context or heads decide.
+        # Of each something is kept, but for what a context, heads or branches decide.
         decided = set(self.outputs.tolist()).union(*of_heads)
-        written = dict.fromkeys(tuple(sorted(set(layer.writes.tolist()))) for layer in layers)
-        groups = [group for group in written if not set(group) <= decided | may_go]
+        groups = [group for group in units.needed_together() if not set(group) <= decided | may_go]
         self.heads_may_go = [own <= may_go for own in of_heads]
         for place, group in enumerate(groups):
-            self.register_buffer(f"written_{place}", torch.tensor(group), persistent=False)
+            self.register_buffer(f"group_{place}", torch.tensor(group), persistent=False)
         reads = [set(layer.reads.tolist()) for layer in layers]
         feeding = [*groups, *of_heads]
         self.feeding = [[place for place, group in enumerate(feeding) if read & set(group)] for read in reads]
@@ -252,7 +251,7 @@ class MaskFinder(nn.Module):
         ]
         forced: list[Tensor | None] = []
         for place in range(self.num_groups):
-            group: Tensor = getattr(self, f"written_{place}")
+            group: Tensor = getattr(self, f"group_{place}")
             lost = where_none(alive[:, group])
             if lost is not None:
                 quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
