@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bhc
-from bhc.contexts import Context
-from bhc.emission import Cutter
+from bhc.contexts import Context, ContextBatch
+from bhc.emission import Cutter, slim_model
 from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.graph import capture
 from bhc.layers import is_weighted
@@ -21,15 +21,18 @@ from .nets import net_of, seeded
 from .test_taken import cut_in_half, near
 
 FLAT, TOKENS, MAPS = (3, 6), (3, 5, 6), (3, 3, 6, 6)
+HARDEST = -1e30  # a threshold under all rates
 ALL_BUT_FEW = 0.7  # of the weights of small networks: a unit of each value stays
 
 
 def can_go(net: nn.Module, x: Tensor) -> float:
-    """The part of the weights that the hardest cut leaves out."""
+    """The part of the weights that the hardest cut leaves out, of a network that still computes the same."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about how much stays whole
-        network = bhc.wrap(net, bhc.SingleContext(), example_input=x, initial=bhc.Initial()).network
-    return 1 - Cutter(network, Context()).cut(-1e30).num_weights / network.num_weights
+        network = bhc.wrap(net, bhc.SingleContext(), example_input=x, initial=bhc.Initial()).network.eval()
+    plan, batch = Cutter(network, Context()).cut(HARDEST), ContextBatch.of([Context()], network.num_classes)
+    assert near(slim_model(network, plan).run(x), network.masked(x, batch, threshold=torch.tensor([[HARDEST]])))
+    return 1 - plan.num_weights / network.num_weights
 
 
 def gated_by_extremes(net: Any, x: Tensor) -> Tensor:
@@ -140,6 +143,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a convolution of one place over channels": (
         lambda: net_of(lambda n, x: n.e((n.a(x) + n.mix(n.a(x)).relu()).mean(1)),
                        a=nn.Linear(6, 8), mix=nn.Conv1d(5, 5, 1), e=nn.Linear(8, 4)), TOKENS),
+    "a stack of experts, each of which has something to say of every class": (
+        lambda: net_of(lambda n, x: (n.g(x).softmax(1)[..., None] * torch.stack([n.b(n.a(x)), n.d(n.c(x))], 1)).sum(1),
+                       a=nn.Linear(6, 32), b=nn.Linear(32, 4), c=nn.Linear(6, 32), d=nn.Linear(32, 4),
+                       g=nn.Linear(6, 2)),
+        FLAT),
+    "gated by the other half": (
+        lambda: net_of(lambda n, x: n.e(n.b(n.a(x)[:, :8].relu()) * torch.sigmoid(n.c(n.a(x)[:, 8:]))),
+                       a=nn.Linear(6, 16), b=nn.Linear(8, 8), c=nn.Linear(8, 8), e=nn.Linear(8, 4)), FLAT),
     "zeros like a value": (
         lambda: net_of(lambda n, x: n.e(torch.maximum(n.a(x), torch.zeros_like(n.a(x)))),
                        a=nn.Linear(6, 8), e=nn.Linear(8, 4)), FLAT),

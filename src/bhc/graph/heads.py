@@ -120,6 +120,7 @@ def find_heads(search: Search) -> tuple[Heads, ...]:
     while True:
         if _level(search, [*_crossing(search), *_written_in_parts(search)]):
             continue
+        _settle_columns(search)
         _join_rows_that_share(search)
         within = search.heads.within
         parts = [_part(search, each) for each in within]
@@ -146,6 +147,18 @@ def find_heads(search: Search) -> tuple[Heads, ...]:
 
 
 Units = dict[int, tuple[int, ...]]  # by head: its units
+
+
+def _settle_columns(search: Search) -> None:
+    """Numbers that are there once for all rows, where units lie along one axis after all: theirs, or another."""
+    for units, columns in search.heads.same_places:
+        labels = search.labels(units)
+        if columns is None or (search.labels(columns) == NEVER).all():
+            continue
+        if (labels == labels[:, :1]).all():
+            search.keep(columns)
+        elif (labels == labels[:1]).all():
+            search.join(units[0], columns)
 
 
 def _join_rows_that_share(search: Search) -> None:
@@ -265,6 +278,25 @@ def _with_columns(labels: np.ndarray, columns: np.ndarray | None, part: Part) ->
     row = next(row for row in part.units.tolist() if set(first) <= set(row))
     own = np.array([columns[first.index(unit)] for unit in row])
     return replace(part, alike=True, columns=(*part.columns, own))
+
+
+def kept_from_running_dry(search: Search, units: Tensor, heads: Sequence[Heads]) -> bool:
+    """Let no value of nothing but heads' units run dry, as it might where it has no part of all of them.
+
+    Such a one is a branch of a stack: what a head has of all branches goes together, then. Returns whether it was so.
+    """
+    own = set(search.labels(units).ravel().tolist())
+    for group in (group for group in heads if own <= set(group.units.tolist())):
+        parts = (group.rows, *(part.units for part in group.parts), *(each for p in group.parts for each in p.columns))
+        if any(own.issuperset(part.ravel().tolist()) for part in parts):
+            return False
+        wide = [part.units for part in group.parts if part.units.shape[1] > 1 and not own.isdisjoint(part.units.flat)]
+        for rows in map(torch.from_numpy, wide):
+            search.join(rows[:, :1].expand(rows.shape), rows)
+        if not wide:
+            search.keep(units)
+        return True
+    return False
 
 
 def lies_in_heads(labels: np.ndarray, heads: Heads) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bhc.graph.graph import INPUT, Graph, ShapedStep, shaped_steps
 from bhc.graph.groups import even_out
-from bhc.graph.heads import Heads, Said, find_heads, lies_in_heads
+from bhc.graph.heads import Heads, Said, find_heads, kept_from_running_dry, lies_in_heads
 from bhc.layers import EXAMPLES, Cells, Kept, Shape, Tied, Weighted, kind_of
 from bhc.layers.kind import first_along, spread
 
@@ -294,6 +294,7 @@ def _heads_and_axes(search: _Search, last: str) -> tuple[tuple[Heads, ...], dict
                     search.along(units, best)
                     joined = True
                 axes[name] = pair or (best,)
+            joined |= kept_from_running_dry(search, _thin(units), heads)
         if not joined and not even_out(search, heads, search.carried[last]):
             return heads, axes
 

@@ -51,10 +51,10 @@ class MaskFinder(nn.Module):
     A unit lives if a scale that writes it and a scale that reads it are under the threshold. A linear reader whose
     own scale is over it skips the unit, and so does one of several writers, those of a residual stream. After a
     flatten each position has a reader of its own. The one input scale of a convolution covers all of its input and
-    therefore decides nothing. At least one unit is kept of everything that a layer writes, but for branches beside a
-    shortcut, and the outputs are just the context's classes. Layers that read the network's input read none of the
-    ``features`` that a context has not. Heads of attention, and groups of convolutions, live as ``HeadFinder`` says: a
-    pair of a query and a key is as alive as the noisier of both.
+    therefore decides nothing. At least one unit is kept of everything that a layer writes, and of each part that others
+    read, but for branches beside a shortcut, and the outputs are just the context's classes. Layers that read the
+    network's input read none of the ``features`` that a context has not. Heads of attention, and groups of
+    convolutions, live as ``HeadFinder`` says: a pair of a query and a key is as alive as the noisier of both.
     Where single weights have rates, a unit's writers and readers are the least noisy weights that lead to it and
     from it.
 
@@ -244,6 +244,7 @@ class MaskFinder(nn.Module):
         self, noisiest_link: Tensor, threshold: Tensor, outputs: Tensor, rounding: ChannelRounding | None
     ) -> tuple[Tensor, list[Tensor | None]]:  # (K, U), and for each group (K,) where one unit had to be rescued
         alive = noisiest_link < threshold
+        alive[:, self.outputs] = outputs  # heads among them, as of experts with something to say of every class
         steps = [None] * len(self.heads) if rounding is None else rounding.head_steps
         rescued = [
             heads.choose_(alive, noisiest_link, threshold, may_go=may_go, steps=own)  # type: ignore[operator]
@@ -257,7 +258,6 @@ class MaskFinder(nn.Module):
                 quietest = group[noisiest_link[:, group].argmin(1, keepdim=True)]  # (K, 1)
                 alive = alive.scatter(1, quietest, alive.gather(1, quietest) | lost[:, None])
             forced.append(lost)
-        alive[:, self.outputs] = outputs
         return alive, [*forced, *rescued]
 
     def _least_noisy(
