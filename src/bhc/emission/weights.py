@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from math import ceil, log2, sqrt
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -72,10 +73,12 @@ class Patch:
     def scaled(self) -> tuple[Tensor, Tensor | None]:
         weight, bias, kernel = self.mean, self.bias, [1] * (self.mean.dim() - 3)
         if self.in_scale is not None:
-            weight = weight * self.in_scale.view(len(self.in_scale), 1, -1, *kernel)
+            weight = weight * self.in_scale.view(self.in_scale.shape[0], 1, -1, *kernel)
         if self.out_scale is not None:
             scale = self.out_scale.view(*self.out_scale.shape, 1, *kernel)
-            own = weight is not self.mean and len(weight) == len(scale)  # no new memory, which costs more than the sums
+            own = (
+                weight is not self.mean and weight.shape[0] == scale.shape[0]
+            )  # no new memory, which costs more than the sums
             weight = weight.mul_(scale) if own else weight * scale
             bias = None if bias is None else bias * self.out_scale
         return weight, bias
@@ -168,10 +171,10 @@ def _at(values: Tensor | None, own: slice | Tensor, units: Tensor) -> Tensor | N
     """What k contexts have for units of theirs; a convolution has one number for all of its input."""
     if values is None:
         return None
-    rows = values if len(values) == 1 else values[own]
+    rows = values if values.shape[0] == 1 else values[own]
     if rows.shape[1] == 1:
         return rows
-    return rows.index_select(1, units[0]) if len(units) == 1 else rows.expand(len(units), -1).gather(1, units)
+    return rows.index_select(1, units[0]) if units.shape[0] == 1 else rows.expand(len(units), -1).gather(1, units)
 
 
 def _padded(chosen: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
@@ -212,6 +215,7 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
     by_name = {name: each for each in layers for name in (*each.cut.layer.calls, *each.cut.layer.transposed)}
     smaller: dict[str, nn.Module] = {}  # by layer: what all of its calls use
     alive, units = cut.alive.cpu().numpy(), network.units
+    kept = cache(lambda name: units.kept(name, alive))  # by value: one step writes it and others read it
     instead: dict[str, str] = {}  # the step that puts what a layer writes where it belongs
     lost = Lost.of(network, alive, by_name)
     for step in network.base_model.steps:
@@ -227,7 +231,7 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
                 yield Step(step.name, shift, (source,))
             continue
         if layer is None:
-            *arriving, leaving = (units.kept(name, alive) for name in (*step.reads, step.name))
+            *arriving, leaving = map(kept, (*step.reads, step.name))
             yield Step(step.name, kind_of(step.module).narrowed(step.module, arriving, leaving), reads)
             continue
         own = layer.cut
@@ -241,7 +245,7 @@ def _steps(network: ConditionalNetwork, cut: Cut, layers: Sequence[SlimLayer]) -
             reads = (f"select_{step.name}",)
         (before,) = step.reads
         if own.layer.kind.counts_kept(step.module, [units.axes[before]], [units.dimensions[before]]):
-            made = _over_units(step.name, call.module, reads, units.kept(before, alive), units.kept(step.name, alive))
+            made = _over_units(step.name, call.module, reads, kept(before), kept(step.name))
             instead[step.name] = made[-1].name
             yield from made
             continue
@@ -268,20 +272,20 @@ def _over_units(name: str, module: nn.Module, reads: tuple[str, ...], arriving: 
     return steps
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """One use of a layer's weights: at either end the units, and which of them are kept."""
 
     module: nn.Module
-    reads: tuple[Tensor, Tensor]
-    writes: tuple[Tensor, Tensor]
+    reads: tuple[np.ndarray, Tensor]
+    writes: tuple[np.ndarray, Tensor]
     in_axis: int
     out_axis: int
     picks_inputs: bool = True  # whether what it does not read has to be left out for it: not rows of words
 
     @classmethod
     def of(cls, cut: LayerCut, module: nn.Module, *, transposed: bool) -> "_Call":
-        layer, reads, writes = cut.layer, (cut.layer.reads, cut.kept_inputs), (cut.layer.writes, cut.kept_outputs)
+        layer, (read, written) = cut.layer, cut.layer.units_of_ends
+        reads, writes = (read, cut.kept_inputs), (written, cut.kept_outputs)
         if transposed:
             return cls(Tied(module), writes, reads, TiedKind.axis, TiedKind.axis)
         picks = layer.kind.words(layer.module) is None
@@ -326,11 +330,11 @@ def _shift(network: ConditionalNetwork, end: BranchEnd, layer: SlimLayer, alive:
     return call_of("aten.add.Tensor", [Read(0), Own("own0")], own={"own0": own})
 
 
-def _among_living(units: Tensor, kept: Tensor, alive: np.ndarray) -> tuple[Tensor | None, int]:
+def _among_living(units: np.ndarray, kept: Tensor, alive: np.ndarray) -> tuple[Tensor | None, int]:
     """Which of its units that live a layer keeps, None if all, and how many live; arrays: many small steps."""
     keeps = np.zeros(len(units), dtype=bool)
     keeps[kept.cpu().numpy()] = True
-    among = keeps[alive[units.cpu().numpy()]]
+    among = keeps[alive[units]]
     return None if among.all() else torch.from_numpy(among.nonzero()[0]), len(among)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod, sqrt
 from typing import Any
 
@@ -18,7 +19,10 @@ from bhc.layers.aten import AtenCall
 
 @dataclass(frozen=True)
 class Layer:
-    """One weighted layer: its sizes, what it costs, and the units at its two ends."""
+    """One weighted layer: its sizes, what it costs, and the units at its two ends.
+
+    What emission asks again and again is worked out once.
+    """
 
     name: str
     module: Any
@@ -29,33 +33,38 @@ class Layer:
     transposed: tuple[str, ...] = ()  # and those that use its weights the other way round
     kept: bool = False  # whether it was asked to stay as wide as it is
 
-    @property
+    @cached_property
     def kind(self) -> Weighted:
         return weighted_kind(self.module)
 
-    @property
+    @cached_property
     def has_kernel(self) -> bool:
         """Whether its weights slide over places: one scale then covers all of its input."""
         return len(self.weight_shape) > 2
 
-    @property
+    @cached_property
     def may_skip(self) -> bool:
         """Whether it can leave out an input of its own accord; one scale for all of its input says nothing of one."""
         return not self.kept and not self.has_kernel and self.kind.may_skip and not self.transposed
 
-    @property
+    @cached_property
     def is_shared(self) -> bool:
         """Whether it is called more than once."""
         return len(self.calls) + len(self.transposed) > 1
 
-    @property
+    @cached_property
     def groups(self) -> int:
         return getattr(self.module, "groups", 1)
 
-    @property
+    @cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """(O, I) or (O, I of one group, *kernel)."""
         return tuple(self.module.weight.shape)
+
+    @cached_property
+    def units_of_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Those that it reads and those that it writes, as arrays."""
+        return self.reads.cpu().numpy(), self.writes.cpu().numpy()
 
     @property
     def num_inputs(self) -> int:

@@ -194,8 +194,10 @@ class MaskFinder(nn.Module):
 
     def features_at(self, layer: Layer, inputs: Tensor | None) -> Tensor | None:  # (K, channels that arrive) bool
         """Which of a context's features arrive at a layer; None if all do, or none is a feature."""
+        if inputs is None:
+            return None
         places = getattr(self, f"features_{layer.name}", None)
-        return None if inputs is None or places is None else inputs[:, places]
+        return None if places is None else inputs[:, places]
 
     def present_inputs(self, outputs: Tensor, inputs: Tensor | None) -> InputMask | None:
         """All units, but of the network's input only the features that a context has; None where it has all."""
