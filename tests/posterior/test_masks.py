@@ -32,6 +32,10 @@ def finder():
     return finder_of(small_chain())
 
 
+SECOND_GROUP = {
+    ("0", "out"): [2, 3], ("1", "in"): [2, 3], ("1", "out"): [3, 4, 5], ("3", "in"): [*range(12, 24)],
+}  # fmt: skip
+
 # The network, which rates are noisy, as places by layer and side, and what goes with them.
 NOISY_UNITS = {
     "everything quiet stays": (small_chain, {}, {}),
@@ -58,12 +62,13 @@ NOISY_UNITS = {
     ),
     "factors and groups are written by all": (branching_graph, {("gate", "out"): [1], ("branch", "out"): [1]}, {}),
     "a noisy reader skips a unit that another reads": (branching_graph, {("one", "in"): [1]}, {("one", "in"): [1]}),
-    "a group stays while a layer writes it": (grouped_chain, {("1", "out"): [3, 4, 5]}, {}),
-    "a group goes with its last writer": (
-        grouped_chain,
-        {("1", "out"): [3, 4, 5], ("0", "out"): [2, 3]},
-        {("0", "out"): [2, 3], ("1", "in"): [2, 3], ("1", "out"): [3, 4, 5], ("3", "in"): [*range(12, 24)]},
+    "groups keep as many channels each: one that is noisy in one of them stays": (
+        grouped_chain, {("1", "out"): [3]}, {},
     ),
+    "a group whose outputs are noisy goes, and nobody else reads what it read": (
+        grouped_chain, {("1", "out"): [3, 4, 5]}, SECOND_GROUP,
+    ),
+    "a group goes with what writes it": (grouped_chain, {("0", "out"): [2, 3]}, SECOND_GROUP),
 }  # fmt: skip
 
 
