@@ -17,7 +17,8 @@ import bhc
 from bhc.data import Split
 from bhc.hypernet import GeneratorSpec
 from bhc.training import TrainingConfig, computing
-from bhc.training.stages import BatchSource, Stage
+from bhc.training.batches import BatchSource
+from bhc.training.stages import Stage
 from bhc.training.step import make_step
 
 GENERATORS: tuple[GeneratorSpec, ...] = (bhc.ScalesOnly(), bhc.LowRank())

@@ -34,7 +34,7 @@ from bhc.contexts import Context
 from bhc.data import Split
 from bhc.models import Normalise
 from bhc.training import computing, find_device
-from bhc.training.stages import BatchSource
+from bhc.training.batches import BatchSource
 from bhc.training.step import make_step
 
 GENERATORS = {"scales-only": bhc.ScalesOnly(), "low-rank": bhc.LowRank()}

@@ -21,9 +21,9 @@ from bhc.data import DataSet, Split
 from bhc.emission import Cutter, Slimmer, assemble
 from bhc.layers import Select, is_weighted
 from bhc.models.networks import initialise_
+from bhc.training.batches import BatchSource
 from bhc.training.evaluation import threshold_for
 from bhc.training.recipes import ratios_around
-from bhc.training.stages import BatchSource
 from bhc.training.step import make_step
 
 CHUNK = 4096

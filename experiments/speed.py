@@ -22,7 +22,8 @@ from bhc.data import DataSet
 from bhc.files import write_json
 from bhc.results import environment
 from bhc.training import Silent, describe_device
-from bhc.training.stages import BatchSource, Stage
+from bhc.training.batches import BatchSource
+from bhc.training.stages import Stage
 from bhc.training.step import make_step
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ import bhc
 PACKAGE = Path(bhc.__file__).parent
 ROOT = ""  # ``bhc/__init__.py``, the public API
 
-_BEFORE_HYPERNET = {"errors", "layers", "contexts", "graph", "posterior"}
+_BEFORE_HYPERNET = {"errors", "layers", "contexts", "tasks", "graph", "posterior"}
 _BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "examples", "files"}
 _BEFORE_EMISSION = {*_BEFORE_TRAINING, "training", "formats"}
 _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "files": {"errors"},
     "plugins": {"errors"},
     "examples": {"errors"},
+    "tasks": {"errors"},
     "data": {"errors", "files", "examples"},
     "layers": {"errors"},
     "models": {"errors", "layers"},

@@ -9,6 +9,7 @@ from torch import Tensor
 import bhc
 from bhc.contexts import WordsOfTexts
 from bhc.data import UNKNOWN, DataSet, Split
+from bhc.formats import packed_parts
 from bhc.pretraining import error_of
 from bhc.results import answers
 from questions.bench import Bench, thresholds_of
@@ -77,7 +78,7 @@ def _row(bench: Bench, model: bhc.Compressor, mask: Tensor, threshold: float) ->
     small = model.compress(features=mask, threshold=threshold)
     full = model.network.base_model(examples.inputs).argmax(1)
     before = 4 * model.network.layers[0].num_weights
-    stored = [part.bytes for part in small.parts() if part.layer == small.network.layers[0].name]
+    stored = [part.bytes for part in packed_parts(small.network) if part.layer == small.network.layers[0].name]
     return {
         "words": int(mask.sum()),
         "images": len(examples),

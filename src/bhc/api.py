@@ -24,6 +24,7 @@ from bhc.graph.basis import Basis, PrincipalAxes
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.layers import LayerKind, register_layer
 from bhc.pretraining import BatchNormPretraining, Pretraining, pretrain
+from bhc.tasks import Classification, Imitation, Task, register_task
 from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "BinaryBudget",
     "Budgets",
     "ClassSubsets",
+    "Classification",
     "Compressed",
     "Compressor",
     "ConsecutivePairs",
@@ -43,6 +45,7 @@ __all__ = [
     "Float32",
     "Format",
     "Full",
+    "Imitation",
     "Initial",
     "InputDomains",
     "Joint",
@@ -58,6 +61,7 @@ __all__ = [
     "Report",
     "ScalesOnly",
     "SingleContext",
+    "Task",
     "VarianceBits",
     "VocabularySubsets",
     "WeightForm",
@@ -73,6 +77,7 @@ __all__ = [
     "register_context",
     "register_format",
     "register_layer",
+    "register_task",
     "training",
     "two_stage_budget",
     "wrap",

@@ -1,26 +1,29 @@
 """The facade: a model that hands out networks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace, SampleMean, check_space, is_ours
 from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
 from bhc.errors import BhcError, renamed, renamed_in, warn
-from bhc.examples import Augmentation, Split, Vocabulary
+from bhc.examples import Augmentation, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.graph.basis import Basis
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.posterior import Multiples
+from bhc.tasks import Task
 from bhc.training import (
     Processes,
     Progress,
     Recipe,
     RunFolder,
+    Taking,
     TrainedModel,
     TrainingConfig,
     TrainingSets,
@@ -184,6 +187,7 @@ def wrap(
     prior_stds: tuple[float, ...] | None = None,
     keep: Sequence[str] = (),
     output: str | int | None = None,
+    task: Task | None = None,
     pretrained: bool = True,
     seed: int = 0,
 ) -> Compressor:
@@ -206,6 +210,8 @@ def wrap(
     layer's weights.
     ``keep`` names layers, as ``net.named_modules()`` does, of which no input or output is to be cut.
     ``output`` is the place or name of the result that counts, where a network returns several.
+    ``task`` says what outputs are for, which ``fit`` may say too: here it is needed where classes and outputs are not
+    the same, as where a segmentation has an output for the background.
     ``pretrained=False`` says that ``net`` knows nothing yet and must not teach.
     """
     kept = tuple(name.replace(".", "_") for name in keep)
@@ -216,7 +222,7 @@ def wrap(
     shape = first.shape[1:] if isinstance(first, Tensor) else ()
     if basis is not None:
         graph = _checked(basis).turned(graph, example_input, shape)
-    network = ConditionalNetwork(graph, space, design, input_shape=shape, pretrained=pretrained, rng=rng)
+    network = ConditionalNetwork(graph, space, design, input_shape=shape, task=task, pretrained=pretrained, rng=rng)
     if not all(is_ours(part) for part in space.parts):
         check_space(space, network.num_classes)
     _warn_of_whole(network)
@@ -241,10 +247,15 @@ def _warn_of_whole(network: ConditionalNetwork) -> None:
 @renamed(precision="autocast")
 def fit(
     model: Compressor,
-    train_set: Split | tuple[Tensor, Tensor],
-    validation_set: Split | tuple[Tensor, Tensor],
+    train_set: Any,
+    validation_set: Any,
     *,
-    calibration_set: Split | tuple[Tensor, Tensor] | None = None,
+    task: Task | None = None,
+    labels: Any = None,
+    target: str | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    workers: int = 0,
+    calibration_set: Any = None,
     recipe: Recipe | None = None,
     run: str | Path | None = None,
     resume: bool = False,
@@ -262,6 +273,19 @@ def fit(
     processes: Processes | None = None,
 ) -> Compressor:
     """Train the hypernetwork in place and return the model.
+
+    A set is a pair of tensors or arrays (inputs, targets), of any type and shape that the network takes, or a map-style
+    ``torch.utils.data.Dataset`` with your transforms in it: of pairs, or of dicts with a label (``target`` names its
+    key), their inputs a tensor, a tuple or a dict. Of a ``DataLoader`` the data set, collation and processes are taken.
+    A data set is read while the run goes on, by ``workers`` processes. ``collate`` puts items into a batch, such as
+    ``bhc.data.PadTexts()`` texts of different lengths.
+
+    Contexts of classes draw examples by ``labels``, the class of each: those of a classification are its targets, a
+    data set's are found in its ``targets`` or ``labels``, or in one pass over it. Or give them: for the training set,
+    or as a tuple for all sets.
+
+    ``task`` says what is learned and what an error is: ``bhc.Classification()``; ``bhc.Imitation()``, which needs no
+    targets, for the pretrained network teaches; or your own ``bhc.Task``.
 
     Without a ``recipe`` it is ``bhc.training.default_recipe``: learn, narrow where layers are many, consolidate.
     With ``run`` the folder gets checkpoints, a diary and at the end the model. ``resume=True`` goes on from the
@@ -282,7 +306,7 @@ def fit(
     examples of its own, and gradients are means over all. In a process that torchrun has started ``fit`` takes part
     as one of them. Both need ``pip install 'bhc[parallel]'``; the first a script that does nothing when it is imported.
     """
-    target = find_device(device)
+    on = find_device(device)
     config = TrainingConfig(
         recipe=default_recipe(model.network) if recipe is None else recipe,
         seed=seed,
@@ -290,35 +314,34 @@ def fit(
         resume=resume,
         overwrite=overwrite,
         checkpoint_every=checkpoint_every,
-        log_every=LOG_EVERY_ON_GPU if target.type == "cuda" else LOG_EVERY,
+        log_every=LOG_EVERY_ON_GPU if on.type == "cuda" else LOG_EVERY,
         class_names=class_names,
         vocabulary=vocabulary,
-        device=target,
+        device=on,
         deterministic=deterministic,
         capture=capture and not deterministic,
         augment=augment,
         autocast=autocast,
         progress=progress or default_progress(),
     )
-    sets = TrainingSets(
-        _as_split(train_set, model.network),
-        _as_split(validation_set, model.network),
-        None if calibration_set is None else _as_split(calibration_set, model.network),
-    )
+    if task is not None:
+        model.network.set_task_(task)
+    taking = Taking(model.network, config.progress, target, collate, workers)
+    given = (("train_set", train_set), ("validation_set", validation_set), ("calibration_set", calibration_set))
+    of_each = _labels_of_each(labels)
+    taken = [None if data is None else taking.examples(data, name, of_each.get(name)) for name, data in given]
+    sets = TrainingSets(*taken)  # type: ignore[arg-type]
     model.model = carry_out(model.network, sets, config, processes or Processes())
     return model
 
 
-def load(path: str | Path) -> Compressor:
-    """Read a finished run folder."""
-    return Compressor(load_run(Path(path)))
+def load(path: str | Path, *, task: Task | None = None) -> Compressor:
+    """Read a finished run folder; one that was trained for a task of your own needs it, given or registered."""
+    return Compressor(load_run(Path(path), task))
 
 
-def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) -> Split:
-    split = data if isinstance(data, Split) else Split(*data)
-    if len(network.signature) > 1 or not network.signature.inputs[0].fits(split.inputs):
-        raise BhcError(
-            f"inputs of shape {tuple(split.inputs.shape[1:])} for a network that takes {network.signature}",
-            hint="give the data the network was trained on, as stored: uint8 pixels, int16 samples, int32 words",
-        )
-    return split
+def _labels_of_each(labels: Any) -> dict[str, Any]:
+    """By set, where several are given; else those of the training set."""
+    if isinstance(labels, tuple) and all(isinstance(own, Tensor | np.ndarray | list) for own in labels):
+        return dict(zip(("train_set", "validation_set", "calibration_set"), labels, strict=False))
+    return {} if labels is None else {"train_set": labels}

@@ -68,7 +68,7 @@ class Pretraining(PretrainingRecipe):
     def batches(self, split: Split, rng: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.steps(split)):
             index = torch.randint(len(split), (self.batch,), generator=rng, device=rng.device)
-            yield self._augmented(split.inputs[index], rng), split.labels[index]
+            yield self._augmented(split.inputs[index], rng), split.known_labels[index]
 
     def _augmented(self, images: Tensor, rng: Generator) -> Tensor:
         if self.augmentation is not None:
@@ -110,7 +110,7 @@ class BatchNormPretraining(PretrainingRecipe):
         for _ in range(self.epochs):
             order = torch.randperm(len(split), generator=rng, device=rng.device)
             for index in order[:full].split(self.batch):
-                yield self._augmented(split.inputs[index], rng), split.labels[index]
+                yield self._augmented(split.inputs[index], rng), split.known_labels[index]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
@@ -194,8 +194,8 @@ def train_plainly_(
 def error_of(net: nn.Module, split: Split) -> float:
     """Percent of wrong answers over all classes, computed where the network is."""
     device = next(net.parameters()).device
-    answers = torch.cat([net(x.to(device)).argmax(1).cpu() for x in split.inputs.split(CHUNK)])
-    return 100 * float((answers != split.labels.cpu()).float().mean())
+    answers = torch.cat([net(x.to(device)).argmax(1).cpu() for x in split.tensor.split(CHUNK)])
+    return 100 * float((answers != split.known_labels.cpu()).float().mean())
 
 
 def save_weights(

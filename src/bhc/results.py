@@ -102,11 +102,11 @@ def judge(
 ) -> Outcome:
     """What the full, the pruned and the quantised network say to the labelled images of a context."""
     classes = torch.tensor(small.classes)
-    full = logits(network.base_model, examples.inputs, device=device)
-    cut, rounded = (answers(each.network, examples.inputs, device=device) for each in (pruned, small))
+    full = logits(network.base_model, examples.tensor, device=device)
+    cut, rounded = (answers(each.network, examples.tensor, device=device) for each in (pruned, small))
     return Outcome(
         small=small,
-        labels=examples.labels,
+        labels=examples.known_labels,
         before=classes[full[:, classes].argmax(1)],
         pruned=cut,
         after=rounded,

@@ -34,9 +34,9 @@ NUMBERS = torch.zeros(3, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("inputs", "labels", "why"),
     [
-        (PIXELS[:, 0], NUMBERS, r"\(3, 2, 2\) uint8"),
-        (PIXELS.float(), NUMBERS, "float32"),
-        (PIXELS[:, 0].int(), NUMBERS, r"\(N, T\) int32, not \(3, 2, 2\)"),
+        (torch.tensor(1.0), NUMBERS, "a tensor of examples"),
+        ((), NUMBERS, "inputs"),
+        ((PIXELS, PIXELS[:2].float()), NUMBERS, r"2 inputs\[1\]"),
         (PIXELS, NUMBERS[:, None], r"\(3, 1\) int64"),
         (PIXELS, NUMBERS.to(torch.uint8), r"\(3,\) uint8"),
         (PIXELS, NUMBERS[:2], "2 labels"),

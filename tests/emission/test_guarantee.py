@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,8 +12,7 @@ import torch
 import bhc
 from bhc.data import DataSet, Split
 from bhc.emission import Guarantee, upper_bound
-from bhc.emission.guarantee import Calibration, stratified
-from bhc.emission.judge import Verdict
+from bhc.emission.guarantee import Calibration, proves_mean, stratified
 from bhc.emission.report import from_card, to_card
 from bhc.errors import BhcError
 from bhc.formats import pack
@@ -240,15 +239,15 @@ class Examinees:
     """Stands in for a judge: a network is its rates of mistakes by class, an image a number."""
 
     sample: Split
+    task: ClassVar[bhc.Task] = bhc.Classification()
 
     @property
     def num_images(self) -> int:
         return len(self.sample)
 
-    def judge(self, rates: Sequence[int]) -> Verdict:
-        high, low = self.sample.inputs[:, 0, 0, :].long().unbind(1)
-        wrong = (256 * high + low) < torch.tensor(rates)[self.sample.labels]
-        return Verdict(int(wrong.sum()), 0.0, torch.empty(0))
+    def wrong_of(self, rates: Sequence[int]) -> float:
+        high, low = self.sample.tensor[:, 0, 0, :].long().unbind(1)
+        return int(((256 * high + low) < torch.tensor(rates)[self.sample.known_labels]).sum())
 
 
 def draw(count: int, rng: torch.Generator) -> Split:
@@ -293,10 +292,38 @@ def test_the_promise_is_broken_no_more_often_than_is_said(
         if found is not None:
             emitted += 1
             broken += truth[found[0]] > ERROR
-        fitting = [rates for rates in networks if judge.judge(rates).wrong <= ERROR * len(sample)]
+        fitting = [rates for rates in networks if judge.wrong_of(rates) <= ERROR * len(sample)]
         broken_by_control += bool(fitting) and truth[fitting[-1]] > ERROR
     allowed = 1 - CONFIDENCE
     assert broken / DRAWS <= allowed + 3 * (allowed * CONFIDENCE / DRAWS) ** 0.5
     assert broken / DRAWS >= allowed / 5  # the limit is nearly used: a test that could not fail would show nothing
     assert emitted > 0.9 * DRAWS
     assert broken_by_control / DRAWS > 3 * allowed
+
+
+ERRORS: dict[str, Callable[[tuple[int, int], torch.Generator], torch.Tensor]] = {  # each with a mean of 1
+    "all or nothing": lambda shape, rng: (torch.rand(shape, generator=rng) < RATE).double() / RATE,
+    "all alike": lambda shape, rng: torch.ones(shape, dtype=torch.float64),
+    "up to twice the mean": lambda shape, rng: 2 * torch.rand(shape, generator=rng, dtype=torch.float64),
+    "seldom half": lambda shape, rng: (torch.rand(shape, generator=rng) < 2 * RATE).double() / 2 / RATE,
+}
+RATE, IMAGES, TRIES = 0.05, 300, 4000
+
+
+@pytest.mark.parametrize("errors", ERRORS.values(), ids=ERRORS)
+def test_means_of_bounded_errors_are_proved_too_low_no_more_often_than_is_said(
+    errors: Callable[[tuple[int, int], torch.Generator], torch.Tensor],
+) -> None:
+    """The true mean is the rate that is tested, and errors stay between 0 and 1."""
+    drawn = RATE * errors((TRIES, IMAGES), torch.Generator().manual_seed(0))
+    proved = sum(proves_mean(float(total), IMAGES, RATE, confidence=CONFIDENCE) for total in drawn.sum(1))
+    assert proved / TRIES <= 1 - CONFIDENCE
+    low = 0.3 * drawn.sum(1)
+    assert sum(proves_mean(float(total), IMAGES, RATE, confidence=CONFIDENCE) for total in low) > 0.9 * TRIES
+
+
+@pytest.mark.parametrize("total", [0, 1, 7])
+def test_of_counts_the_exact_bound_is_the_lower_one(total: int) -> None:
+    exact = upper_bound(total, IMAGES, confidence=CONFIDENCE)
+    bounded = upper_bound(total, IMAGES, confidence=CONFIDENCE, test=proves_mean)
+    assert total / IMAGES < exact <= bounded + 1e-9 < exact + 0.02

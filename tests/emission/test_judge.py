@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.contexts import Context
-from bhc.data import DataSet
+from bhc.data import DataSet, Split
 from bhc.emission import Judge, expected_calibration_error
 from bhc.emission.judge import CHUNK, HARD_IMAGES, best_temperature, logits_of
 from bhc.graph import Graph
@@ -81,7 +81,8 @@ def test_a_verdict_on_images_is_that_of_the_module() -> None:
     net = bhc.models.build("lenet-5-caffe", image_shape=(1, 16, 16), num_classes=10).requires_grad_(False)
     images = torch.randint(0, 256, (600, 1, 16, 16), dtype=torch.uint8)
     network = bhc.wrap(net, bhc.ClassSubsets(10), example_input=images[:1]).network
-    judge = Judge(TrainedModel(network), images, torch.zeros(600, dtype=torch.long), TEN)
+    sample = Split(images, torch.arange(600) % 10)
+    judge = Judge.on(TrainedModel(network), Context(classes=TEN), sample)
     torch.testing.assert_close(judge.judge(Graph.chain(net.named_children())).logits, net(images), rtol=1e-4, atol=1e-5)
 
 

@@ -16,7 +16,8 @@ from bhc.contexts import ContextSpace
 from bhc.data import DataSet
 from bhc.posterior import FreshNoise
 from bhc.training import Learn, RunFolder, Silent
-from bhc.training.stages import BatchSource, ClassIndex, Loss
+from bhc.training.batches import BatchSource, ClassIndex, MemorySource
+from bhc.training.stages import Loss
 
 CPU = torch.device("cpu")
 Fit = Callable[..., bhc.Compressor]
@@ -54,7 +55,7 @@ def fit(
 def draw_of(digits: DataSet, *, device: torch.device = CPU) -> BatchSource:
     generators = [torch.Generator(device).manual_seed(seed) for seed in (0, 1)]
     index = ClassIndex(digits.train, 10, device=device)
-    return BatchSource(index, generators[0], FreshNoise(generators[1]))
+    return MemorySource(digits.train.to(device), index, generators[0], FreshNoise(generators[1]))
 
 
 def mlp(depth: int = 2, width: int = 12) -> nn.Sequential:

@@ -14,7 +14,8 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
 from bhc.training import CaptureWarning, Stage, TrainingConfig, computing, step
-from bhc.training.stages import BatchSource, Loss, StepScalars
+from bhc.training.batches import BatchSource
+from bhc.training.stages import Loss, StepScalars
 from bhc.training.step import CapturedStep, TrainingStep, make_step
 from tests.training.runs import Fit, StopAt, assert_same_bits, bits, draw_of, resumed
 

@@ -123,7 +123,7 @@ def test_the_default_threshold_is_the_smallest_network_within_the_error() -> Non
     [
         ({"recipe": ()}, "no steps"),
         ({"device": "nonsense"}, "nonsense"),
-        ({"calibration_set": SMALLER}, r"\(1, 4, 4\)"),
+        ({"calibration_set": SMALLER}, r"calibration_set.*\(20, 1, 4, 4\)"),
         ({"resume": True}, "no folder was given"),
     ],
 )

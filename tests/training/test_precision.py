@@ -4,7 +4,8 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.training import TrainingConfig
-from bhc.training.stages import BatchSource, StepScalars
+from bhc.training.batches import BatchSource
+from bhc.training.stages import StepScalars
 from bhc.training.step import TrainingStep
 from tests.training.runs import CPU, fit, wrapped
 

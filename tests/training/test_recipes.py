@@ -8,7 +8,7 @@ import bhc
 from bhc.contexts import ContextBatch
 from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
-from bhc.training.stages import StepScalars, draw_examples
+from bhc.training.stages import StepScalars
 from bhc.training.step import make_step
 from tests.training.runs import RECIPE, Draw, Fit, bits
 
@@ -59,7 +59,8 @@ def test_a_blend_is_labelled_by_its_shares_and_the_teacher_answers_for_the_blend
         total = stage.loss(network, draw(), DIALS).total
     ((x, _),) = shown
 
-    batch, first, labels = draw_examples(network, draw(), 4, 8, None)
+    drawn = draw().next(network, stage)
+    batch, first, labels = drawn.batch, drawn.x, drawn.targets
     second = first.float().unflatten(0, (4, 8)).roll(1, 1).flatten(0, 1)
     others = labels.unflatten(0, (4, 8)).roll(1, 1).flatten()
     way = (second - first).flatten(1)

@@ -80,22 +80,22 @@ def evaluate_command(
     """Test error, size and latency of a file on the test images of its classes."""
     network = open_deployed(file)
     test = datasets.load(data, data_dir=data_dir).test
-    if len(network.signature) > 1 or not network.signature.inputs[0].fits(test.inputs):
+    if len(network.signature) > 1 or not network.signature.inputs[0].fits(test.tensor):
         raise BhcError(
-            f"{file} takes {network.signature}, {data} has inputs of shape {tuple(test.inputs.shape[1:])}",
+            f"{file} takes {network.signature}, {data} has inputs of shape {tuple(test.tensor.shape[1:])}",
             hint="evaluate it on the data set it was trained for",
         )
     only = (
         network.labels
         if classes is None
-        else ClassSubsets(len(test.labels.unique())).resolve({"classes": parse_classes(classes)}).classes
+        else ClassSubsets(len(test.known_labels.unique())).resolve({"classes": parse_classes(classes)}).classes
     )
     if not set(only or ()) <= set(network.labels):
         raise BhcError(
             f"{file} was made for the classes {', '.join(map(str, network.labels))}, asked for {classes}",
             hint="leave --classes out, or name some of these",
         )
-    left_out = test.inputs[~torch.isin(test.labels, torch.tensor(network.labels))]
+    left_out = test.tensor[~torch.isin(test.known_labels, torch.tensor(network.labels))]
     if classes is not None:  # of some classes alone, the file does not say how often they appear
         network = replace(network, appearance=None)
     result = evaluate(network, test.restricted_to(only or ()), left_out, file)
@@ -109,11 +109,11 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
     except ValueError as damage:
         raise BhcError(f"{file} is damaged: {damage}", hint="copy or make it again") from damage
     numbering = torch.tensor(network.labels)
-    logits = _logits(network, examples.inputs)
-    wrong = numbering[logits.argmax(1)] != examples.labels
-    places = (examples.labels[:, None] == numbering).int().argmax(1)
-    present = examples.labels.unique().tolist()
-    by_class = {label: 100 * float(wrong[examples.labels == label].float().mean()) for label in present}
+    logits = _logits(network, examples.tensor)
+    wrong = numbering[logits.argmax(1)] != examples.known_labels
+    places = (examples.known_labels[:, None] == numbering).int().argmax(1)
+    present = examples.known_labels.unique().tolist()
+    by_class = {label: 100 * float(wrong[examples.known_labels == label].float().mean()) for label in present}
     error = 100 * float(wrong.float().mean())
     appearance = network.appearance if tuple(present) == tuple(sorted(network.labels)) else None
     weights = None if appearance is None else torch.tensor(appearance) / places.bincount()  # of each image, by class
@@ -127,7 +127,7 @@ def evaluate(network: Deployed, examples: Split, left_out: Tensor, file: Path) -
         test_error_by_class=by_class,
         test_images=len(examples),
         file_bytes=network.size,
-        latency_ms=_latency_ms(network, examples.inputs[:1]),
+        latency_ms=_latency_ms(network, examples.tensor[:1]),
         test_ece=expected_calibration_error(torch.softmax(logits / network.temperature, dim=1), places, weights),
         false_alarms=_percent_flagged(alarm, logits, None if weights is None else weights[places]),
         outside=_outside(alarm, logits, _logits(network, left_out)) if len(left_out) else None,

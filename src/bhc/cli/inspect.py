@@ -61,7 +61,7 @@ def _context(model: Compressor, conditions: Given) -> Context:
     """The context asked for; where none is, one to look at."""
     if all(value is None for value in conditions.values()):
         sample = model.model.validation
-        conditions = example_request(model.space, None if sample is None else sample.inputs)
+        conditions = example_request(model.space, None if sample is None else sample.tensor)
     return model.space.resolve(conditions)
 
 

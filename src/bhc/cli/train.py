@@ -279,7 +279,7 @@ def train_command(
         progress=default_progress(),
         device=device,
         deterministic=deterministic,
-        augment=datasets.augmentation_for(dataset.train.inputs) if augment else None,
+        augment=datasets.augmentation_for(dataset.train.tensor) if augment else None,
         autocast=torch.bfloat16 if bf16 else None,
         processes=processes,
     )

@@ -145,7 +145,7 @@ def check_space(space: ContextSpace, num_classes: int) -> None:
     weights = _answer(space, "divergence_weights", drawn)
     if not _is_finite(weights) or weights.shape != (3,):
         raise _broken(space, f"divergence_weights gives {_described(weights)}", "give a finite number for each context")
-    if type(space).observe is ContextSpace.observe and space.parts[0] is space:  # else examples are yet to be seen
+    if not space.observes and space.parts[0] is space:  # else examples are yet to be seen
         _check_encoding(space, drawn, _asked(space, num_classes))
 
 

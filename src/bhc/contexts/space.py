@@ -206,6 +206,11 @@ class ContextSpace(Askable, Trainable):
     """The contexts a model is trained for. Subclass it for your own, see ``docs/adding-a-context.md``."""
 
     @property
+    def observes(self) -> bool:
+        """Whether drawn examples tell something of a context."""
+        return any(type(part).observe is not ContextSpace.observe for part in self.parts)
+
+    @property
     def parts(self) -> tuple["ContextSpace", ...]:
         """The spaces of single conditions that this one consists of."""
         return (self,)

@@ -26,10 +26,10 @@ class DataSet:
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("validation", self.validation), ("test", self.test)):
-            shape = tuple(split.inputs.shape[1:])
+            shape = tuple(split.tensor.shape[1:])
             if shape != self.image_shape:
                 raise BhcError(f"the {part} images are {shape}, the train images {self.image_shape}")
-            if ((split.labels < 0) | (split.labels >= self.num_classes)).any():
+            if ((split.known_labels < 0) | (split.known_labels >= self.num_classes)).any():
                 raise BhcError(f"the {part} labels must be 0..{self.num_classes - 1}, one for each class name")
 
     def held_out(self, count: int) -> tuple["DataSet", Split]:
@@ -50,7 +50,7 @@ class DataSet:
         place = self.source_names.index(name)
         others, own = zip(*(_apart(split, place) for split in (self.train, self.validation, self.test)), strict=True)
         names = tuple(other for other in self.source_names if other != name)
-        left_out = Split(torch.cat([each.inputs for each in own]), torch.cat([each.labels for each in own]))
+        left_out = Split(torch.cat([each.tensor for each in own]), torch.cat([each.known_labels for each in own]))
         parts = dict(zip(("train", "validation", "test"), others, strict=True))
         return replace(self, name=f"{self.name}-without-{name}", source_names=names, **parts), left_out
 
@@ -63,12 +63,12 @@ class DataSet:
         """The largest value: 255 where pixels use a byte whole, 16 for the small digits; of texts the last word."""
         if self.vocabulary is not None:
             return float(len(self.vocabulary) - 1)
-        return FULL_SCALE_OF_SOUND if self.train.inputs.dtype == torch.int16 else float(self.train.inputs.max())
+        return FULL_SCALE_OF_SOUND if self.train.tensor.dtype == torch.int16 else float(self.train.tensor.max())
 
     @property
     def image_shape(self) -> tuple[int, ...]:
         """Of one example: channels, height and width; channels and samples; or the most words."""
-        return tuple(self.train.inputs.shape[1:])
+        return tuple(self.train.tensor.shape[1:])
 
 
 def _apart(split: Split, source: int) -> tuple[Split, Split]:

@@ -116,8 +116,8 @@ def with_voices(dataset: DataSet, speeds: Sequence[float]) -> DataSet:
 def _more(split: Split, speeds: Sequence[float], speakers: int) -> Split:
     assert split.sources is not None
     return Split(
-        torch.cat([split.inputs, *(at_speed(split.inputs, speed) for speed in speeds)]),
-        split.labels.repeat(len(speeds) + 1),
+        torch.cat([split.tensor, *(at_speed(split.tensor, speed) for speed in speeds)]),
+        split.known_labels.repeat(len(speeds) + 1),
         torch.cat([split.sources + speakers * place for place in range(len(speeds) + 1)]),
     )
 

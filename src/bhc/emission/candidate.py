@@ -257,7 +257,7 @@ def _cut_report(floats: Candidate) -> Report:
     """What is the same for every rounding of a cut, and the counts of floats."""
     cut, model, judge = floats.cut, floats.factory.model, floats.factory.judge
     counts, low_high, multiples = model.network.counts, model.thresholds, floats.factory.cutter.multiples
-    before = None if judge is None else judge.wrong_before
+    before, task = None if judge is None else judge.wrong_before, model.network.task
     return Report(
         context=cut.context.to_dict(),
         classes=cut.classes,
@@ -271,7 +271,10 @@ def _cut_report(floats: Candidate) -> Report:
         error_before=None if before is None or judge is None else 100 * before / judge.num_images,
         error=None,
         validation_images=0 if judge is None else judge.num_images,
-        class_names=names_worth_telling(model.class_names, cut.classes),
+        class_names=names_worth_telling(model.class_names if task.has_answers else None, cut.classes),
+        error_name=task.error_name,
+        higher_is_better=task.higher_is_better,
+        has_answers=task.has_answers,
         rescued=tuple(layer.layer.name for layer in cut.layers if layer.rescued),
         whole=tuple(map(str, model.network.whole[:MOST_WHOLE])),
         gone=tuple(layer.layer.name for layer in cut.layers if layer.is_gone),

@@ -18,14 +18,12 @@ from bhc.formats import (
     Export,
     NetworkFile,
     Packed,
-    Part,
     QuantisedNetwork,
     WeightForm,
     format_named,
     format_wanted,
     identifier,
     pack,
-    packed_parts,
     parse_network,
     read_network,
 )
@@ -77,16 +75,12 @@ class Compressed:
         return Alarm.of(self.network.card)
 
     @torch.no_grad()
-    def predict(self, x: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Prediction:
-        """Labels and probabilities; the probabilities are calibrated on validation data where there was any.
-
-        Where the network takes several inputs, ``x`` is a tuple of them or a dict by name. Each example also gets a
-        score for lying outside the context, and with ``flag_outside`` a verdict.
-        """
+    def outputs(self, x: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Tensor:  # (n, outputs, ...)
+        """What the network gives for inputs that fit it: the outputs of ``classes``, in that order."""
         given = self.network.signature.taken(x)
         _check_words(self.network.graph, given)
         try:
-            logits = self.network.graph.run(given)
+            return self.network.graph.run(given)
         except RuntimeError as error:
             if not any(each.dynamic for each in self.network.signature):
                 raise
@@ -94,6 +88,20 @@ class Compressed:
                 f"the network does not run on inputs of these sizes: {str(error).splitlines()[0][:200]}",
                 hint="inputs that belong together, such as words and their mask, must have the same length",
             ) from error
+
+    @torch.no_grad()
+    def predict(self, x: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Prediction:
+        """Labels and probabilities; the probabilities are calibrated on validation data where there was any.
+
+        Where the network takes several inputs, ``x`` is a tuple of them or a dict by name. Each example also gets a
+        score for lying outside the context, and with ``flag_outside`` a verdict.
+        """
+        if not self.report.has_answers:
+            raise BhcError(
+                f"this network has no answers to choose among: its task measures {self.report.error_name!r}",
+                hint="outputs(x) gives what it says",
+            )
+        logits = self.outputs(x)
         numbering = torch.tensor(self.classes)
         probabilities = torch.softmax(logits / self.temperature, dim=1)
         labels = numbering[logits.argmax(1)]
@@ -112,10 +120,6 @@ class Compressed:
     def to_bytes(self) -> bytes:
         """The content of the ``.bhc`` file."""
         return pack(self.network) if self.packed is None else self.packed
-
-    def parts(self) -> tuple[Part, ...]:
-        """What the bytes of the ``.bhc`` file are for."""
-        return packed_parts(self.network)
 
     def content(self, format: str, *, weights: WeightForm | None = None, name: str = "network") -> bytes:
         """The content of a file in one of the registered formats, by its name.

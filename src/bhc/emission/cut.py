@@ -219,9 +219,10 @@ def cut_all(scales: ContextScales, threshold: float, *, rounding: ChannelRoundin
     """What stays of each context at one threshold; their masks are found together."""
     network, batch = scales.network, scales.batch
     limits = torch.full((len(batch), 1), threshold, device=network.device)
-    masks = network.find_masks(scales.dropouts, limits, batch.outputs, batch.inputs, rounding=rounding)
+    outputs = network.outputs_of(batch)
+    masks = network.find_masks(scales.dropouts, limits, outputs, batch.inputs, rounding=rounding)
     by_layer = [_layer_cuts(layer, mask) for layer, mask in zip(network.layers, masks.layers, strict=True)]
-    classes = [tuple(own.tolist()) for own in _places(batch.outputs)]
+    classes = [tuple(own.tolist()) for own in _places(outputs)]
     return [
         Cut(context, float(threshold), alive, own, layers, network.beside)
         for context, alive, own, layers in zip(

@@ -9,15 +9,15 @@ context where a score of its logits is over a threshold, which is set so that a 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, exp, fsum, isfinite, lgamma, log, log1p
-from typing import Any, TypeVar
+from math import ceil, e, exp, fsum, isfinite, lgamma, log, log1p
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bhc.contexts import Context
-from bhc.emission.judge import Judge, logits_of
+from bhc.emission.judge import Judge, classes_of, logits_of
 from bhc.errors import BhcError
 from bhc.examples import Split
 from bhc.graph import Graph
@@ -53,22 +53,47 @@ def _tail(count: int, images: int, rate: float) -> float:
     return largest * fsum(terms)
 
 
-def proves(wrong: int, images: int, rate: float, *, confidence: float) -> bool:
+def proves(wrong: float, images: int, rate: float, *, confidence: float) -> bool:
     """Whether so few mistakes would be rarer than one minus ``confidence`` if there were more than ``rate`` of them.
 
     The images may be drawn class by class: Hoeffding (1956) has it that the count is then no more often as low, as
     long as it is one or more under the mean. With a confidence of three quarters or more, and a rate that is not within
     1 / images of 1, that is so by itself.
     """
-    return wrong + 1 <= images * rate and at_most(wrong, images, rate) <= 1 - confidence
+    return wrong + 1 <= images * rate and at_most(int(wrong), images, rate) <= 1 - confidence
 
 
-def upper_bound(wrong: int, images: int, *, confidence: float) -> float:
-    """The lowest rate that is proved, Clopper and Pearson's bound; 1 if none is."""
+def proves_mean(total: float, images: int, rate: float, *, confidence: float) -> bool:
+    """The same of errors between 0 and 1 that come to ``total``, whatever their distribution.
+
+    Independent errors whose mean is over ``rate`` have so small a mean m with a probability of at most
+    ``exp(-n KL(m, rate))`` (Hoeffding 1963) and ``e P(Bin(n, rate) <= ceil(n m))`` (Bentkus 2004); the smaller counts.
+    """
+    mean = total / images
+    if mean >= rate or rate >= 1:
+        return rate >= 1
+    hoeffding = exp(-images * _divergence(mean, rate))
+    return min(hoeffding, e * at_most(ceil(total), images, rate)) <= 1 - confidence
+
+
+def _divergence(mean: float, rate: float) -> float:
+    """That of one coin from another."""
+    first = mean * log(mean / rate) if mean else 0.0
+    return first + (1 - mean) * (log1p(-mean) - log1p(-rate))
+
+
+class Test(Protocol):
+    """Whether errors prove a rate: ``proves`` of counts, ``proves_mean`` of others."""
+
+    def __call__(self, wrong: float, images: int, rate: float, /, *, confidence: float) -> bool: ...
+
+
+def upper_bound(wrong: float, images: int, *, confidence: float, test: Test = proves) -> float:
+    """The lowest rate that is proved, of counts Clopper and Pearson's bound; 1 if none is."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if proves(wrong, images, middle, confidence=confidence) else (middle, high)
+        low, high = (low, middle) if test(wrong, images, middle, confidence=confidence) else (middle, high)
     return high
 
 
@@ -98,7 +123,7 @@ class Guarantee:
     max_error: float  # percent, on new images of the context
     confidence: float
     images: int  # calibration images of the context
-    wrong: int  # how many of them it got wrong
+    wrong: float  # how many of them it got wrong, or what errors between 0 and 1 come to
 
     @property
     def promise(self) -> str:
@@ -130,10 +155,9 @@ class Calibration:
                 "no error can be promised for a domain: the run's calibration images are not of it",
                 hint="leave confidence and max_error out",
             )
-        classes = context.classes or tuple(range(model.network.num_classes))
-        examples, share = stratified(model.calibration, classes, context.appearance)
-        labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        return cls(Judge(model, examples.inputs, labels, classes), share, max_error, confidence)
+        examples, share = stratified(model.calibration, classes_of(model, context), context.appearance)
+        even = replace(context, appearance=None)  # the proportions are those of the examples
+        return cls(Judge.on(model, even, examples), share, max_error, confidence)
 
     def last_proved(self, networks: Iterable[T], graph_of: Callable[[T], Graph]) -> tuple[T, Guarantee] | None:
         """The last of the networks before the first that is not proved; None if that is the first of all."""
@@ -145,21 +169,25 @@ class Calibration:
             proved = network, self.guarantee(wrong)
         return proved
 
-    def wrong_of(self, graph: Graph) -> int:
-        return round(self.judge.judge(graph).wrong)
+    def wrong_of(self, graph: Graph) -> float:
+        return self.judge.wrong_of(graph)
+
+    @property
+    def _test(self) -> Test:
+        return proves if self.judge.task.counts_mistakes else proves_mean
 
     @property
     def longest(self) -> Guarantee:
         """The one that takes the most bytes of a file."""
         return self.guarantee(self.judge.num_images)
 
-    def guarantee(self, wrong: int) -> Guarantee:
+    def guarantee(self, wrong: float) -> Guarantee:
         """What so many mistakes prove."""
         return Guarantee(self.max_error, self.confidence, self.judge.num_images, wrong)
 
-    def lowest_error(self, wrong: int) -> float | None:
+    def lowest_error(self, wrong: float) -> float | None:
         """What else so many mistakes prove, percent, rounded up; None if they prove nothing."""
-        bound = upper_bound(wrong, self.judge.num_images, confidence=self.confidence) / self.share
+        bound = upper_bound(wrong, self.judge.num_images, confidence=self.confidence, test=self._test) / self.share
         thousandths = ceil(1e5 * bound)
         for error in (thousandths / 1e3, (thousandths + 1) / 1e3):  # what was rounded may be a last bit too low
             if error <= 100 and replace(self, max_error=error).proves(wrong):
@@ -176,9 +204,9 @@ class Calibration:
         """What is tested: the share of the error that these images have."""
         return self.max_error / 100 * self.share
 
-    def proves(self, wrong: int) -> bool:
+    def proves(self, wrong: float) -> bool:
         """Whether so many mistakes prove what is asked."""
-        return proves(wrong, self.judge.num_images, self._rate, confidence=self.confidence)
+        return self._test(wrong, self.judge.num_images, self._rate, confidence=self.confidence)
 
 
 def stratified(split: Split, classes: tuple[int, ...], appearance: tuple[float, ...] | None) -> tuple[Split, float]:
@@ -188,8 +216,10 @@ def stratified(split: Split, classes: tuple[int, ...], appearance: tuple[float, 
     that has frequency f_c, mistakes among the n images have a mean of at least m times the error under these
     frequencies. So the n prove an error E as they prove a rate of E m / n: ``share`` is m / n.
     """
+    if split.labels is None:
+        return split, 1.0
     weights = torch.tensor(appearance or [1.0] * len(classes), dtype=torch.float64)
-    places = [(split.labels == label).nonzero().flatten() for label in classes]
+    places = [(split.known_labels == label).nonzero().flatten() for label in classes]
     missing = [str(label) for label, own in zip(classes, places, strict=True) if not len(own)]
     if missing:
         raise BhcError(
@@ -308,13 +338,21 @@ class AlarmSamples:
                 f"flag_outside is a rate of false alarms between 0 and 1, given {rate!r}",
                 hint="0.05 means 5 % of inputs",
             )
+        if not model.network.task.has_answers:
+            raise BhcError(
+                f"flag_outside: task {model.network.task.name!r} has no answers that could be doubted",
+                hint="leave flag_outside out",
+            )
+        if len(model.network.signature) > 1:
+            raise BhcError("flag_outside needs a network with one input", hint="leave flag_outside out")
         inside = sample
         if context.domain is None:
             judge = Judge.of(model, context)
-            inside = None if judge is None else judge.inputs
-            if judge is not None and context.frequencies is not None:  # as many of each class as that says
-                examples, places = Split(judge.inputs, judge.labels), tuple(range(len(judge.classes)))
-                inside = stratified(examples, places, context.appearance)[0].inputs
+            examples = None if judge is None else Split(judge.inputs, judge.labels)
+            inside = None if examples is None else examples.tensor
+            if examples is not None and context.frequencies is not None:  # as many of each class as that says
+                places = tuple(range(len(context.classes or ())))
+                inside = stratified(examples, places, context.appearance)[0].tensor
         if inside is None:
             raise BhcError(
                 "flag_outside needs validation data for this context, and the run has none",
@@ -348,10 +386,10 @@ def _left_out(model: TrainedModel, context: Context, *, limit: int) -> Tensor | 
     """Validation images of the classes that are not the context's, evenly spread over them; None if there are none."""
     if model.validation is None or context.classes is None:
         return None
-    labels = model.validation.labels
+    labels = model.validation.known_labels
     left_out = (~torch.isin(labels, torch.tensor(context.classes))).nonzero().flatten()
     if not len(left_out):
         return None
     by_class = left_out[labels[left_out].argsort(stable=True)]
     count = min(limit, len(by_class))
-    return model.validation.inputs[by_class[torch.arange(count) * len(by_class) // count]]
+    return model.validation.tensor[by_class[torch.arange(count) * len(by_class) // count]]

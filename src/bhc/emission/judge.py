@@ -1,16 +1,19 @@
 """How good a candidate is on the validation sample: errors, and whether probabilities mean what they say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import is_not
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bhc.contexts import Context
+from bhc.contexts import Context, ContextBatch
+from bhc.examples import Inputs, Split, batches, each
 from bhc.formats import unrolled
 from bhc.graph import Graph
 from bhc.layers import Normalise, Select
+from bhc.tasks import checked_errors, widened
 from bhc.training import TrainedModel
 
 BINS = 15
@@ -61,85 +64,112 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """Answers of one network. Where classes appear unequally often, an image counts as much as its class appears."""
+    """Answers of one network. Where classes appear unequally often, an example counts as much as its class appears."""
 
-    wrong: float  # a count, unless images count for more or less than one
-    loss: float  # mean cross-entropy at temperature 1: finer than a count of errors
+    wrong: float  # errors of all examples together: a count, where each is one or none and counts for one
+    loss: float  # mean loss, of a classification at temperature 1: finer than a count of errors
     logits: Tensor
 
 
-class Judge:
-    """The labelled examples of one context."""
+@dataclass(frozen=True)
+class Judged:
+    """The validation examples of a context as its networks are judged by them."""
 
-    def __init__(
-        self,
-        model: TrainedModel,
-        images: Tensor,
-        labels: Tensor,  # places in ``classes``
-        classes: tuple[int, ...],
-        weights: Tensor | None = None,  # what an image of each class counts; None: each counts one
-        *,
-        as_stored: bool = True,  # whether the images are those of the run, nothing in them missing
-    ) -> None:
-        self.model, self.classes = model, classes
-        self.inputs, self.labels, self.weights = images, labels, weights
-        self.as_stored = as_stored
+    inputs: Inputs
+    targets: Tensor
+    of_kept: bool  # whether targets are for the outputs that are kept alone (``Task.of_kept``), or for all
+    outputs: tuple[int, ...]  # those that are kept, in the original's numbering
+    labels: Tensor | None  # places in the context's classes; None where there are no classes
+    weights: Tensor | None = None  # what an example of each class counts; None: each counts one
+    as_stored: bool = True  # whether the examples are those of the run, nothing in them missing
+
+    def at(self, places: Tensor, *, as_stored: bool) -> "Judged":
+        labels = None if self.labels is None else self.labels[places]
+        inputs = each(self.inputs, lambda tensor: tensor.index_select(0, places))
+        return replace(self, inputs=inputs, targets=self.targets[places], labels=labels, as_stored=as_stored)
+
+
+class Judge:
+    """The validation examples of one context, and what the run's task says of answers to them."""
+
+    def __init__(self, model: TrainedModel, examples: Judged, classes: tuple[int, ...] | None = None) -> None:
+        self.model, self.examples, self.classes = model, examples, classes
+        self.task, self.inputs, self.labels = model.network.task, examples.inputs, examples.labels
+        self.weights, self.num_images = examples.weights, len(examples.targets)
 
     @classmethod
     def of(cls, model: TrainedModel, context: Context) -> "Judge | None":
-        """None where there is nothing to judge by: no sample, or a domain, of which the labelled images are not."""
+        """None where there is nothing to judge by: no sample, or a domain, of which the labelled examples are not."""
         if model.validation is None or context.domain is not None:
             return None
-        classes = context.classes or tuple(range(model.network.num_classes))
-        if not set(classes) <= set(model.validation.present):
+        classes = classes_of(model, context)
+        if model.validation.labels is not None and not set(classes) <= set(model.validation.present):
             return None  # of some class there is no example: the others would say too little
-        examples = model.validation.restricted_to(classes)
-        labels = torch.searchsorted(torch.tensor(classes), examples.labels)
-        # With zeros, or unknown words, for what is missing: all that the pretrained network would be given.
-        images = model.network.space.presence.zero_absent(examples.inputs, context.inputs)
-        weights = _weights(labels, context.frequencies)
-        return cls(model, images, labels, classes, weights, as_stored=context.inputs is None)
+        return cls.on(model, context, model.validation)
 
-    @property
-    def num_images(self) -> int:
-        return len(self.labels)
+    @classmethod
+    def on(cls, model: TrainedModel, context: Context, sample: Split) -> "Judge":
+        """By the examples of a sample that belong to a context."""
+        network, classes = model.network, classes_of(model, context)
+        own = sample if sample.labels is None else sample.restricted_to(classes)
+        outputs = outputs_of(model, context)
+        targets = network.task.of_kept(own.wanted, torch.tensor(outputs))
+        labels = None if own.labels is None else torch.searchsorted(torch.tensor(classes), own.labels)
+        # With zeros, or unknown words, for what is missing: all that the pretrained network would be given.
+        inputs = own.inputs
+        if context.inputs is not None:
+            inputs = network.space.presence.zero_absent(own.tensor, context.inputs)
+        weights = None if labels is None else _weights(labels, context.frequencies)
+        wanted = own.wanted if targets is None else targets
+        judged = Judged(inputs, wanted, targets is not None, outputs, labels, weights, as_stored=context.inputs is None)
+        return cls(model, judged, classes)
 
     def judge(self, graph: Graph) -> Verdict:
         logits = logits_of(graph, self._images)
-        weight = None if self.weights is None else self.weights.to(logits.dtype)
-        loss = nn.functional.cross_entropy(logits, self.labels, weight=weight)
-        return Verdict(self._wrong(logits), float(loss), logits)
+        losses = self.task.loss(self._comparable(logits), self.examples.targets)
+        if self.weights is None or self.labels is None:
+            return Verdict(self._wrong(logits), float(losses.mean()), logits)
+        counts = self.weights.to(losses.dtype)[self.labels]
+        return Verdict(self._wrong(logits), float(losses @ counts / counts.sum()), logits)
 
     def wrong_of(self, graph: Graph) -> float:
         return self._wrong(logits_of(graph, self._images))
 
     @cached_property
-    def _images(self) -> "Inputs":
-        return Inputs(self.inputs)
+    def _images(self) -> "Batches":
+        return Batches(self.inputs)
 
     def let_go(self) -> None:
-        """Forget what was worked out of the images; it is larger than they are."""
+        """Forget what was worked out of the examples; it is larger than they are."""
         for judge in (self, vars(self).get("hard", self)):
             vars(judge).pop("_images", None)
 
+    def _comparable(self, outputs: Tensor) -> Tensor:
+        """Outputs as targets are numbered."""
+        if self.examples.of_kept:
+            return outputs
+        return widened(outputs, self.examples.outputs, self.model.network.num_outputs)
+
     def _wrong(self, logits: Tensor) -> float:
-        """Wrong answers, each with the weight of its class; the sum is rounded as files store it."""
-        missed = logits.argmax(1) != self.labels
-        if self.weights is None:
-            return int(missed.sum())
-        # Class by class in one order: no part of the images can so come to more than all of them.
-        counts = self.labels[missed].bincount(minlength=len(self.classes))
-        return float((counts * self.weights).sum().float())
+        """Errors, each with the weight of its class; the sum is rounded as files store it."""
+        errors = checked_errors(self.task, self._comparable(logits), self.examples.targets)
+        if self.weights is None or self.labels is None:
+            return int(errors.sum(dtype=torch.float64)) if self.task.counts_mistakes else _stored(errors.double().sum())
+        # Class by class in one order: no part of the examples can so come to more than all of them.
+        by_class = self.labels.bincount(errors.double(), minlength=len(self.weights))
+        return _stored((by_class * self.weights).sum())
 
     @cached_property
     def base_logits(self) -> Tensor | None:
-        """The pretrained network's, restricted to the classes; None if it was not trained."""
+        """The pretrained network's, restricted to the outputs; None if it was not trained."""
         answers, validation = self.model.base_logits, self.model.validation
         if answers is None or validation is None:
             return None
-        if not self.as_stored:
-            return logits_of(self.model.network.base_model, self.inputs)[:, list(self.classes)]
-        return answers.index_select(0, validation.places_of(self.classes)).index_select(1, torch.tensor(self.classes))
+        kept = torch.tensor(self.examples.outputs)
+        if not self.examples.as_stored:
+            return logits_of(self.model.network.base_model, self.inputs).index_select(1, kept)
+        places = torch.arange(len(validation)) if self.labels is None else validation.places_of(self.classes or ())
+        return answers.index_select(0, places).index_select(1, kept)
 
     @property
     def wrong_before(self) -> float | None:
@@ -150,34 +180,54 @@ class Judge:
         """The examples that the pretrained network finds hardest: where rounding does harm, it shows here first."""
         if self.base_logits is None or self.num_images <= HARD_IMAGES:
             return self
-        own = self.labels[:, None]
-        margin = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
-        hardest = margin.argsort(stable=True)[:HARD_IMAGES]
-        return self._at(hardest, as_stored=self.as_stored)
+        if self.task.has_answers and self.labels is not None and len(self.labels):
+            own = self.labels[:, None]
+            ease = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
+        else:
+            ease = -self.task.loss(self._comparable(self.base_logits), self.examples.targets)
+        hardest = ease.argsort(stable=True)[:HARD_IMAGES]
+        return Judge(self.model, self.examples.at(hardest, as_stored=self.examples.as_stored), self.classes)
 
     def sample(self, count: int) -> "Judge":
         """At most ``count`` of the examples, evenly spread."""
         if self.num_images <= count:
             return self
-        return self._at(torch.arange(count) * self.num_images // count, as_stored=False)
-
-    def _at(self, places: Tensor, *, as_stored: bool) -> "Judge":
-        images = self.inputs.index_select(0, places)
-        return Judge(self.model, images, self.labels[places], self.classes, self.weights, as_stored=as_stored)
+        places = torch.arange(count) * self.num_images // count
+        return Judge(self.model, self.examples.at(places, as_stored=False), self.classes)
 
     def calibrate(self, logits: Tensor) -> float:
+        """The temperature of probabilities; 1 where a task has none."""
+        if not self.task.has_answers or self.labels is None:
+            return 1.0
         return best_temperature(logits, self.labels, self.weights)
 
-    def calibration_error(self, logits: Tensor) -> float:
-        """The expected calibration error of the probabilities that logits stand for, percent."""
+    def calibration_error(self, logits: Tensor) -> float | None:
+        """The expected calibration error of the probabilities that logits stand for, percent; None without them."""
+        if not self.task.has_answers or self.labels is None:
+            return None
         return expected_calibration_error(torch.softmax(logits, dim=1), self.labels, self.weights)
 
 
-class Inputs:
+def classes_of(model: TrainedModel, context: Context) -> tuple[int, ...]:
+    """Those of a context; all, where it names none."""
+    return context.classes or tuple(range(model.network.num_classes))
+
+
+def outputs_of(model: TrainedModel, context: Context) -> tuple[int, ...]:
+    """The outputs that a context has."""
+    batch = ContextBatch.of([context], model.network.num_classes)
+    return tuple(model.network.outputs_of(batch.to(model.network.device))[0].nonzero().flatten().tolist())
+
+
+def _stored(total: Tensor) -> float:
+    return float(total.float())
+
+
+class Batches:
     """Images for many networks that begin alike: what their first steps make of them is worked out once."""
 
-    def __init__(self, images: Tensor) -> None:
-        self.parts = images.split(CHUNK)
+    def __init__(self, inputs: Inputs) -> None:
+        self.parts: list[Any] = batches(inputs, CHUNK)
         self._normalised: tuple[nn.Module, list[Tensor]] | None = None
         self._begun: tuple[list[nn.Module], list[Tensor]] | None = None
 
@@ -201,9 +251,9 @@ class Inputs:
 
 
 @torch.no_grad()
-def logits_of(graph: Graph, images: Tensor | Inputs) -> Tensor:
+def logits_of(graph: Graph, images: Inputs | Batches) -> Tensor:
     fast = unrolled(graph)
-    inputs = images if isinstance(images, Inputs) else Inputs(images)
+    inputs = images if isinstance(images, Batches) else Batches(images)
     modules = [step.module for step in fast.steps]
     if not isinstance(modules[0], Normalise) or not fast.is_chain:
         return torch.cat([fast(part) for part in inputs.parts])

@@ -13,6 +13,7 @@ from bhc.training import FAR
 
 ALMOST_WHOLE = 1e-9
 
+LONGEST_NAME = 60  # letters, of what an error is called
 MOST_GONE = 4  # layers that went, where they are told
 
 
@@ -75,6 +76,9 @@ class Report:
     heads: tuple[int, ...] = ()
     parameters_after: int | None = None  # with biases, gains and shifts; reports of before do not know it
     round_to: int | dict[str, int] | None = None  # channels are multiples of it, those that a layer writes of its own
+    error_name: str = "error"  # what the task calls it
+    higher_is_better: bool = False  # then 100 less the error goes by that name
+    has_answers: bool = True  # whether outputs are there to choose one of
     without_multiples: Sizes | None = None  # at the same threshold, with the same steps; files do not store it
 
     @property
@@ -153,6 +157,14 @@ class Report:
         without = self.without_multiples
         return f"of {channels}" + ("" if without is None else f"; not rounded, this threshold has {without}")
 
+    def shown(self, error: float) -> float:
+        """An error in percent as the task names it."""
+        return 100 - error if self.higher_is_better else error
+
+    @property
+    def _examples(self) -> str:
+        return "images" if _named(self) is None else "examples"
+
     def to_dict(self) -> dict[str, Any]:
         """All fields, ratios and notes as plain data."""
         derived = ("parameters_before", "pruning_ratio", "bits_ratio", "reference_bits_ratio", "file_ratio", "notes")
@@ -186,9 +198,9 @@ class Report:
         if self.ram_bytes is not None:
             rows.append(("in C", f"{self.ram_bytes:,} bytes of constants and activations"))
         if self.error is not None:
-            before = "" if self.error_before is None else f"{self.error_before:.2f} % -> "
-            images = f"validation, {self.validation_images:,} images"
-            rows.append(("error", f"{before}{self.error:.2f} %  ({images})"))
+            before = "" if self.error_before is None else f"{self.shown(self.error_before):.2f} % -> "
+            images = f"validation, {self.validation_images:,} {self._examples}"
+            rows.append((self.error_name, f"{before}{self.shown(self.error):.2f} %  ({images})"))
         if self.guarantee is not None:
             rows.append(("guarantee", str(self.guarantee)))
         if self.domain_distance is not None:
@@ -231,6 +243,7 @@ def to_card(report: Report) -> dict[str, Any]:
         "class_names": None if report.class_names is None else list(report.class_names),
         "guarantee": None if report.guarantee is None else _promise(report.guarantee),
         "round_to": report.round_to,
+        "measure": _named(report),
     }
     return {name: value for name, value in card.items() if value is not None}
 
@@ -264,6 +277,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
         outside=None if outside is None else (float(outside[0]), float(outside[1])),
         guarantee=_promised(card.get("guarantee")),
         round_to=_multiples(card.get("round_to")),
+        **_measure(card.get("measure")),
         file_bytes=file_bytes,
         flag_outside=None if alarm is None else alarm.rate,
         **counts_of(network),
@@ -320,10 +334,32 @@ def _promised(entry: Any) -> Guarantee | None:
     if entry is None:
         return None
     error, percent, images, wrong = entry
-    guarantee = Guarantee(float(error), float(percent) / 100, _positive(images), int(wrong))
+    guarantee = Guarantee(float(error), float(percent) / 100, _positive(images), _total(wrong))
     if not (0 < guarantee.max_error <= 100 and 0 < guarantee.confidence < 1 and 0 <= guarantee.wrong < images):
         raise ValueError("its guarantee is none")
     return guarantee
+
+
+def _total(wrong: Any) -> float:
+    if isinstance(wrong, bool) or not isinstance(wrong, int | float):
+        raise ValueError("its guarantee is none")
+    return wrong
+
+
+def _named(report: Report) -> list[Any] | None:
+    """How its task measures; nothing of a classification."""
+    measure = [report.error_name, report.higher_is_better, report.has_answers]
+    return None if measure == ["error", False, True] else measure
+
+
+def _measure(entry: Any) -> dict[str, Any]:
+    """What the error of a task is called."""
+    match entry:
+        case None:
+            return {}
+        case [str(name), bool(higher), bool(answers)] if name.isprintable() and 0 < len(name) <= LONGEST_NAME:
+            return {"error_name": name, "higher_is_better": higher, "has_answers": answers}
+    raise ValueError("its measure is none")
 
 
 def _multiples(entry: Any) -> int | dict[str, int] | None:
@@ -339,7 +375,9 @@ def _positive(number: Any) -> int:
 
 
 def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> tuple[str, ...] | None:
-    """The names of these classes, unless they are the numbers anyway."""
+    """The names of these classes, unless they are the numbers anyway; none where outputs are not classes."""
+    if names is not None and max(classes, default=0) >= len(names):
+        return None
     own = None if names is None else tuple(names[label] for label in classes)
     return None if own == tuple(map(str, classes)) else own
 

@@ -44,6 +44,7 @@ from bhc.posterior import (
     Noise,
     relaxed_mask,
 )
+from bhc.tasks import Classification, Task
 
 DECODER_WIDTH = 64
 
@@ -173,6 +174,7 @@ class ConditionalNetwork(nn.Module):
         design: Design,
         *,
         input_shape: Sequence[int],
+        task: Task | None = None,
         pretrained: bool = True,
         rng: Generator | None = None,
     ) -> None:
@@ -195,17 +197,36 @@ class ConditionalNetwork(nn.Module):
         self.find_masks = MaskFinder(
             self.layers, units, graph.last_step, features=places, branches=self.branches, nested=nested
         )
-        self.num_classes = len(self.find_masks.outputs)
+        self.num_outputs = len(self.find_masks.outputs)
         # Whether inputs are numbers that stand for words, and not amounts.
         self.reads_words = any(layer.kind.words(layer.module) is not None for layer in self.layers)
         if space.decides_outputs:
             check_outputs(graph, self.input_shape, units)
-        for part in space.parts:
-            part.check_network(self.num_classes)
+        self.set_task_(task or Classification())
         self.hypernet = HyperNetwork(self.layers, space, design, rng=rng)
         self.decoder: ContextDecoder | None = None  # only while a stage reads contexts back
         self.bayesian = BayesianGraph(self.base_model, self.layers, units)
         self.kept_values = self.bayesian.kept_values  # moves to a device with the rest
+
+    def set_task_(self, task: Task) -> None:
+        """Say what its outputs are for; BhcError where they, or the contexts, do not fit that."""
+        members = task.membership(self.num_outputs)
+        if members is None and self.space.decides_outputs:
+            raise BhcError(
+                f"task {task.name!r} has no classes, and {type(self.space).__name__} chooses among them",
+                hint="use other contexts, such as SingleContext() or FeatureSubsets, or give the task class_outputs",
+            )
+        self.num_classes = self.num_outputs if members is None else len(members)
+        for part in self.space.parts:
+            part.check_network(self.num_classes)
+        self.task = task
+        own = members is None or torch.equal(members, torch.eye(self.num_outputs, dtype=torch.bool))
+        self.register_buffer("members", None if own else members, persistent=False)
+
+    def outputs_of(self, batch: ContextBatch) -> Tensor:  # (K, O) bool
+        """The outputs that each context has: those of its classes, and those of no class."""
+        members: Tensor | None = self.members  # type: ignore[assignment]
+        return batch.outputs if members is None else (batch.outputs.float() @ members.float()) > 0
 
     @cached_property
     def counts(self) -> Counts:
@@ -236,14 +257,14 @@ class ConditionalNetwork(nn.Module):
         left out of the sample; the posterior is that of all.
         """
         posteriors = self.hypernet.posterior(checked_encoding(self.space, batch))
-        mask: NetworkMask | InputMask | None = self.find_masks.present_inputs(batch.outputs, batch.inputs)
+        mask: NetworkMask | InputMask | None = self.find_masks.present_inputs(self.outputs_of(batch), batch.inputs)
         if dropped_fraction is not None:
             # Not under no_grad: what scales work out here is kept, and learned from later.
             dropouts = [layer.dropout for layer in posteriors]
             with torch.no_grad():
-                threshold = self.find_masks.threshold_without(dropped_fraction, dropouts, batch.outputs)
+                threshold = self.find_masks.threshold_without(dropped_fraction, dropouts, self.outputs_of(batch))
                 threshold = threshold.expand(len(batch), 1)
-                mask = self.find_masks(dropouts, threshold, batch.outputs, batch.inputs)
+                mask = self.find_masks(dropouts, threshold, self.outputs_of(batch), batch.inputs)
         x = _network_input(x, batch, self.space)
         return self.bayesian.noisy(x, posteriors, mask, noise=noise), posteriors
 
@@ -251,18 +272,18 @@ class ConditionalNetwork(nn.Module):
     def threshold_without(self, dropped_fraction: float, batch: ContextBatch) -> float:
         """The threshold that takes this part of the units away, all contexts of the batch together."""
         part = torch.tensor(dropped_fraction, device=self.device)
-        return float(self.find_masks.threshold_without(part, self.dropouts(batch), batch.outputs))
+        return float(self.find_masks.threshold_without(part, self.dropouts(batch), self.outputs_of(batch)))
 
     @torch.no_grad()
     def fraction_above(self, threshold: float, batch: ContextBatch) -> float:
         """Which part of the units a threshold takes away, all contexts of the batch together."""
-        rates = self.find_masks.noisiest_links(self.dropouts(batch), batch.outputs)
+        rates = self.find_masks.noisiest_links(self.dropouts(batch), self.outputs_of(batch))
         return float((rates >= threshold).float().mean())
 
     def masked(self, x: Inputs, batch: ContextBatch, *, threshold: Tensor) -> Tensor:
         """Logits (K * B, C) of the deterministic networks that ``threshold`` (K, 1) leaves."""
         with torch.no_grad():
-            mask = self.find_masks(self.dropouts(batch), threshold, batch.outputs, batch.inputs)
+            mask = self.find_masks(self.dropouts(batch), threshold, self.outputs_of(batch), batch.inputs)
         x = _network_input(x, batch, self.space)
         return self.bayesian.masked(x, self.hypernet.means(checked_encoding(self.space, batch)), mask)
 
@@ -278,19 +299,10 @@ class ConditionalNetwork(nn.Module):
             return self.hypernet.dropouts(checked_encoding(self.space, batch))
         return climb(lambda rung: self.hypernet.dropouts(checked_encoding(self.space, rung)), batch)
 
-    def check_readable(self) -> None:
-        """Raise if contexts cannot be read back from the masks."""
-        check_readable(self.layers, self.space, self.hypernet.family, self.find_masks.outputs)
-
     def add_decoder_(self, *, rng: Generator | None = None) -> None:
         """Begin to read contexts back from the masks; set ``decoder`` to None to end it."""
         decoder = ContextDecoder(self.layers, self.space, self.hypernet.family, self.find_masks.outputs, rng=rng)
         self.decoder = decoder.to(self.device)
-
-    def context_nll(self, posteriors: Sequence[LayerPosterior], batch: ContextBatch, *, noise: Noise) -> Tensor:  # (K,)
-        """``-log p(c | z)`` with a sample of the masks that these beliefs imply."""
-        assert self.decoder is not None, "there is no decoder yet"
-        return self.decoder.nll(self.decoder.masks(posteriors, noise=noise), checked_encoding(self.space, batch))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data from which ``from_dict`` builds the same shapes."""
@@ -308,7 +320,7 @@ class ConditionalNetwork(nn.Module):
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "ConditionalNetwork":
+    def from_dict(cls, data: dict[str, Any], task: Task | None = None) -> "ConditionalNetwork":
         """The network that ``to_dict`` described; load a state dict into it."""
         graph = rebuild(data["network"])
         if data.get("counts") is not None:  # older runs have none
@@ -331,7 +343,16 @@ class ConditionalNetwork(nn.Module):
             design,
             input_shape=data["input_shape"],
             pretrained=bool(data["pretrained"]),
+            task=task,
         )
+
+
+def context_nll(
+    network: ConditionalNetwork, posteriors: Sequence[LayerPosterior], batch: ContextBatch, *, noise: Noise
+) -> Tensor:  # (K,)
+    """``-log p(c | z)`` with a sample of the masks that these beliefs imply."""
+    assert network.decoder is not None, "there is no decoder yet"
+    return network.decoder.nll(network.decoder.masks(posteriors, noise=noise), checked_encoding(network.space, batch))
 
 
 def _check_kept(names: Sequence[str], graph: Graph) -> Sequence[str]:

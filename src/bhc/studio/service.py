@@ -83,13 +83,13 @@ class Pictures:
     def __init__(self, sample: Split | None, shape: tuple[int, ...], num_classes: int) -> None:
         self.sample, self.num_classes, self.count = sample, num_classes, 0
         if sample is not None and is_picture(shape):
-            self.count = min(PICTURES, int(sample.labels.bincount(minlength=num_classes).min()))
+            self.count = min(PICTURES, int(sample.known_labels.bincount(minlength=num_classes).min()))
 
     def png(self, label: int, number: int) -> bytes | None:
         """One of a class; None where there is none."""
         if self.sample is None or not 0 <= number < self.count or not 0 <= label < self.num_classes:
             return None
-        return png(self.sample.inputs[(self.sample.labels == label).nonzero().flatten()[number]])
+        return png(self.sample.tensor[(self.sample.known_labels == label).nonzero().flatten()[number]])
 
 
 def as_input(image: Any, shape: tuple[int, ...]) -> Tensor:  # (1, *shape)
@@ -304,7 +304,7 @@ class Service:
             "bytes_before": 4 * network.counts.parameters,
             "flops_before": network.counts.flops,
             "image_shape": list(network.input_shape),
-            "full_scale": 255.0 if sample is None else max(float(sample.inputs.max()), 1.0),
+            "full_scale": 255.0 if sample is None else max(float(sample.tensor.max()), 1.0),
             "pictures": self._pictures.count,
             "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
             "layers": [
@@ -328,7 +328,7 @@ class Service:
     def example(self) -> dict[str, Any]:
         """A request that this model answers."""
         sample = self.model.model.validation
-        return example_request(self.model.space, None if sample is None else sample.inputs)
+        return example_request(self.model.space, None if sample is None else sample.tensor)
 
 
 def context_of(given: Mapping[str, Any]) -> dict[str, Any]:

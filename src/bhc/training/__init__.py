@@ -31,6 +31,7 @@ from bhc.training.recipes import (
 from bhc.training.run import FAR, RunFolder, SeenDomains, TrainedModel, load_run, save_run
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
+from bhc.training.taking import Taking
 from bhc.training.team import is_rank_zero
 
 _PRETRAINING = ("BatchNormPretraining", "Pretraining", "error_of", "load_weights", "pretrain", "save_weights")

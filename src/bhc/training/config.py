@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from bhc.errors import BhcError
-from bhc.examples import Augmentation, Split, Vocabulary
+from bhc.examples import Augmentation, Examples, Split, Vocabulary
 from bhc.hypernet import ConditionalNetwork
 from bhc.layers import check_words
 from bhc.training.progress import Progress, Silent
@@ -20,8 +20,8 @@ from bhc.training.stages import Recipe
 
 @dataclass(frozen=True)
 class TrainingSets:
-    train: Split
-    validation: Split
+    train: Examples
+    validation: Examples
     calibration: Split | None = None  # put into the model and not looked at: that is what guarantees rest on
 
 
@@ -58,7 +58,8 @@ class TrainingConfig:
             )
         for count in words:
             for split in (sets.train, sets.validation):
-                check_words(split.inputs, count)
+                if isinstance(split, Split):
+                    check_words(split.tensor, count)
         if self.run is None and self.resume:
             raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
 

@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import Context, ContextBatch, ContextSpace, ProbeRequest, checked_encoding
-from bhc.examples import Split
+from bhc.examples import Examples, Inputs, Split, batches, each, together
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMean, NetworkMask
+from bhc.tasks import checked_errors
+from bhc.training.samples import looked_at
 from bhc.training.stages import restrict
 
 CHUNK = 4096  # examples in one pass
 CONTEXTS = 16  # in one pass, as in training: what they share is computed once
 
 T = TypeVar("T")
+Own = TypeVar("Own", bound=Examples)
 
 # How much of the validation sample a curve looks at, in all: a few passes over it. Small networks, which take next to
 # no time, look at more, and large samples at less: that many examples tell errors apart well enough.
@@ -32,8 +35,8 @@ class Probe:
     classes: tuple[int, ...]
     sources: tuple[int, ...] | None = None
 
-    def examples(self, data: Split) -> Split:
-        own = data.restricted_to(self.classes)
+    def examples(self, data: Own) -> Own:
+        own = data if data.labels is None else data.restricted_to(self.classes)
         return own if self.sources is None else own.from_sources(self.sources)
 
 
@@ -70,7 +73,7 @@ def _ratios(
     network: ConditionalNetwork, dropouts: Sequence[LayerDropout], batch: ContextBatch, threshold: float
 ) -> Tensor:  # (K,)
     thresholds = torch.full((len(batch), 1), threshold, device=network.device)
-    masks = network.find_masks(dropouts, thresholds, batch.outputs, batch.inputs)
+    masks = network.find_masks(dropouts, thresholds, network.outputs_of(batch), batch.inputs)
     return network.num_weights / count_weights(network, masks)
 
 
@@ -86,7 +89,7 @@ def threshold_for(network: ConditionalNetwork, batch: ContextBatch, ratio: float
     A lower threshold removes more; where none is low enough, the lowest that changes anything.
     """
     dropouts = network.dropouts(batch)
-    rates = network.find_masks.noisiest_links(dropouts, batch.outputs)
+    rates = network.find_masks.noisiest_links(dropouts, network.outputs_of(batch))
     finite = rates[rates.isfinite()]
     low, high = (float(finite.min()), float(finite.max()) + 1) if len(finite) else (0.0, 0.0)
     while high - low > 1e-3:
@@ -165,7 +168,7 @@ class ThresholdTrial:
     """One context at one threshold."""
 
     ratio: float
-    wrong: int
+    wrong: float  # errors of all examples together: a count, where each is one or none
     images: int
 
 
@@ -219,18 +222,20 @@ def try_contexts(
     batch = ContextBatch.of(contexts, network.num_classes).to(device)
     slots = torch.arange(max(map(len, examples)))
     places = [torch.where(slots < len(own), slots, 0) for own in examples]  # filled up with the first
-    images = torch.stack([own.inputs[at] for own, at in zip(examples, places, strict=True)])  # (K, B, ...)
-    labels = torch.stack([own.labels[at] for own, at in zip(examples, places, strict=True)]).to(device)
+    padded = [own.at(at) for own, at in zip(examples, places, strict=True)]
+    images = together([own.inputs for own in padded], torch.stack)  # (K, B, ...)
+    targets = torch.stack([own.wanted for own in padded]).to(device)
     counted = torch.stack([slots < len(own) for own in examples]).to(device)
     dropouts, means = network.dropouts(batch), network.hypernet.means(checked_encoding(network.space, batch))
+    outputs = network.outputs_of(batch)
     found: list[list[ThresholdTrial]] = []
     known: NetworkMask | None = None
     for threshold in thresholds:
         limit = torch.full((len(contexts), 1), threshold, device=device)
-        masks = network.find_masks(dropouts, limit, batch.outputs, batch.inputs)
+        masks = network.find_masks(dropouts, limit, outputs, batch.inputs)
         if known is None or not _same(known, masks):
-            missed = _answers(network, images, batch, means, masks) != labels
-            wrong = (missed & counted).sum(1).tolist()
+            errors = _errors(network, (images, targets), batch, means, masks)
+            wrong = (errors.double() * counted).sum(1).tolist()
             ratios = (network.num_weights / count_weights(network, masks)).tolist()
             counts = [len(own) for own in examples]
             found.append([ThresholdTrial(*row) for row in zip(ratios, wrong, counts, strict=True)])
@@ -241,19 +246,27 @@ def try_contexts(
     return [list(row) for row in zip(*found, strict=True)]
 
 
-def _answers(
+def _errors(
     network: ConditionalNetwork,
-    images: Tensor,  # (K, B, ...)
+    examples: tuple[Inputs, Tensor],  # (K, B, ...) each: inputs and targets
     batch: ContextBatch,
     means: Sequence[LayerMean],
     mask: NetworkMask,
 ) -> Tensor:  # (K, B)
-    parts = []
-    for some in images.split(max(1, CHUNK // len(images)), dim=1):
-        x = network.space.presence.zero_absent(some.flatten(0, 1).to(network.device), batch.inputs)
-        logits = restrict(network.bayesian.masked(x, means, mask), batch.outputs)
-        parts.append(logits.argmax(1).view(len(images), -1))
+    parts, (images, targets), outputs = [], examples, network.outputs_of(batch)
+    size = max(1, CHUNK // len(batch))
+    for first in range(0, targets.shape[1], size):
+        own = slice(first, first + size)
+        x = each(images, lambda tensor, own=own: tensor[:, own].flatten(0, 1).to(network.device))  # type: ignore[misc]
+        x = without_absent(network, x, batch.inputs)
+        given = restrict(network.bayesian.masked(x, means, mask), outputs)
+        parts.append(checked_errors(network.task, given, targets[:, own].flatten(0, 1)).view(len(batch), -1))
     return torch.cat(parts, dim=1)
+
+
+def without_absent(network: ConditionalNetwork, x: Inputs, features: Tensor | None) -> Inputs:
+    """Inputs without the features that contexts have not; contexts of features have one input."""
+    return network.space.presence.zero_absent(x, features) if isinstance(x, Tensor) else x
 
 
 def _same(one: NetworkMask, other: NetworkMask) -> bool:
@@ -272,18 +285,19 @@ def base_error(network: ConditionalNetwork, panel: Panel) -> float:
 
     It is given zeros where features are missing, and the unknown word for words.
     """
-    wrong = seen = 0
+    wrong, seen = 0.0, 0
     for probe, examples in zip(panel.probes, panel.examples, strict=True):
         batch = ContextBatch.of([probe.context], network.num_classes).to(network.device)
-        for x, labels in zip(examples.inputs.split(CHUNK), examples.labels.split(CHUNK), strict=True):
-            images = network.space.presence.zero_absent(x, probe.context.inputs)
-            logits = restrict(network.base_model(images.to(network.device)), batch.outputs)
-            wrong += int((logits.argmax(1) != labels.to(network.device)).sum())
-            seen += len(labels)
+        parts = zip(batches(examples.inputs, CHUNK), examples.wanted.split(CHUNK), strict=True)
+        for inputs, targets in parts:
+            x = each(without_absent(network, inputs, probe.context.inputs), lambda tensor: tensor.to(network.device))
+            outputs = restrict(network.base_model(x), network.outputs_of(batch))
+            wrong += float(checked_errors(network.task, outputs, targets.to(network.device)).double().sum())
+            seen += len(targets)
     return 100 * wrong / seen
 
 
-def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: int = 24) -> tuple[Probe, ...]:
+def find_probes(space: ContextSpace, train: Examples, *, num_classes: int, limit: int = 24) -> tuple[Probe, ...]:
     """Contexts spread evenly over those that training can draw, at most ``limit`` of them.
 
     Where conditions may be left out, one more leaves out all.
@@ -295,12 +309,14 @@ def find_probes(space: ContextSpace, train: Split, *, num_classes: int, limit: i
     return tuple(probes)
 
 
-def _probe(space: ContextSpace, train: Split, request: ProbeRequest, num_classes: int) -> Probe:
+def _probe(space: ContextSpace, train: Examples, request: ProbeRequest, num_classes: int) -> Probe:
     said = {name: value for part in space.parts for name, value in part.resolve_or_default(request.asked).items()}
     context = Context.of(said)
     probe = Probe(context, context.classes or request.classes or tuple(range(num_classes)), request.sources)
+    if not space.observes:
+        return probe
     # What examples tell is told by those of training, as at use: the examples judged on stay unseen.
-    inputs = probe.examples(train).inputs
+    inputs = looked_at(probe.examples(train))
     seen = space.observe(ContextBatch.of([context], num_classes), inputs[None])
     values = {name: rows[0] for name, rows in seen.values.items()}
     if seen.domain is None:

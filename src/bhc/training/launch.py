@@ -26,6 +26,7 @@ from torch.multiprocessing.spawn import start_processes
 from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
+from bhc.tasks import Task
 from bhc.training.config import TrainingConfig, TrainingSets, computing, configure_process
 from bhc.training.loop import train
 from bhc.training.progress import Progress, Silent
@@ -139,10 +140,11 @@ def _launch(
         # Said here before anything is started.
         RunFolder(config.run).open(resume=config.resume, overwrite=config.overwrite)
     network.hypernet.reset_()  # what an earlier training froze is no part of what is sent
-    payload = JobPayload(network.to_dict(), dict(network.state_dict()), sets, replace(config, progress=Silent()))
+    told = replace(config, progress=Silent())
+    payload = JobPayload(network.to_dict(), dict(network.state_dict()), sets, told, network.task)
     with tempfile.TemporaryDirectory(prefix="bhc-") as folder:
         _ProcessMonitor(payload, processes, Path(folder), config.progress).go()
-        return load_run(Path(folder))
+        return load_run(Path(folder), network.task)
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,10 @@ class JobPayload:
     tensors: dict[str, Tensor]
     sets: TrainingSets
     config: TrainingConfig
+    task: Task
 
     def network(self) -> ConditionalNetwork:
-        network = ConditionalNetwork.from_dict(self.description)
+        network = ConditionalNetwork.from_dict(self.description, self.task)
         load_network_(network, self.tensors, gates=False, source=Path("network"), hint="")
         return network
 

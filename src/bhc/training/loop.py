@@ -1,5 +1,6 @@
 """The training loop: stages one after the other, with checkpoints, a diary and progress."""
 
+import hashlib
 import time
 from functools import partial
 from typing import Any
@@ -8,8 +9,11 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError, warn
+from bhc.examples import Examples, Inputs, Split, several
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
+from bhc.tasks import Classification
+from bhc.training.batches import BatchSource
 from bhc.training.checkpoint import (
     Header,
     Position,
@@ -20,11 +24,12 @@ from bhc.training.checkpoint import (
     save_checkpoint,
 )
 from bhc.training.config import TrainingConfig, TrainingSets, describe_device
+from bhc.training.loading import DatasetExamples, LoadedSource
 from bhc.training.measuring import CollapseWatch, Measurements
 from bhc.training.progress import Silent
 from bhc.training.recipes import Consolidate, Learn
 from bhc.training.run import RunFolder, SeenDomains, TrainedModel, save_run
-from bhc.training.stages import BatchSource, Stage
+from bhc.training.stages import Stage
 from bhc.training.step import TrainingStep, make_step
 from bhc.training.team import ALONE, Team
 
@@ -64,13 +69,7 @@ class _Trainer:
         self.folder = None if config.run is None else RunFolder(config.run)
         self.progress = config.progress if team.first else Silent()
         self.position = Position(curves={})
-        self.draw = BatchSource.of(
-            sets.train,
-            network.num_classes,
-            device=network.device,
-            seed=team.seed(config.seed),
-            augment=config.augment,
-        )
+        self.draw = _source(network, sets, config, seed=team.seed(config.seed))
         self.domains = SeenDomains.of(network.space, sets.train, network.num_classes)
         self.measured = Measurements(network, sets, config, team, self.progress)
         self.settings = self._settings()
@@ -122,6 +121,7 @@ class _Trainer:
 
     def _run_stage(self, stage: Stage, restored: dict[str, Any] | None) -> None:
         first = self.position.stage_step
+        self.draw.begin(self.network, stage, range(self.position.step, self.position.step + stage.steps - first))
         take = make_step(stage, self.network, self.draw, self.config, first=first, team=self.team)
         if restored is not None:
             restore_optimizer_(take.optimizer, restored, self.network)
@@ -147,6 +147,7 @@ class _Trainer:
                     self._save(take.optimizer)
         finally:
             self.progress.end()
+            self.draw.end()
         if self.folder:
             self._save(take.optimizer)
 
@@ -173,7 +174,8 @@ class _Trainer:
         if not self.team.first:
             return
         if isinstance(stage, Learn):
-            self.collapse.look(terms["cross_entropy"])
+            if self.network.task.has_answers:
+                self.collapse.look(terms["cross_entropy"])
             terms["kl_weight"] = stage.kl_weight * stage.warmth(self.position.stage_step)
         terms["ratio"] = self.measured.ratio(self.position)
         if self.position.skipped:
@@ -234,8 +236,32 @@ class _Trainer:
             **self.network.to_dict(),
             "recipe": [stage.to_dict() for stage in self.config.recipe],
             "seed": self.config.seed,
-            "data": int(self.sets.train.inputs.long().sum()),
+            "data": fingerprint(self.sets.train),
             "device": self.network.device.type,  # its generators' states fit no other
             "augment": None if self.config.augment is None else str(self.config.augment),
             "precision": None if self.config.autocast is None else str(self.config.autocast),
+            **({} if type(self.network.task) is Classification else {"task": self.network.task.name}),
         }
+
+
+def _source(network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, *, seed: int) -> BatchSource:
+    if isinstance(sets.train, DatasetExamples):
+        return LoadedSource(sets.train, network, seed=seed, augment=config.augment)
+    return BatchSource.of(
+        sets.train.loaded(), network.num_classes, device=network.device, seed=seed, augment=config.augment
+    )
+
+
+def fingerprint(examples: Examples) -> int | str:
+    """What tells a training set from another: a run goes on with the one that it began with."""
+    if not isinstance(examples, Split):
+        return f"{len(examples)} {hashed(examples.labels)} {hashed(examples.at(slice(0, 1)).loaded().inputs)}"
+    whole = isinstance(examples.inputs, Tensor) and not examples.inputs.is_floating_point()
+    return int(examples.tensor.long().sum()) if whole else hashed(examples.inputs)
+
+
+def hashed(inputs: Inputs | None) -> str:
+    digest = hashlib.sha256()
+    for tensor in () if inputs is None else several(inputs):
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -28,7 +28,7 @@ from bhc.training.evaluation import (
 )
 from bhc.training.progress import Progress
 from bhc.training.recipes import Consolidate, ratios_around
-from bhc.training.run import cap_per_class
+from bhc.training.samples import sample_for
 from bhc.training.stages import Stage
 from bhc.training.team import Team
 
@@ -47,7 +47,7 @@ class Measurements:
     ) -> None:
         self.network, self.config, self.team, self.progress = network, config, team, progress
         self.stages = list(config.recipe)  # as they are run: resolved by what was learned before
-        self.validation = cap_per_class(sets.validation)
+        self.validation = sample_for(network, sets.validation)
         self.probes = find_probes(network.space, sets.train, num_classes=network.num_classes)
         looks = looks_for(network, self.validation) // CURVE_POINTS
         self.panel = Panel.of(self.probes, self.validation, most=looks)

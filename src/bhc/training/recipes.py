@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from bhc.contexts import BinaryBudget, Budgets, ContextBatch
 from bhc.errors import BhcError
-from bhc.hypernet import FEW_LAYERS, ConditionalNetwork
+from bhc.examples import batches
+from bhc.hypernet import FEW_LAYERS, ConditionalNetwork, check_readable, context_nll
+from bhc.tasks import Task, checked_loss, distillation
 from bhc.training import optimiser
+from bhc.training.batches import BatchSource, Drawn, MemorySource
 from bhc.training.evaluation import threshold_for
 from bhc.training.stages import (
-    BatchSource,
     Loss,
     Recipe,
     Stage,
@@ -22,13 +23,9 @@ from bhc.training.stages import (
     blend,
     check_budget,
     check_numbers,
-    distillation,
-    draw_examples,
-    draw_places,
     groups,
     negative_elbo,
     restrict,
-    show,
 )
 
 
@@ -52,8 +49,8 @@ class Learn(Stage):
     rate: float = 3e-3
     logvar_rate: float = 3e-2
     map_slowdown: float = 3.0
-    contexts: int = 16  # K
-    examples: int = 16  # B
+    contexts: int = 16
+    examples: int = 16
     budget: float | None = None
     num_data: float | None = None
     context_weight: float = 0.0
@@ -69,7 +66,7 @@ class Learn(Stage):
     def check(self, network: ConditionalNetwork) -> None:
         check_budget(self.budget, network.space)
         if self.context_weight:
-            network.check_readable()
+            check_readable(network.layers, network.space, network.hypernet.family, network.find_masks.outputs)
             if self.budget is not None and isinstance(network.space, Budgets):
                 raise BhcError(
                     f"a stage at budget {self.budget:g} has one context, and nothing to read back",
@@ -90,18 +87,20 @@ class Learn(Stage):
         return groups(by_parameter)
 
     def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
-        batch, x, labels = draw_examples(network, draw, self.contexts, self.examples, self.budget)
-        logits, posteriors = network.noisy(x, batch, noise=draw.noise, dropped_fraction=self.left_out(scalars))
-        cross_entropy = F.cross_entropy(restrict(logits, batch.outputs), labels)
+        drawn = draw.next(network, self)
+        batch, task = drawn.batch, network.task
+        outputs, posteriors = network.noisy(drawn.x, batch, noise=draw.noise, dropped_fraction=self.left_out(scalars))
+        targets = teacher_of(network, draw, drawn) if drawn.targets is None else drawn.targets
+        expected = checked_loss(task, restrict(outputs, network.outputs_of(batch)), targets).mean()
         divergence = network.hypernet.kl(posteriors)
-        num_data = draw.data.context_sizes(batch)
+        num_data = draw.index.context_sizes(batch)
         if self.num_data is not None:
             num_data = torch.full_like(num_data, self.num_data)
         weight = network.space.divergence_weights(batch) * self.kl_weight * scalars.warmth
-        total = negative_elbo(cross_entropy, divergence, num_data=num_data, kl_weight=weight)
-        terms = {"cross_entropy": cross_entropy, "kl": (divergence / num_data).mean()}
+        total = negative_elbo(expected, divergence, num_data=num_data, kl_weight=weight)
+        terms = {fit_term(task): expected, "kl": (divergence / num_data).mean()}
         if self.context_weight:
-            terms["context_nll"] = network.context_nll(posteriors, batch, noise=draw.noise).mean()
+            terms["context_nll"] = context_nll(network, posteriors, batch, noise=draw.noise).mean()
             total = total + self.context_weight * terms["context_nll"]
         return Loss(total, terms)
 
@@ -218,6 +217,7 @@ class Consolidate(Stage):
     kind = "consolidate"
     title = "consolidating"
     noisy = False
+    within_ends = True
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("rate", "temperature"), not_negative=())
@@ -237,8 +237,11 @@ class Consolidate(Stage):
 
     def check(self, network: ConditionalNetwork) -> None:
         check_budget(self.budget, network.space)
-        if self.blended and network.reads_words:
-            raise BhcError("numbers of words cannot be blended", hint="leave blended at 0")
+        if self.blended and (network.reads_words or not network.task.has_answers or len(network.signature) > 1):
+            raise BhcError(
+                "only classifications of one input of amounts can be blended: no words, no several inputs",
+                hint="leave blended at 0",
+            )
 
     @property
     def largest_ratio(self) -> float | None:
@@ -260,11 +263,12 @@ class Consolidate(Stage):
     @torch.no_grad()
     def equipped(self, network: ConditionalNetwork, draw: BatchSource) -> BatchSource:
         """With the teacher's answers, where it is asked about the same images again and again."""
-        images = draw.data.inputs
         altered = self.blended > 0 or draw.augment is not None
-        if altered or not self._taught(network) or self.steps * self.contexts * self.examples < len(images):
+        seen = self.steps * self.contexts * self.examples
+        if altered or not self._taught(network) or not isinstance(draw, MemorySource) or seen < len(draw.data):
             return draw
-        return replace(draw, teacher=torch.cat([network.bayesian.plain(part) for part in images.split(CHUNK)]))
+        answers = [network.bayesian.plain(part) for part in batches(draw.data.inputs, CHUNK)]
+        return replace(draw, teacher=torch.cat(answers))
 
     def _taught(self, network: ConditionalNetwork) -> bool:
         return network.pretrained and self.teacher_weight > 0
@@ -275,25 +279,48 @@ class Consolidate(Stage):
         return groups({p: self.rate * factors.get(p, others) for p in network.hypernet.parameters()})
 
     def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
-        batch, places, labels = draw_places(network, draw, self.contexts, self.examples, self.budget)
-        batch, x = show(network, draw, batch.askable(), places)
+        drawn = draw.next(network, self)
+        batch, x, targets = drawn.batch, drawn.x, drawn.targets
         assert self.ratios is None, "ratios are settled before the first step"
         low, high = self.thresholds or network.hypernet.family.thresholds
-        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.rng, device=x.device)
+        threshold = low + (high - low) * torch.rand(self.contexts, 1, generator=draw.rng, device=drawn.places.device)
         if self.blended:
-            every = torch.arange(network.num_classes, device=x.device)
-            x, labels = blend((x, labels[:, None] == every), self.contexts, part=self.blended, rng=draw.rng)
-        logits = network.masked(x, batch, threshold=threshold)
-        with torch.no_grad():
-            teacher = network.bayesian.plain(x) if draw.teacher is None else draw.teacher[places]
+            x, targets = self._blended(network, draw, drawn)
+        outputs, kept = network.masked(x, batch, threshold=threshold), network.outputs_of(batch)
+        taught = self._taught(network)
+        teacher = teacher_of(network, draw, replace(drawn, x=x)) if taught or targets is None else outputs.detach()
         total = distillation(
-            restrict(logits, batch.outputs),
-            labels,
-            restrict(teacher, batch.outputs),
-            teacher_weight=self.teacher_weight if self._taught(network) else 0.0,
+            network.task,
+            restrict(outputs, kept),
+            teacher if targets is None else targets,
+            restrict(teacher, kept),
+            teacher_weight=self.teacher_weight if taught else 0.0,
             temperature=self.temperature,
-        )
+        ).mean()
         return Loss(total, {"distillation": total})
+
+    def _blended(self, network: ConditionalNetwork, draw: BatchSource, drawn: Drawn) -> tuple[Tensor, Tensor | None]:
+        """Mixtures of the drawn examples, and of what is to be said of them."""
+        assert isinstance(drawn.x, Tensor)
+        if drawn.targets is None:
+            (x,) = blend((drawn.x,), self.contexts, part=self.blended, rng=draw.rng)
+            return x, None
+        parts = drawn.targets
+        if parts.dim() == 1:
+            parts = parts[:, None] == torch.arange(network.num_classes, device=parts.device)
+        x, targets = blend((drawn.x, parts), self.contexts, part=self.blended, rng=draw.rng)
+        return x, targets
+
+
+@torch.no_grad()
+def teacher_of(network: ConditionalNetwork, draw: BatchSource, drawn: Drawn) -> Tensor:
+    """What the pretrained network says of drawn examples; worked out beforehand where that could be."""
+    return network.bayesian.plain(drawn.x) if draw.teacher is None else draw.teacher[drawn.places]
+
+
+def fit_term(task: Task) -> str:
+    """What the loss is called where it is shown."""
+    return "cross_entropy" if task.has_answers else "loss"
 
 
 VGG_WEIGHTS, VGG_KL_WEIGHT = 1.5e7, 0.02

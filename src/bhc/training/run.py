@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bhc.contexts import ClassSubsets, Context, ContextSpace, InputDomains
 from bhc.errors import BhcError
-from bhc.examples import Split, Vocabulary
+from bhc.examples import Examples, Split, Vocabulary, several
 from bhc.files import (
     append_json_line,
     make_folder,
@@ -40,6 +40,8 @@ from bhc.files import (
     write_json,
 )
 from bhc.hypernet import ConditionalNetwork
+from bhc.tasks import Classification, Task, task_named
+from bhc.training.samples import answers_of, looked_at
 
 MOST_DOMAINS = 64
 FAR = 1.25  # of the usual distance: domains of training stay under 0.9, classes in new company near 1
@@ -54,7 +56,7 @@ class SeenDomains:
     spread: float  # mean squared distance of an input from the mean of its domain
 
     @classmethod
-    def of(cls, space: ContextSpace, train: Split, num_classes: int) -> "SeenDomains | None":
+    def of(cls, space: ContextSpace, train: Examples, num_classes: int) -> "SeenDomains | None":
         """Those that a space draws from a training set; None where it has no domains.
 
         Beside classes a domain is that of the drawn classes.
@@ -68,7 +70,7 @@ class SeenDomains:
         else:
             drawn = space.find(ClassSubsets) or domains
             samples = (train.restricted_to(subset) for subset in drawn.sampler.examples(num_classes, MOST_DOMAINS))
-        return cls.among([domains.told.of(sample.inputs) for sample in samples])
+        return cls.among([domains.told.of(looked_at(sample)) for sample in samples])
 
     @classmethod
     def among(cls, domains: list[Tensor]) -> "SeenDomains":
@@ -97,8 +99,6 @@ class SeenDomains:
 
 
 VERSION = 1
-VALIDATION_PER_CLASS = 500
-CHUNK = 1024
 SAMPLES = ("validation", "calibration")  # labelled images that a run keeps
 OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
 
@@ -189,8 +189,7 @@ class TrainedModel:
         """What the pretrained network says to the validation sample; None without one or the other."""
         if self.validation is None or not self.network.pretrained:
             return None
-        parts = [self.network.base_model(x.to(self.network.device)).cpu() for x in self.validation.inputs.split(CHUNK)]
-        return torch.cat(parts)
+        return answers_of(self.network, self.validation.inputs)
 
 
 def save_run(folder: RunFolder, model: TrainedModel) -> None:
@@ -199,9 +198,7 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     for kind in SAMPLES:
         sample: Split | None = getattr(model, kind)
         if sample is not None:
-            parts = {"images": sample.inputs, "labels": sample.labels}
-            if sample.sources is not None:
-                parts["sources"] = sample.sources
+            parts = _tensors_of(sample, network=model.network)
             if kind == "validation" and model.base_logits is not None:
                 parts["answers"] = model.base_logits  # a deep network takes most of a minute to give them again
             files[kind] = folder.store(kind, tensors_to_bytes(parts, {}))
@@ -216,6 +213,7 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
         "version": VERSION,
         "files": files,
         **model.network.to_dict(),
+        **_told_task(model.network.task),
         "class_names": None if model.class_names is None else list(model.class_names),
         "thresholds": None if model.thresholds is None else list(model.thresholds),
         "default_threshold": model.default_threshold,
@@ -225,7 +223,7 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     folder.forget_others(list(files.values()))
 
 
-def load_run(path: Path) -> TrainedModel:
+def load_run(path: Path, task: Task | None = None) -> TrainedModel:
     folder = RunFolder(path)
     if not folder.description.exists():
         if folder.checkpoint.exists():
@@ -244,13 +242,27 @@ def load_run(path: Path) -> TrainedModel:
             hint=OTHER_RELEASE,
         )
     try:
-        return _parse(folder, data)
+        return _parse(folder, data, _task_of(data, task))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         raise BhcError(f"{folder.description} is damaged: {error!r}") from error
 
 
-def _parse(folder: RunFolder, data: dict[str, Any]) -> TrainedModel:
-    network = ConditionalNetwork.from_dict(data)
+def _told_task(task: Task) -> dict[str, Any]:
+    """What a run says of its task; nothing of a classification, which runs of before were all for."""
+    return {} if type(task) is Classification else {"task": task.describe()}
+
+
+def _task_of(data: dict[str, Any], given: Task | None) -> Task:
+    name = str(data.get("task", {"name": Classification.name})["name"])
+    if given is None:
+        return task_named(name)
+    if given.name != name:
+        raise BhcError(f"the run was trained for the task {name!r}, given {given.name!r}")
+    return given
+
+
+def _parse(folder: RunFolder, data: dict[str, Any], task: Task) -> TrainedModel:
+    network = ConditionalNetwork.from_dict(data, task)
     names, limits = data["class_names"], data["thresholds"]
     files = {kind: folder.path / Path(name).name for kind, name in data["files"].items()}
     tensors, header = read_tensors(files["model"])
@@ -277,10 +289,29 @@ def _sample_in(samples: dict[str, dict[str, Tensor]], kind: str, network: Condit
     if kind not in samples:
         return None
     tensors = samples[kind]
-    sample = Split(tensors["images"], tensors["labels"], tensors.get("sources"))
-    if len(network.signature) > 1 or not network.signature.inputs[0].fits(sample.inputs):
+    names = ["images"] if "images" in tensors else [f"images.{place}" for place in range(len(network.signature))]
+    stored = tuple(tensors[name] for name in names)
+    whole = tuple(tensor.float() if tensor.dtype == torch.float16 else tensor for tensor in stored)
+    pairs = zip(network.signature, whole, strict=True)
+    if not all(given.fits(tensor) for given, tensor in pairs):
         raise ValueError(f"the {kind} sample does not fit the network")
-    return sample
+    inputs = whole[0] if len(whole) == 1 else whole
+    return Split(inputs, tensors.get("labels"), tensors.get("sources"), tensors.get("targets"))
+
+
+def _tensors_of(sample: Split, *, network: ConditionalNetwork) -> dict[str, Tensor]:
+    """What is stored of a sample; floats in 16 bits where they were rounded to that (``sample_for``)."""
+    inputs = {f"images.{place}": tensor for place, tensor in enumerate(several(sample.inputs))}
+    if len(inputs) == 1:
+        inputs = {"images": sample.tensor}
+    inputs = {name: tensor.half() if _is_half(tensor) else tensor for name, tensor in inputs.items()}
+    others = {"labels": sample.labels, "sources": sample.sources, "targets": sample.targets}
+    return inputs | {name: tensor for name, tensor in others.items() if tensor is not None}
+
+
+def _is_half(tensor: Tensor) -> bool:
+    """Whether 16 bits hold every number of a tensor of floats."""
+    return tensor.dtype == torch.float32 and torch.equal(tensor.half().float(), tensor)
 
 
 def _answers_in(samples: dict[str, dict[str, Tensor]], network: ConditionalNetwork) -> Tensor | None:
@@ -288,7 +319,8 @@ def _answers_in(samples: dict[str, dict[str, Tensor]], network: ConditionalNetwo
     if "answers" not in tensors:
         return None
     answers = tensors["answers"]
-    if answers.shape != (len(tensors["labels"]), network.num_classes):
+    examples = tensors["images"] if "images" in tensors else tensors["images.0"]
+    if answers.shape[:2] != (len(examples), network.num_outputs):
         raise ValueError("the pretrained network's answers do not fit the validation sample")
     return answers
 
@@ -334,11 +366,3 @@ def load_network_(
                 hint=hint,
             )
     network.load_state_dict({name: tensors[name] for name in expected})
-
-
-def cap_per_class(split: Split, *, limit: int = VALIDATION_PER_CLASS) -> Split:
-    """The first ``limit`` examples of each class, in their order."""
-    kept = torch.zeros(len(split), dtype=torch.bool)
-    for label in split.labels.unique():
-        kept[(split.labels == label).nonzero().flatten()[:limit]] = True
-    return split.at(kept)

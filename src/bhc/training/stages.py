@@ -1,95 +1,18 @@
-"""What a training run consists of: stages, each with its own loss and its own parameters, and the batches they draw."""
+"""What a training run consists of: stages, each with its own loss and its own parameters."""
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
-from bhc.contexts import ContextBatch, ContextSpace, checked_draw
+from bhc.contexts import ContextBatch, ContextSpace
 from bhc.errors import BhcError
-from bhc.examples import Augmentation, Split
 from bhc.hypernet import ConditionalNetwork
-from bhc.posterior import FreshNoise, Noise, PooledNoise
-
-
-class ClassIndex:
-    """A training set sorted by class, so that an example of a given class is one look-up away.
-
-    Where examples have sources it is sorted by source and class, for contexts that ask for sources.
-    """
-
-    def __init__(self, split: Split, num_classes: int, *, device: torch.device | None = None) -> None:
-        if len(split) == 0 or int(split.labels.max()) >= num_classes:
-            raise BhcError(f"the training set must be non-empty with labels from 0 to {num_classes - 1}")
-        self.inputs = split.inputs.to(device)
-        self.counts = torch.bincount(split.labels.cpu(), minlength=num_classes)
-        missing = (self.counts == 0).nonzero().flatten().tolist()
-        if missing:
-            raise BhcError(
-                f"the training set has no example of class {missing[0]}",
-                hint="every class of the network needs examples",
-            )
-        self.counts = self.counts.to(device)
-        self._order = split.labels.cpu().argsort(stable=True).to(device)
-        self._starts = self.counts.cumsum(0) - self.counts
-        self.by_source = None if split.sources is None else SourceIndex(split, num_classes, device=device)
-
-    def draw(self, batch: ContextBatch, examples: int, *, rng: Generator) -> tuple[Tensor, Tensor]:
-        """Places of images and their labels, (K * B,) each: each context's classes at its rates, with replacement.
-
-        Batch, generator and data are on one device, so that nothing is waited for.
-        """
-        if batch.source_rates is not None:
-            if self.by_source is None:
-                raise BhcError("contexts are sources, and the training set does not say where its examples are from")
-            return self.by_source.draw(batch.class_rates, batch.source_rates, examples, rng=rng)
-        labels = torch.multinomial(batch.class_rates, examples, replacement=True, generator=rng)
-        places = torch.rand(labels.shape, generator=rng, device=rng.device) * self.counts[labels]
-        return self._order[self._starts[labels] + places.long()].flatten(), labels.flatten()
-
-    def context_sizes(self, batch: ContextBatch) -> Tensor:  # (K,)
-        """``|D_t|``: how many training examples belong to each context."""
-        if batch.source_rates is not None and self.by_source is not None:
-            return self.by_source.context_sizes(batch.class_rates, batch.source_rates)
-        return ((batch.class_rates > 0) * self.counts).sum(1).float()
-
-
-class SourceIndex:
-    """A training set in cells, one for each source and class."""
-
-    def __init__(self, split: Split, num_classes: int, *, device: torch.device | None) -> None:
-        assert split.sources is not None
-        cells = (split.sources * num_classes + split.labels).cpu()
-        num_sources = int(split.sources.max()) + 1
-        counts = torch.bincount(cells, minlength=num_sources * num_classes)
-        self.num_classes = num_classes
-        self.counts = counts.to(device)  # (S * C,)
-        self._order = cells.argsort(stable=True).to(device)
-        self._starts = self.counts.cumsum(0) - self.counts
-
-    def draw(
-        self,
-        class_rates: Tensor,  # (K, C)
-        source_rates: Tensor,  # (K, S)
-        examples: int,
-        *,
-        rng: Generator,
-    ) -> tuple[Tensor, Tensor]:  # (K * B,) each
-        """Places and labels, cells at the product of their rates; those that are empty are passed over."""
-        rates = self._rates(class_rates, source_rates)
-        cells = torch.multinomial(rates, examples, replacement=True, generator=rng)
-        places = torch.rand(cells.shape, generator=rng, device=rng.device) * self.counts[cells]
-        return self._order[self._starts[cells] + places.long()].flatten(), (cells % self.num_classes).flatten()
-
-    def context_sizes(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K,)
-        return ((self._rates(class_rates, source_rates) > 0) * self.counts).sum(1).float()
-
-    def _rates(self, class_rates: Tensor, source_rates: Tensor) -> Tensor:  # (K, S * C)
-        return (source_rates[:, :, None] * class_rates[:, None]).flatten(1) * (self.counts > 0)
+from bhc.tasks import ABSENT
+from bhc.training.batches import BatchSource
 
 
 def blend(
@@ -115,38 +38,6 @@ EXTRAS = ("context_weight", "blended")  # numbers that are off at zero
 
 
 @dataclass(frozen=True)
-class BatchSource:
-    """Where a step's randomness and examples come from."""
-
-    data: ClassIndex
-    rng: Generator  # of contexts and examples, on the device of the data
-    noise: Noise
-    augment: Augmentation | None = None
-    teacher: Tensor | None = None  # (n, C): what the pretrained network says of each training example
-
-    @classmethod
-    def of(
-        cls,
-        split: Split,
-        num_classes: int,
-        *,
-        device: torch.device,
-        seed: int,
-        augment: Augmentation | None = None,
-    ) -> "BatchSource":
-        """Everything on one device, and following from the seed."""
-        rng = Generator(device).manual_seed(seed)
-        noise = PooledNoise(seed) if device.type == "cpu" else FreshNoise(Generator(device).manual_seed(seed + 1))
-        return cls(ClassIndex(split, num_classes, device=device), rng, noise, augment)
-
-    @property
-    def generators(self) -> dict[str, Generator]:
-        """Those whose states are kept with a run, by name."""
-        named = {"draw": self.rng, "noise": self.noise.rng}
-        return {name: rng for name, rng in named.items() if rng is not None}
-
-
-@dataclass(frozen=True)
 class Loss:
     """What a step minimises, with the terms worth showing."""
 
@@ -168,7 +59,10 @@ class Stage(ABC):
     kind: ClassVar[str]
     title: ClassVar[str]
     noisy: ClassVar[bool] = True  # whether what it computes with is drawn
+    within_ends: ClassVar[bool] = False  # whether budgets beyond both ends become the ends, which can be asked for
     steps: int
+    contexts: int = 16  # K
+    examples: int = 16  # B
     budget: float | None = None  # the only one that it trains for, where budgets are conditioned on
     context_weight: float = 0.0  # of reading contexts back from the masks; 0 where it does not
 
@@ -248,42 +142,11 @@ def check_budget(budget: float | None, space: ContextSpace) -> None:
         raise BhcError(f"a stage at budget {budget:g}, but budgets are not conditioned on")
 
 
-def draw_examples(
-    network: ConditionalNetwork, draw: BatchSource, contexts: int, examples: int, budget: float | None
-) -> tuple[ContextBatch, Tensor, Tensor]:
-    """Contexts, their examples (K * B, ...) and labels, all on the network's device."""
-    batch, places, labels = draw_places(network, draw, contexts, examples, budget)
-    return *show(network, draw, batch, places), labels
-
-
-def draw_places(
-    network: ConditionalNetwork, draw: BatchSource, contexts: int, examples: int, budget: float | None
-) -> tuple[ContextBatch, Tensor, Tensor]:
-    """Contexts, places of their examples in the training set, and labels, (K * B,) each."""
-    batch = checked_draw(network.space, contexts, network.num_classes, rng=draw.rng)
-    if budget is not None:
-        batch = replace(batch, budget=torch.full((contexts, 1), budget, device=draw.rng.device))
-    return batch, *draw.data.draw(batch, examples, rng=draw.rng)
-
-
-def show(
-    network: ConditionalNetwork, draw: BatchSource, batch: ContextBatch, places: Tensor
-) -> tuple[ContextBatch, Tensor]:
-    """The contexts with what is to be seen of their examples, and these as they are learned from, (K * B, ...)."""
-    x = draw.data.inputs[places]
-    batch = network.space.observe(batch, x.unflatten(0, (len(batch), -1)))
-    return batch, x if draw.augment is None else draw.augment(x, rng=draw.rng)
-
-
-# Far below any logit, and finite: the masked entries must not turn a gradient into NaN.
-OUT_OF_CONTEXT = -1e9
-
-
-def restrict(logits: Tensor, outputs: Tensor) -> Tensor:
-    """Logits (K * B, C) with the classes outside each context (K, C) ruled out."""
-    contexts = outputs.shape[0]
-    apart = logits.reshape(contexts, -1, logits.shape[1])
-    return apart.masked_fill(~outputs[:, None], OUT_OF_CONTEXT).flatten(0, 1)
+def restrict(outputs: Tensor, kept: Tensor) -> Tensor:
+    """Outputs (K * B, O, ...) with those that each context has not, of (K, O), ruled out."""
+    apart = outputs.unflatten(0, (len(kept), -1))
+    absent = ~kept.reshape(len(kept), 1, -1, *[1] * (outputs.dim() - 2))
+    return apart.masked_fill(absent, ABSENT).flatten(0, 1)
 
 
 def negative_elbo(
@@ -295,21 +158,3 @@ def negative_elbo(
 ) -> Tensor:
     """``E[-log p(y | x, W)] + lambda_KL KL / N`` a training example, averaged over the contexts."""
     return cross_entropy + (kl_weight * divergence / num_data).mean()
-
-
-def distillation(
-    logits: Tensor,  # (n, C), restricted
-    labels: Tensor,  # (n,), or (n, C) where an example belongs to several in part
-    teacher_logits: Tensor,  # (n, C), restricted alike
-    *,
-    teacher_weight: float,
-    temperature: float,
-) -> Tensor:
-    """``(1 - w) CE + w T^2 KL(teacher || student)`` with both softened by T."""
-    loss = F.cross_entropy(logits, labels)
-    if teacher_weight == 0:
-        return loss
-    student = F.log_softmax(logits / temperature, dim=1)
-    teacher = F.log_softmax(teacher_logits / temperature, dim=1)
-    softened = F.kl_div(student, teacher, log_target=True, reduction="batchmean")
-    return (1 - teacher_weight) * loss + teacher_weight * temperature**2 * softened

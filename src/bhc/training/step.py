@@ -17,9 +17,10 @@ from torch.optim import Adam
 from bhc.errors import warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import optimiser
+from bhc.training.batches import BatchSource
 from bhc.training.config import TrainingConfig
 from bhc.training.optimiser import PiecewiseAdam, SideBySide
-from bhc.training.stages import BatchSource, Stage, StepScalars
+from bhc.training.stages import Stage, StepScalars
 from bhc.training.team import ALONE, Team
 
 LANES = 8  # streams that a captured step is spread over
@@ -298,6 +299,6 @@ def make_step(
 ) -> TrainingStep:
     """The steps of a stage from number ``first`` on: captured where that is wanted, on a GPU, by one process."""
     config = config or TrainingConfig()
-    captured = config.capture and network.device.type == "cuda" and team.size == 1
+    captured = config.capture and network.device.type == "cuda" and team.size == 1 and draw.is_in_memory
     kind = CapturedStep if captured else TrainingStep
     return kind(stage, network, draw, config, first=first, team=team)

@@ -102,7 +102,7 @@ def test_numbers_of_kinds_and_names_stay() -> None:
     assert CARD_NAMES == (
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
         "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
-        "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to",
+        "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to", "measure",
     )  # fmt: skip
 
 

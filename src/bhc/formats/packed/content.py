@@ -30,7 +30,7 @@ FROM, AGAIN = 15, 43
 CARD_NAMES = (
     "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
     "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
-    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to",
+    "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to", "measure",
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
 

@@ -1,0 +1,122 @@
+"""Texts as the numbers of their words."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bhc.errors import BhcError
+
+PADDING, UNKNOWN = 0, 1  # no word, and a word that has no number of its own
+RESERVED = ("<padding>", "<unknown>")
+LARGEST = 1 << 24  # the whole numbers up to here are exact as 32-bit floats, which is what exported networks take
+
+# A word, a number, or a single other sign; what TREC has set apart by spaces already comes out as it is.
+_PIECES = re.compile(r"[^\W_]+(?:['.][^\W_]+)*|[^\w\s]|_")
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text in lower case, signs apart: ``Who's that?`` has ``who's``, ``that`` and ``?``."""
+    return _PIECES.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that have a number, from 2 on; 0 is no word, and 1 any other word.
+
+    ``length`` is how many words a text may have; shorter ones are filled up with 0. The same words always give the
+    same numbers, on every machine.
+    """
+
+    words: tuple[str, ...]
+    length: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(self.words))
+        if len(set(self.words)) < len(self.words) or not all(split_words(word) == [word] for word in self.words):
+            raise BhcError("a vocabulary has each word once, in lower case and without spaces")
+        if self.length < 1 or len(self) > LARGEST:
+            raise BhcError(f"texts of {self.length} words out of {len(self):,}", hint="there must be one or more")
+
+    @classmethod
+    def of(cls, texts: Iterable[str], *, length: int, least: int = 2) -> "Vocabulary":
+        """The words that occur ``least`` times or more, the most frequent first, equals by the alphabet."""
+        counts = Counter(word for text in texts for word in split_words(text))
+        often = sorted(
+            (word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word)
+        )
+        return cls(tuple(often), length)
+
+    def __len__(self) -> int:
+        """How many numbers there are, 0 and 1 included."""
+        return len(self.words) + len(RESERVED)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._numbers
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, start=len(RESERVED))}
+
+    def encode(self, texts: str | Sequence[str]) -> Tensor:  # (N, length) int32
+        """The numbers of each text's words. A text without words, or with too many, is refused."""
+        rows = [self._row(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        return torch.tensor(rows, dtype=torch.int32).reshape(-1, self.length)
+
+    def _row(self, text: str) -> list[int]:
+        words = split_words(text)
+        if not words:
+            raise BhcError(f"there is no word in the text {text[:60]!r}", hint="leave empty texts out")
+        if len(words) > self.length:
+            raise BhcError(
+                f"a text of {len(words)} words, {text[:60]!r}...; at most {self.length} are read",
+                hint="shorten it: words that are cut off in silence could be those that matter",
+            )
+        numbers = [self._numbers.get(word, UNKNOWN) for word in words]
+        return numbers + [PADDING] * (self.length - len(numbers))
+
+    def decode(self, row: Tensor) -> list[str]:
+        """The words of one text as far as they are known."""
+        return [(*RESERVED, *self.words)[number] for number in row.tolist() if number != PADDING]
+
+    def numbers_of(self, words: Iterable[str]) -> list[int]:
+        """The numbers of known words, ascending; an unknown one is refused by its name."""
+        wanted = dict.fromkeys(word.lower() for word in words)
+        unknown = [word for word in wanted if word not in self._numbers]
+        if unknown:
+            more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+            raise BhcError(
+                f"the vocabulary has no word {', '.join(map(repr, unknown[:3]))}{more}",
+                hint="name words that training has seen twice or more; all others are one word to the network",
+            )
+        return sorted(self._numbers[word] for word in wanted)
+
+    def restricted_to(self, numbers: Iterable[int]) -> "Restricted":
+        """The same numbering for a network that has rows for these words alone: others are unknown to it."""
+        return Restricted(self, frozenset(numbers) | {PADDING, UNKNOWN})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"words": list(self.words), "length": self.length}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Vocabulary":
+        """The vocabulary that ``to_dict`` described."""
+        return cls(tuple(map(str, data["words"])), int(data["length"]))
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A vocabulary of which only some words are known."""
+
+    vocabulary: Vocabulary
+    known: frozenset[int]
+
+    def encode(self, texts: str | Sequence[str]) -> Tensor:  # (N, length) int32
+        """As the whole vocabulary does it, with 1 for each word that is not known here."""
+        numbers = self.vocabulary.encode(texts)
+        return numbers.where(torch.isin(numbers, torch.tensor(sorted(self.known))), UNKNOWN)
