@@ -2,6 +2,8 @@ import gzip
 
 import pytest
 
+from .pictures import fill
+
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
@@ -24,3 +26,9 @@ def decompressed(monkeypatch):
 
     monkeypatch.setattr(gzip.GzipFile, "read", watched)
     return given
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with four images of each of three classes."""
+    return fill(tmp_path / "images")

@@ -1,10 +1,16 @@
-"""A data set: three splits of labelled examples, and what their numbers stand for; how its files become them."""
+"""A data set: three splits of labelled examples, and what their numbers stand for; how its files become them.
 
-from collections.abc import Mapping
+A user's own data comes in the same three parts, of which two may be missing.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bhc.errors import BhcError
 from bhc.examples import Split, Vocabulary
@@ -95,3 +101,43 @@ class Layout(Protocol):
 
     def splits(self, contents: Mapping[str, bytes]) -> Splits:
         """Give the train, the validation and the test split, always the same ones."""
+
+
+T = TypeVar("T")
+SET_ASIDE = 10  # one in so many examples
+
+
+@dataclass(frozen=True)
+class DatasetSplits(Generic[T]):
+    """The parts of a user's own data; class ``c`` is called ``classes[c]``, where classes have names."""
+
+    train: T
+    validation: T
+    test: T | None
+    classes: tuple[str, ...]
+    set_aside: bool  # whether the validation part was taken from the train part, for want of one
+
+
+def places_set_aside(
+    keys: Iterable[bytes],
+    labels: NDArray[np.int64],  # (N,)
+    *,
+    names: Sequence[str] = (),
+) -> NDArray[np.bool_]:  # (N,)
+    """Which training examples become the validation part where there is none: a tenth of each class, at least one.
+
+    In each class they are those whose keys have the smallest SHA-256. A key says what an example is, and not where it
+    stands, so that the same examples are set aside in any order, on any machine.
+    """
+    hashes = [hashlib.sha256(key).digest() for key in keys]
+    aside = np.zeros(len(labels), dtype=np.bool_)
+    order = np.argsort(labels, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        if len(places) < 2:
+            label = labels[places[0]]
+            raise BhcError(
+                f"class {names[label] if names else label} has one training example, and no validation part is given",
+                hint="give a validation part, or more examples: a tenth of each class is set aside, at least one",
+            )
+        aside[sorted(places, key=hashes.__getitem__)[: max(1, len(places) // SET_ASIDE)]] = True
+    return aside
