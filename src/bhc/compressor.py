@@ -14,6 +14,7 @@ from bhc.errors import BhcError, renamed, renamed_in, warn
 from bhc.examples import Augmentation, Split, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.graph.basis import Basis
+from bhc.hub import MOST_BYTES, push_to_hub, run_folder, save_pretrained
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.posterior import Multiples
 from bhc.training import (
@@ -168,6 +169,43 @@ class Compressor:
         folder.open(overwrite=overwrite)
         save_run(folder, self.model)
 
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False, license: str | None = None) -> None:
+        """Write a run folder with a model card, ``README.md``, as repositories of the Hugging Face hub have one.
+
+        Figures in the card are the run's own. ``license`` is one by the hub's name, such as ``"apache-2.0"``.
+        ``overwrite=True`` replaces a run and a ``README.md`` that are there.
+        """
+        save_pretrained(self.model, Path(folder), overwrite=overwrite, license=license)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Push model using bhc.",
+        private: bool | None = None,
+        token: str | bool | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+        license: str | None = None,
+    ) -> str:
+        """Put the run and its model card into a repository of the Hugging Face hub; the address of the commit.
+
+        The validation sample goes along, and the calibration images where there are some: mind who may see them. The
+        repository is made where there is none, ``private`` if asked for. Files of a run that was pushed before go in
+        the same commit; an old card is replaced, other files stay. ``branch`` must be there. With ``create_pr=True``
+        it is a pull request. Without ``token`` it is that of ``hf auth login``. Needs ``pip install 'bhc[hub]'``.
+        """
+        return push_to_hub(
+            self.model,
+            repo_id,
+            commit_message=commit_message,
+            private=private,
+            token=token,
+            branch=branch,
+            create_pr=create_pr,
+            license=license,
+        )
+
 
 @renamed(generator="weight_generator")
 def wrap(
@@ -312,6 +350,34 @@ def fit(
 def load(path: str | Path) -> Compressor:
     """Read a finished run folder."""
     return Compressor(load_run(Path(path)))
+
+
+def from_pretrained(
+    folder_or_id: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+    local_files_only: bool = False,
+    max_bytes: int = MOST_BYTES,
+) -> Compressor:
+    """Read a run from a folder, or from the Hugging Face hub by its ``owner/name``; a folder of that name comes first.
+
+    Fetched are the files that the run names and no others, at most ``max_bytes`` of them (8 GiB), and kept in the
+    hub's cache or in ``cache_dir``; where the hub cannot be reached, what is there is taken. Nothing in them is
+    unpickled or run. ``revision`` is a branch, a tag or a commit. Needs ``pip install 'bhc[hub]'`` for the hub.
+    """
+    folder = run_folder(
+        folder_or_id,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        force_download=force_download,
+        local_files_only=local_files_only,
+        max_bytes=max_bytes,
+    )
+    return load(folder)
 
 
 def _as_split(data: Split | tuple[Tensor, Tensor], network: ConditionalNetwork) -> Split:
