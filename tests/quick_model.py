@@ -45,6 +45,14 @@ def quick_model(digits: DataSet) -> bhc.Compressor:
     return bhc.Compressor(TrainedModel(network, validation=digits.validation, thresholds=thresholds, **known))
 
 
+def same_model(one: bhc.Compressor, other: bhc.Compressor) -> bool:
+    """Whether two models are the same to the bit, and what they emit too."""
+    states = one.network.state_dict(), other.network.state_dict()
+    assert states[0].keys() == states[1].keys()
+    emitted = [model.compress(classes=[3, 4], threshold=0.5).to_bytes() for model in (one, other)]
+    return emitted[0] == emitted[1] and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
 def _numbers(prefix: str = "") -> dict[str, Tensor]:
     with np.load(FILE) as stored:
         return {

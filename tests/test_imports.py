@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "training": _BEFORE_TRAINING | {"plugins"},
     "formats": {"errors", "files", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
-    "compressor": _BEFORE_EMISSION | {"emission"},
+    "hub": {"errors", "files", "contexts", "training"},
+    "compressor": _BEFORE_EMISSION | {"emission", "hub"},
     "pretraining": {"errors", "files", "examples", "data", "models", "training"},
     "results": _BEFORE_EMISSION | {"emission"},
     "api": _BEFORE_THE_SURFACE | {"data", "models", "pretraining"},
@@ -137,7 +138,7 @@ def test_the_library_needs_no_package_of_the_command_line():
     loaded = loaded_by("import bhc; bhc.fit")
     assert {"bhc", "torch"} <= loaded
     assert not loaded & {"rich", "typer", "click", "matplotlib", "scipy", "sklearn", "PIL"}
-    assert not loaded & {"onnx", "onnxruntime", "constriction"}
+    assert not loaded & {"onnx", "onnxruntime", "constriction", "huggingface_hub"}
 
 
 def test_torch_is_loaded_with_the_first_name_that_is_asked_for():

@@ -1,7 +1,7 @@
 """The public names, which ``import bhc`` hands on."""
 
 from bhc import contexts, data, layers, models, training
-from bhc.compressor import Compressor, fit, load, wrap
+from bhc.compressor import Compressor, fit, from_pretrained, load, wrap
 from bhc.contexts import (
     BinaryBudget,
     Budgets,
@@ -68,6 +68,7 @@ __all__ = [
     "contexts",
     "data",
     "fit",
+    "from_pretrained",
     "layers",
     "load",
     "models",

@@ -5,7 +5,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -15,6 +14,7 @@ from bhc.errors import BhcError, renamed, renamed_in, warn
 from bhc.examples import Augmentation, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.graph.basis import Basis
+from bhc.hub import MOST_BYTES, push_to_hub, run_folder, save_pretrained
 from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, ScalesOnly
 from bhc.posterior import Multiples
 from bhc.tasks import Task
@@ -26,7 +26,6 @@ from bhc.training import (
     Taking,
     TrainedModel,
     TrainingConfig,
-    TrainingSets,
     carry_out,
     default_progress,
     default_recipe,
@@ -171,6 +170,43 @@ class Compressor:
         folder.open(overwrite=overwrite)
         save_run(folder, self.model)
 
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False, license: str | None = None) -> None:
+        """Write a run folder with a model card, ``README.md``, as repositories of the Hugging Face hub have one.
+
+        Figures in the card are the run's own. ``license`` is one by the hub's name, such as ``"apache-2.0"``.
+        ``overwrite=True`` replaces a run and a ``README.md`` that are there.
+        """
+        save_pretrained(self.model, Path(folder), overwrite=overwrite, license=license)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Push model using bhc.",
+        private: bool | None = None,
+        token: str | bool | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+        license: str | None = None,
+    ) -> str:
+        """Put the run and its model card into a repository of the Hugging Face hub; the address of the commit.
+
+        The validation sample goes along, and the calibration images where there are some: mind who may see them. The
+        repository is made where there is none, ``private`` if asked for. Files of a run that was pushed before go in
+        the same commit; an old card is replaced, other files stay. ``branch`` must be there. With ``create_pr=True``
+        it is a pull request. Without ``token`` it is that of ``hf auth login``. Needs ``pip install 'bhc[hub]'``.
+        """
+        return push_to_hub(
+            self.model,
+            repo_id,
+            commit_message=commit_message,
+            private=private,
+            token=token,
+            branch=branch,
+            create_pr=create_pr,
+            license=license,
+        )
+
 
 @renamed(generator="weight_generator")
 def wrap(
@@ -280,9 +316,8 @@ def fit(
     A data set is read while the run goes on, by ``workers`` processes. ``collate`` puts items into a batch, such as
     ``bhc.data.PadTexts()`` texts of different lengths.
 
-    Contexts of classes draw examples by ``labels``, the class of each: those of a classification are its targets, a
-    data set's are found in its ``targets`` or ``labels``, or in one pass over it. Or give them: for the training set,
-    or as a tuple for all sets.
+    Contexts of classes draw examples by ``labels``, the class of each: targets of a classification are that; a data
+    set's are found in its ``targets`` or ``labels``, or in one pass. Or give them: of the training set, or of all.
 
     ``task`` says what is learned and what an error is: ``bhc.Classification()``; ``bhc.Imitation()``, which needs no
     targets, for the pretrained network teaches; or your own ``bhc.Task``.
@@ -296,9 +331,7 @@ def fit(
 
     ``calibration_set`` is kept for guarantees, ``compress(max_error=, confidence=)``, and looked at for nothing else.
     It must be new to ``model`` too: images that its pretrained network has learned from say nothing of new ones.
-
     ``vocabulary`` is kept with the run of a network that reads words: texts are read by it, and asked for in its words.
-
     ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
     ``autocast=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
 
@@ -326,11 +359,8 @@ def fit(
     )
     if task is not None:
         model.network.set_task_(task)
-    taking = Taking(model.network, config.progress, target, collate, workers)
-    given = (("train_set", train_set), ("validation_set", validation_set), ("calibration_set", calibration_set))
-    of_each = _labels_of_each(labels)
-    taken = [None if data is None else taking.examples(data, name, of_each.get(name)) for name, data in given]
-    sets = TrainingSets(*taken)  # type: ignore[arg-type]
+    given = {"train_set": train_set, "validation_set": validation_set, "calibration_set": calibration_set}
+    sets = Taking(model.network, config.progress, target, collate, workers).sets(given, labels)
     model.model = carry_out(model.network, sets, config, processes or Processes())
     return model
 
@@ -340,8 +370,31 @@ def load(path: str | Path, *, task: Task | None = None) -> Compressor:
     return Compressor(load_run(Path(path), task))
 
 
-def _labels_of_each(labels: Any) -> dict[str, Any]:
-    """By set, where several are given; else those of the training set."""
-    if isinstance(labels, tuple) and all(isinstance(own, Tensor | np.ndarray | list) for own in labels):
-        return dict(zip(("train_set", "validation_set", "calibration_set"), labels, strict=False))
-    return {} if labels is None else {"train_set": labels}
+def from_pretrained(
+    folder_or_id: str | Path,
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    force_download: bool = False,
+    local_files_only: bool = False,
+    max_bytes: int = MOST_BYTES,
+    task: Task | None = None,
+) -> Compressor:
+    """Read a run from a folder, or from the Hugging Face hub by its ``owner/name``; a folder of that name comes first.
+
+    Fetched are the files that the run names and no others, at most ``max_bytes`` of them (8 GiB), and kept in the
+    hub's cache or in ``cache_dir``; where the hub cannot be reached, what is there is taken. Nothing in them is
+    unpickled or run. ``revision`` is a branch, a tag or a commit; ``task`` is as in
+    ``load``. Needs ``pip install 'bhc[hub]'`` for the hub.
+    """
+    folder = run_folder(
+        folder_or_id,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        force_download=force_download,
+        local_files_only=local_files_only,
+        max_bytes=max_bytes,
+    )
+    return load(folder, task=task)

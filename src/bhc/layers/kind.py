@@ -386,9 +386,8 @@ def meeting(arriving: Sequence[Tensor], leaving: Shape, search: UnitSearch) -> l
             met.append(units)
         elif not _stands_for_heads(search, units, *wider[0]):
             search.keep(units)
-            whole = [axis for axis, size in enumerate(sizes) if axis and size > 1]
             for other, _ in wider:  # it has a number for each place that any of them keeps
-                join_along(search, other, whole)
+                join_along(search, other, [axis for axis, size in enumerate(sizes) if axis and size > 1])
     return met
 
 

@@ -28,7 +28,7 @@ from bhc.training.recipes import (
     two_stage_budget,
     usual_kl_weight,
 )
-from bhc.training.run import FAR, RunFolder, SeenDomains, TrainedModel, load_run, save_run
+from bhc.training.run import FAR, STORED, RunFolder, SeenDomains, TrainedModel, load_run, save_run
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.taking import Taking

@@ -16,6 +16,7 @@ old run until the moment it is the new one.
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import sqrt
@@ -100,6 +101,8 @@ class SeenDomains:
 
 VERSION = 1
 SAMPLES = ("validation", "calibration")  # labelled images that a run keeps
+KINDS = ("model", "domains", "vocabulary", *SAMPLES)
+STORED = re.compile(rf"(?:{'|'.join(KINDS)})-([0-9a-f]{{16}})\.(?:safetensors|json)")  # files named by their content
 OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
 
 
@@ -163,7 +166,7 @@ class RunFolder:
 
     def forget_others(self, names: list[str]) -> None:
         """Delete stored files that ``run.json`` no longer names."""
-        for kind in ("model", "domains", "vocabulary", *SAMPLES):
+        for kind in KINDS:
             for path in self.path.glob(f"{kind}-*.*"):
                 if path.name not in names:
                     path.unlink(missing_ok=True)

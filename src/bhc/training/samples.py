@@ -45,11 +45,15 @@ def sample_for(network: ConditionalNetwork, validation: Examples) -> Split:
     first = several(validation.at(slice(0, 1)).loaded().inputs)
     size = sum(tensor.nelement() * tensor.element_size() for tensor in first)
     most = max(MOST_BYTES // max(size, 1), 1)
-    sample = capped(validation, most=most).loaded()
-    if network.task.from_network:
-        answers = answers_of(network, sample.inputs)
-        sample = replace(sample, targets=answers, labels=network.task.labels(answers))
-    return _in_half(network, sample)
+    return _in_half(network, with_answers(network, capped(validation, most=most).loaded()))
+
+
+def with_answers(network: ConditionalNetwork, sample: Split) -> Split:
+    """With the pretrained network's answers as targets, where these are what its task compares with."""
+    if not network.task.from_network:
+        return sample
+    answers = answers_of(network, sample.inputs)
+    return replace(sample, targets=answers, labels=network.task.labels(answers))
 
 
 def capped(examples: Own, *, limit: int = VALIDATION_PER_CLASS, most: int | None = None) -> Own:

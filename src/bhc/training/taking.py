@@ -13,9 +13,10 @@ from bhc.errors import BhcError
 from bhc.examples import GIVE_LABELS, Examples, Inputs, Split, each, several
 from bhc.hypernet import ConditionalNetwork
 from bhc.tasks import checked_errors, checked_loss
+from bhc.training.config import TrainingSets
 from bhc.training.loading import TARGETS, DatasetExamples, Reader
 from bhc.training.progress import Progress
-from bhc.training.samples import answers_of
+from bhc.training.samples import answers_of, with_answers
 from bhc.training.stages import restrict
 
 TRIED = 2  # examples that a network and a task are tried on
@@ -47,6 +48,16 @@ class Taking:
             return taken
         except BhcError as error:
             raise BhcError(f"{name}: {error.problem}", hint=error.hint) from error
+
+    def sets(self, given: Mapping[str, Any], labels: Any) -> TrainingSets:
+        """The sets of a run by the names of ``fit``; labels are those of the training set, or a tuple for all."""
+        by_set: dict[str, Any] = {} if labels is None else {"train_set": labels}
+        if isinstance(labels, tuple) and all(isinstance(own, Tensor | np.ndarray | list) for own in labels):
+            by_set = dict(zip(given, labels, strict=False))
+        taken = {name: self.examples(data, name, by_set.get(name)) for name, data in given.items() if data is not None}
+        calibration = taken.get("calibration_set")
+        held_out = None if calibration is None else with_answers(self.network, calibration.loaded())
+        return TrainingSets(taken["train_set"], taken["validation_set"], held_out)
 
     def _taken_apart(self, loader: "DataLoader[Any]", name: str, labels: Any) -> Examples:
         """A loader's data set, collation and processes; batches are drawn by class, not as it draws them."""
