@@ -1,6 +1,6 @@
 """The public names, which ``import bhc`` hands on."""
 
-from bhc import contexts, data, layers, models, training
+from bhc import contexts, data, layers, models, tasks, training
 from bhc.compressor import Compressor, fit, from_pretrained, load, wrap
 from bhc.contexts import (
     BinaryBudget,
@@ -79,6 +79,7 @@ __all__ = [
     "register_format",
     "register_layer",
     "register_task",
+    "tasks",
     "training",
     "two_stage_budget",
     "wrap",
