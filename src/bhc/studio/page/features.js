@@ -1,6 +1,7 @@
 // Inputs that are there: a mask to paint, with presets; or a switch for each channel.
 
 import { byId, h, set } from "./dom.js";
+import { sentence } from "./problems.js";
 
 const PRESETS = [
   ["All", () => true],
@@ -14,8 +15,9 @@ const PRESETS = [
 export function mountFeatures(model, asked) {
   if (!model.forms.features) return;
   byId("features-field").hidden = false;
-  const [channels, rows, columns] = model.forms.features.shape;
-  if (rows === undefined) mountChannels(channels, asked);
+  const { shape } = model.forms.features;
+  const [channels, rows, columns] = shape.length === 2 ? [1, ...shape] : shape;
+  if (rows === undefined) mountChannels(model, channels, asked);
   else mountMask({ channels, rows, columns }, asked);
 }
 
@@ -59,15 +61,17 @@ function mountMask(shape, asked) {
   });
 }
 
-function mountChannels(count, asked) {
-  const boxes = Array.from({ length: count }, (_, channel) =>
-    h("input", { type: "checkbox", "aria-label": `Channel ${channel}`, onchange: () => choose() }),
+function mountChannels({ inputs }, count, asked) {
+  const noun = inputs.kind === "row" ? "value" : "channel";
+  const names = Array.from({ length: count }, (_, place) => inputs.names?.[place] ?? `${noun} ${place}`);
+  const boxes = names.map((name) =>
+    h("input", { type: "checkbox", "aria-label": sentence(name), onchange: () => choose() }),
   );
   const choose = () => {
     const chosen = boxes.flatMap((box, channel) => (box.checked ? [channel] : []));
     asked.change({ features: chosen.length === count ? null : chosen });
   };
-  byId("features").append(...boxes.map((box, channel) => h("label", {}, box, ` channel ${channel}`)));
+  byId("features").append(...boxes.map((box, channel) => h("label", {}, box, ` ${names[channel]}`)));
   asked.listen(({ features }) => boxes.forEach((box, channel) => (box.checked = features?.includes(channel) ?? true)));
 }
 
