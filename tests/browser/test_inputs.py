@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.studio.inputs import service_of, serving_here
+import bhc
+from bhc.studio.service import Service
+from tests.studio.inputs import Flat, rows, service_of, serving_here
 
 from .conftest import Visits
 from .test_asking import BRIGHTEST
@@ -79,14 +81,27 @@ def test_an_example_is_shown_and_answered(visit: Visits, here: str, kind: str, w
 
 def test_lines_follow_the_colours_of_the_page(visit: Visits) -> None:
     with serving_here(service_of("series")) as address:
-        page = visit(address).page
+        visitor = visit(address)
+        page = visitor.page
         page.locator(".thumb").first.click()
+        visitor.settle()  # the service ends before the page does
         line = page.locator(".given .line").first
         colours = []
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             colours.append(line.evaluate("line => getComputedStyle(line).stroke"))
         assert len(set(colours)) == 2
+
+
+def test_values_of_a_table_are_switches(visit: Visits) -> None:
+    model = bhc.wrap(Flat(12).eval(), bhc.FeatureSubsets((12,)), example_input=rows(12)[:1])
+    with serving_here(Service(model, "table")) as address:
+        visitor = visit(address)
+        visitor.page.get_by_label("Value 3", exact=True).uncheck()
+        expect(visitor.page.get_by_role("heading", name="11 inputs")).to_be_visible()
+        visitor.settle()
+        asked = json.loads(visitor.asked("/v1/previews")[-1].post_data or "")["features"]
+        assert asked == [place for place in range(12) if place != 3]
 
 
 def test_a_drawing_becomes_the_numbers_that_a_network_takes(visit: Visits) -> None:

@@ -57,7 +57,7 @@ def as_input(given: Any, stored: Signature) -> Inputs:
     hint = f"give {', '.join(each.name for each in stored)}: in a list in this order, or by name"
     if isinstance(given, Mapping):
         if set(given) != set(stored.names):
-            raise BhcError(f"the input has parts named {', '.join(map(repr, given)) or 'nothing'}", hint=hint)
+            raise BhcError(f"the input has parts named {', '.join(map(repr, given))[:200] or 'nothing'}", hint=hint)
         given = [given[name] for name in stored.names]
     if not isinstance(given, list | tuple) or len(given) != len(stored):
         raise BhcError(f"the input is no list of {len(stored)}", hint=hint)
@@ -219,12 +219,7 @@ class Service:
             raise BhcError(f"a number is too large: {error}") from None
 
     def emitted(self, given: Mapping[str, Any]) -> Compressed:
-        return self._emit(self.request(given))
-
-    def _emit(self, request: Request, cutter: Cutter | None = None) -> Compressed:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # reports carry the same words
-            return emit(self.model.model, request, cutter=cutter)
+        return _emit(self.model, self.request(given))
 
     def network(self, given: Mapping[str, Any]) -> NetworkResponse:
         """A network as a file."""
@@ -272,7 +267,7 @@ class Service:
         key = key_of(given)
         small = self._smalls.get(key)
         if small is None:
-            small = self._emit(self.request(given), cutter)
+            small = _emit(self.model, self.request(given), cutter)
             self._smalls.put(key, small)
         return small
 
@@ -342,6 +337,12 @@ def _largest(inputs: Sequence[Tensor]) -> float:
     """The largest value there is, 1 or more; 255 where there are no inputs."""
     found = [float(x.max()) for x in inputs if x.numel() and not x.is_complex()]
     return max(1.0, *filter(isfinite, found)) if found else 255.0
+
+
+def _emit(model: Compressor, request: Request, cutter: Cutter | None = None) -> Compressed:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # reports carry the same words
+        return emit(model.model, request, cutter=cutter)
 
 
 def context_of(given: Mapping[str, Any]) -> dict[str, Any]:
