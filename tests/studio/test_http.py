@@ -117,8 +117,20 @@ def test_previews_answers_and_pictures(server: Serving, digits: DataSet) -> None
     shown = server.post("/v1/previews", {"classes": [3, 4]}).json()
     assert len(shown["layers"]) == len(facts["layers"])
     image = digits.test.restricted_to([3]).inputs[0]
-    answers = server.post("/v1/answers", {"classes": [3, 4], "image": image.flatten().tolist()}).json()
+    answers = server.post("/v1/answers", {"classes": [3, 4], "input": image.flatten().tolist()}).json()
     assert answers["tailored"]["label"] in (3, 4)
+
+
+def test_examples_by_their_numbers(server: Serving) -> None:
+    number = server.get("/v1/model").json()["examples"][3][0]
+    shown = server.get(f"/v1/examples/{number}")
+    assert (shown.json()["example"], shown.json()["drawing"]["kind"]) == (number, "image")
+    assert "max-age" in shown.headers["Cache-Control"]
+    assert server.get("/v1/examples/x").status == 422
+    missing = server.get(f"/v1/examples/{10**30}")
+    asked = server.post("/v1/answers", {"classes": [3, 4], "example": 10**30})
+    assert (missing.status, asked.status) == (404, 422)
+    assert missing.json() == asked.json()
 
 
 def test_the_page_comes_from_its_folder_alone(server: Serving) -> None:
@@ -235,7 +247,13 @@ def test_no_request_made_up_from_the_description_is_a_fault(server: Serving) -> 
     torch.set_flush_denormal(False)  # commands set it for their process, and numbers are made up down to the smallest
     described = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [found.ok() for found in described.get_all_operations()]
-    assert {operation.path for operation in operations} >= {"/v1/networks", "/v1/domains", "/v1/answers", "/metrics"}
+    assert {operation.path for operation in operations} >= {
+        "/v1/networks",
+        "/v1/domains",
+        "/v1/answers",
+        "/v1/examples/{number}",
+        "/metrics",
+    }
     for operation in operations:
 
         @given(case=operation.as_strategy())

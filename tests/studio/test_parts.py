@@ -9,8 +9,9 @@ import torch
 
 import bhc
 from bhc.contexts import SampleMean, from_token, to_token
+from bhc.studio.drawings import png
 from bhc.studio.middleware import Metrics, cpu_seconds, resident_bytes
-from bhc.studio.service import Cache, Service, is_picture, png, sample_of
+from bhc.studio.service import Cache, Service, sample_of
 from tests.studio.serving import npy
 
 
@@ -19,8 +20,6 @@ def test_pictures_read_back(channels: int) -> None:
     image = torch.randint(0, 256, (channels, 5, 7), dtype=torch.uint8)
     read = (255 * matplotlib.image.imread(io.BytesIO(png(image)), format="png")).round().astype(np.uint8)
     assert (read.reshape(5, 7, channels) == image.permute(1, 2, 0).numpy()).all()
-    assert is_picture((channels, 5, 7))
-    assert not is_picture((64,))
 
 
 def test_pictures_are_those_of_the_class(service: Service) -> None:
@@ -29,6 +28,7 @@ def test_pictures_are_those_of_the_class(service: Service) -> None:
     first = sample.inputs[sample.labels == 7][0]
     assert service.picture(7, 0) == png(first)
     assert service.picture(7, 9) is service.picture(-1, 0) is service.picture(10**30, 0) is None
+    assert service.facts()["examples"][7] == (sample.labels == 7).nonzero().flatten()[:9].tolist()
 
 
 @pytest.mark.parametrize("array", [np.ones((20, 1, 2, 2), np.uint8), np.asfortranarray(np.random.rand(20, 1, 2, 2))])

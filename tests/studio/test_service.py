@@ -87,9 +87,10 @@ def test_a_form_offers_the_budgets_that_there_are(
 
 def test_what_is_answered_is_what_the_contract_says(service: Service) -> None:
     asked = service.example()
-    answer = service.answer(asked | {"image": torch.zeros(service.model.network.input_shape).tolist()})
+    answer = service.answer(asked | {"input": torch.zeros(service.model.network.input_shape).tolist()})
     for schema, value in (
         (schemas.ModelFacts, service.facts()),
+        (schemas.ExampleInput, service.example_input(3)),
         (schemas.PreviewAnswer, service.preview(asked)),
         (schemas.Answer, answer),
     ):
@@ -141,8 +142,11 @@ def test_models_without_domains_take_no_samples(service: Service, digits: DataSe
 def test_an_image_gets_two_answers(service: Service, digits: DataSet) -> None:
     test = digits.test.restricted_to([3, 4])
     image, asked = test.inputs[0], {"classes": [3, 4], "flag_outside": 0.1}
-    answers = service.answer({**asked, "image": image.flatten().tolist()})
-    assert answers == service.answer({**asked, "image": image.tolist()})
+    answers = service.answer({**asked, "input": image.flatten().tolist()})
+    assert answers == service.answer({**asked, "input": image.tolist()})
+    assert answers == service.answer(
+        {**asked, "image": image.float().tolist()}
+    )  # the old name, whole numbers as floats
     small = service.model.compress(**asked)
     tailored, full = answers["tailored"], answers["full"]
     assert tailored["label"] == int(small.predict(image[None]).labels[0])
@@ -153,7 +157,41 @@ def test_an_image_gets_two_answers(service: Service, digits: DataSet) -> None:
     assert full["label"] == int(service.model.network.base_model(image[None]).argmax())
 
 
-@pytest.mark.parametrize("image", [None, "x", [1, 2], [[0] * 64, [1]], [float("nan")] * 64, [10**400] * 64])
-def test_what_is_no_image_is_refused(service: Service, image: object) -> None:
-    with pytest.raises(bhc.BhcError, match="image"):
-        service.answer({"classes": [3, 4], "image": image})
+def test_an_example_is_answered_by_its_number(service: Service) -> None:
+    sample = service.model.model.validation
+    assert sample is not None
+    for number in (0, len(sample) - 1):
+        answers = service.answer({"classes": [3, 4], "example": number})
+        assert answers == service.answer({"classes": [3, 4], "input": sample.inputs[number].tolist()})
+
+
+@pytest.mark.parametrize("number", [-1, 10**30, True, 1.0, "3", [3]], ids=str)
+def test_examples_that_are_not_there_are_refused(service: Service, number: object) -> None:
+    with pytest.raises(bhc.BhcError, match="no example") as caught:
+        service.answer({"classes": [3, 4], "example": number})
+    assert "0 to" in caught.value.hint
+
+
+def test_without_a_sample_there_are_no_examples(domain_model: bhc.Compressor) -> None:
+    service = Service(domain_model, "untrained")
+    assert (service.facts()["inputs"]["kind"], service.facts()["examples"]) == ("image", [[]])
+    with pytest.raises(bhc.BhcError, match="example 0") as caught:
+        service.example_input(0)
+    assert "missing" in caught.value.hint
+
+
+@pytest.mark.parametrize("given", [{}, {"input": [0] * 64, "example": 3}, {"input": [0] * 64, "image": [0] * 64}])
+def test_there_is_one_input(service: Service, given: dict[str, object]) -> None:
+    with pytest.raises(bhc.BhcError, match="given"):
+        service.answer({"classes": [3, 4], **given})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [None, "x", [1, 2], [[0] * 64, [1]], [float("nan")] * 64, [10**400] * 64, [256] * 64, [-1] * 64, [0.5] * 64, {}],
+    ids=lambda values: str(values)[:20],
+)
+def test_what_is_no_image_is_refused(service: Service, values: object) -> None:
+    with pytest.raises(bhc.BhcError, match="input") as caught:
+        service.answer({"classes": [3, 4], "input": values})
+    assert "1 x 8 x 8 whole numbers from 0 to 255 (uint8)" in caught.value.hint or values == {}

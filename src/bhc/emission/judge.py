@@ -102,6 +102,8 @@ class Judge:
         """None where there is nothing to judge by: no sample, or a domain, of which the labelled examples are not."""
         if model.validation is None or context.domain is not None:
             return None
+        if model.validation.labels is None and model.validation.targets is None:
+            return None  # nobody has said what is right
         classes = classes_of(model, context)
         if model.validation.labels is not None and not set(classes) <= set(model.validation.present):
             return None  # of some class there is no example: the others would say too little

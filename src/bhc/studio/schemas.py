@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from bhc.contexts import request_options
 from bhc.errors import BhcError
 from bhc.formats import format_named, formats
+from bhc.studio.drawings import Drawing
 
 T = TypeVar("T")
 Unchecked = Annotated[T | None, SkipValidation]
@@ -85,11 +86,13 @@ class NetworkAsked(Asked):
 
 
 class AnswerAsked(Asked):
-    """An image for the network of a context."""
+    """An input for the network of a context: its values, or the number of an example."""
 
-    image: Annotated[list[Any], SkipValidation] = Field(
-        description="Raw values of one input, nested as GET /v1/model's image_shape says, or flat."
+    input: Unchecked[list[Any] | dict[str, Any] | float] = Field(
+        None, description="Raw values, nested as GET /v1/model's inputs say, or flat; of several a list, or by name."
     )
+    example: Unchecked[int] = Field(None, description="In their place: the number of an example of the run's sample.")
+    image: Unchecked[list[Any]] = Field(None, description="The old name of input.")
 
 
 class Problem(BaseModel):
@@ -120,6 +123,27 @@ class Thresholds(BaseModel):
     most: float
 
 
+class InputFacts(BaseModel):
+    """What the network takes, and how the studio draws it."""
+
+    kind: Literal["image", "waveform", "series", "words", "row", "several", "none"]
+    reason: str | None = Field(description="Why the studio does not draw it; null where it does.")
+    shape: list[int] = Field(description="Of one input; empty where there are several.")
+    names: list[str] | None = Field(description="Of columns of a table, or of several inputs.")
+    takes: list[dict[str, Any]] = Field(
+        description="Of each input its name, shape and dtype; dynamic axes have any size."
+    )
+    pixels: bool = Field(description="Whether values of pictures are those of the input, channel by channel.")
+    range: list[float] | None = Field(description="What is black and what is white in an image of one channel.")
+
+
+class ExampleInput(BaseModel):
+    """An example of the run's validation sample."""
+
+    example: int = Field(description="Its number, which POST /v1/answers takes.")
+    drawing: Annotated[Drawing, Field(discriminator="kind")]
+
+
 class ModelFacts(BaseModel):
     """What may be asked, and what the networks are cut from."""
 
@@ -137,7 +161,10 @@ class ModelFacts(BaseModel):
     flops_before: int
     image_shape: list[int] = Field(description="Of one input.")
     full_scale: float = Field(description="The largest value of an input, such as 255.")
+    inputs: InputFacts
     pictures: int = Field(description="How many pictures there are of each class, 0 to 9.")
+    examples: list[list[int]] = Field(description="Numbers of up to 9 examples of each class, or of all together.")
+    examples_by_class: bool
     calibration_images: int = Field(description="0: no confidence may be asked for.")
     layers: list[Layer]
     formats: list[str]
@@ -312,14 +339,19 @@ def describe(app: FastAPI, facts: dict[str, Any], example: dict[str, Any]) -> di
     if app.openapi_schema is None:
         described = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         schemas = described["components"]["schemas"]
-        blank = [0] * prod(facts["image_shape"])
         schemas["Asked"]["example"] = example
         schemas["NetworkAsked"]["example"] = example | {"format": "bhc"}
-        schemas["AnswerAsked"]["example"] = example | {"image": blank}
+        schemas["AnswerAsked"]["example"] = example | {"input": _blank(facts["inputs"])}
         known = described["paths"]["/v1/model"]["get"]["responses"]["200"]["content"]["application/json"]
         known["example"] = facts
         app.openapi_schema = described
     return app.openapi_schema
+
+
+def _blank(inputs: dict[str, Any]) -> list[Any]:
+    """An input of zeros."""
+    zeros = [[0] * prod(each["shape"]) for each in inputs["takes"]]
+    return zeros if len(zeros) > 1 else zeros[0]
 
 
 def page_of(described: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ from bhc.studio.schemas import (
     AnswerAsked,
     Asked,
     DomainToken,
+    ExampleInput,
     ModelFacts,
     NetworkAsked,
     PreviewAnswer,
@@ -41,7 +42,7 @@ from bhc.studio.service import Cache, NetworkResponse, context_of, key_of
 from bhc.studio.workers import WorkerConfig, Workers
 
 PAGE = Path(__file__).parent / "page"
-PICTURE_SECONDS = 3600
+REMEMBERED = {"Cache-Control": "private, max-age=3600"}
 CACHED = 256  # networks
 
 
@@ -168,15 +169,23 @@ def _add_page(app: FastAPI, handler: RequestHandler) -> None:
         """Labels, probabilities and what each costs."""
         return JSONResponse(await handler.ask("answer", asked.given()))
 
+    @app.get("/v1/examples/{number}", responses=answered(ExampleInput), summary="An example of what networks are given")
+    async def example(number: int) -> Response:
+        """An input of the run's validation sample, as the studio draws it; `GET /v1/model` lists some of each class."""
+        try:
+            shown = await handler.workers.ask("example_input", number)
+        except BhcError as error:
+            raise Refusal(404, error.problem, error.hint) from None
+        return JSONResponse(shown, headers=REMEMBERED)
+
     @app.get("/v1/pictures/{label}/{number}.png", response_class=Response, summary="An example of a class")
     async def picture(label: int, number: int) -> Response:
-        """An image of the run's validation sample."""
+        """An image of the run's validation sample. Where it has no classes, all are of class 0."""
         content = await handler.workers.ask("picture", label, number)
         if content is None:
             problem = f"there is no picture {number} of class {label}"
             raise Refusal(404, problem, "GET /v1/model says how many there are")
-        headers = {"Cache-Control": f"private, max-age={PICTURE_SECONDS}"}
-        return Response(content, media_type="image/png", headers=headers)
+        return Response(content, media_type="image/png", headers=REMEMBERED)
 
 
 def _add_watching(app: FastAPI, handler: RequestHandler) -> None:

@@ -3,13 +3,11 @@
 import hashlib
 import io
 import json
-import struct
 import warnings
-import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +19,9 @@ from bhc.compressor import Compressor
 from bhc.contexts import InputDomains, example_request, request_options, to_token
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
-from bhc.examples import Split
 from bhc.formats import Packed, format_named, formats
+from bhc.graph import Input, Inputs, Signature
+from bhc.studio.drawings import ExampleInputs
 from bhc.studio.preview import Preview, thresholds_of
 
 HINT = "write it with numpy.save(path, array), images of shape (n, channels, height, width)"
@@ -51,63 +50,58 @@ def sample_of(content: bytes, most: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.float32 if kind.kind == "f" else np.int64)))
 
 
-GREY, COLOUR = 0, 2
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+def as_input(given: Any, stored: Signature) -> Inputs:
+    """Raw values as a batch of one, nested or flat; several inputs as a list of such, or by their names."""
+    if len(stored) == 1 and not isinstance(given, Mapping):
+        return _as_tensor(given, stored.inputs[0], "the input")
+    hint = f"give {', '.join(each.name for each in stored)}: in a list in this order, or by name"
+    if isinstance(given, Mapping):
+        if set(given) != set(stored.names):
+            raise BhcError(f"the input has parts named {', '.join(map(repr, given))[:200] or 'nothing'}", hint=hint)
+        given = [given[name] for name in stored.names]
+    if not isinstance(given, list | tuple) or len(given) != len(stored):
+        raise BhcError(f"the input is no list of {len(stored)}", hint=hint)
+    parts = [_as_tensor(part, each, f"the input {each.name}") for part, each in zip(given, stored, strict=True)]
+    return tuple(parts) if len(parts) > 1 else parts[0]
 
 
-def is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether inputs of a shape can be looked at: one channel or three, rows and columns."""
-    return len(shape) == 3 and shape[0] in (1, 3)
-
-
-def png(image: Tensor) -> bytes:  # (1 or 3, H, W) uint8
-    """The PNG file of an image."""
-    channels, height, width = image.shape
-    rows = image.permute(1, 2, 0).reshape(height, width * channels).numpy()
-    lines = b"".join(b"\0" + row.tobytes() for row in rows)  # each begins with the filter: none
-    head = struct.pack(">IIBBBBB", width, height, 8, GREY if channels == 1 else COLOUR, 0, 0, 0)
-    chunks = (b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
-    return SIGNATURE + b"".join(_chunk(*chunk) for chunk in chunks)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-PICTURES = 9  # of each class
-
-
-class Pictures:
-    """Images of a validation sample to look at."""
-
-    def __init__(self, sample: Split | None, shape: tuple[int, ...], num_classes: int) -> None:
-        self.sample, self.num_classes, self.count = sample, num_classes, 0
-        if sample is not None and is_picture(shape):
-            self.count = min(PICTURES, int(sample.known_labels.bincount(minlength=num_classes).min()))
-
-    def png(self, label: int, number: int) -> bytes | None:
-        """One of a class; None where there is none."""
-        if self.sample is None or not 0 <= number < self.count or not 0 <= label < self.num_classes:
-            return None
-        return png(self.sample.tensor[(self.sample.known_labels == label).nonzero().flatten()[number]])
-
-
-def as_input(image: Any, shape: tuple[int, ...]) -> Tensor:  # (1, *shape)
-    """Raw values, nested or flat, as a batch of one."""
-    hint = f"give {' x '.join(map(str, shape))} numbers as they are stored, pixels from 0 to 255"
+def _as_tensor(given: Any, wanted: Input, what: str) -> Tensor:  # (1, ...)
+    """Values in the dtype that the network was given when it was trained."""
+    sizes = " x ".join("any" if axis in wanted.dynamic else str(size) for axis, size in enumerate(wanted.shape, 1))
+    hint = f"give {sizes or 'one'} {_in_words(wanted.dtype)}, as they are stored"
     try:
-        values = torch.as_tensor(image, dtype=torch.float32)
+        values = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise BhcError(f"the image is not an array of numbers: {error}", hint=hint) from None
-    if tuple(values.shape) not in (shape, (prod(shape),)):
-        raise BhcError(f"an image of shape {tuple(values.shape)}", hint=hint)
-    if not torch.isfinite(values).all():
-        raise BhcError("the image contains NaN or infinity", hint=hint)
-    return values.reshape(1, *shape)
+        raise BhcError(f"{what} is not an array of numbers: {error}", hint=hint) from None
+    if tuple(values.shape) == (prod(wanted.shape),) and not wanted.dynamic:
+        values = values.reshape(wanted.shape)
+    if not wanted.fits(values[None]):
+        raise BhcError(f"{what} has the shape {tuple(values.shape)}", hint=hint)
+    if values.is_floating_point() and not values.isfinite().all():
+        raise BhcError(f"{what} contains NaN or infinity", hint=hint)
+    if wanted.dtype.is_floating_point:
+        return values[None].float()
+    low, high = _bounds(wanted.dtype)
+    broken = values.is_floating_point() and not values.equal(values.round())
+    if broken or ((values < low) | (values > high)).any():
+        raise BhcError(f"{what} has other values than {_in_words(wanted.dtype)}", hint=hint)
+    return values[None].to(wanted.dtype)
 
 
-def answer(model: Compressor, small: Compressed, x: Tensor) -> dict[str, Any]:
-    """What both say to ``x``, (1, ...), and what each costs."""
+def _bounds(dtype: torch.dtype) -> tuple[int, int]:
+    return (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
+def _in_words(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if dtype.is_floating_point:
+        return f"numbers ({name})"
+    low, high = _bounds(dtype)
+    return f"whole numbers ({name})" if high > 1 << 16 else f"whole numbers from {low} to {high} ({name})"
+
+
+def answer(model: Compressor, small: Compressed, x: Inputs) -> dict[str, Any]:
+    """What both say to ``x``, a batch of one, and what each costs."""
     report = small.report
     prediction = small.predict(x)
     names = model.model.class_names or tuple(map(str, range(model.network.num_classes)))
@@ -123,11 +117,11 @@ def answer(model: Compressor, small: Compressed, x: Tensor) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _full(model: Compressor, small: Compressed, x: Tensor, names: tuple[str, ...]) -> dict[str, Any] | None:
+def _full(model: Compressor, small: Compressed, x: Inputs, names: tuple[str, ...]) -> dict[str, Any] | None:
     network = model.network
     if not network.pretrained:
         return None
-    probabilities = torch.softmax(network.base_model(x), dim=1)
+    probabilities = torch.softmax(network.base_model.run(x), dim=1)
     return {
         **_answer(probabilities.argmax(1), probabilities, tuple(range(network.num_classes)), names),
         "weights": network.num_weights,
@@ -206,7 +200,7 @@ class Service:
         self.model, self.name = model, name
         self._previews: Cache[Preview] = Cache(PREVIEWS)
         self._smalls: Cache[Compressed] = Cache(SMALLS)
-        self._pictures = Pictures(model.model.validation, model.network.input_shape, model.network.num_classes)
+        self._examples = ExampleInputs(model.model)
 
     def warmed(self) -> "Service":
         """With what is worked out once for all requests."""
@@ -225,12 +219,7 @@ class Service:
             raise BhcError(f"a number is too large: {error}") from None
 
     def emitted(self, given: Mapping[str, Any]) -> Compressed:
-        return self._emit(self.request(given))
-
-    def _emit(self, request: Request, cutter: Cutter | None = None) -> Compressed:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # reports carry the same words
-            return emit(self.model.model, request, cutter=cutter)
+        return _emit(self.model, self.request(given))
 
     def network(self, given: Mapping[str, Any]) -> NetworkResponse:
         """A network as a file."""
@@ -251,9 +240,15 @@ class Service:
         return preview.show(self._kept(given, preview.cutter))
 
     def answer(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the network and the one it was cut from say to an image."""
+        """What the network and the one it was cut from say to an input, or to an example of the validation sample."""
         said = dict(given)
-        x = as_input(said.pop("image", None), self.model.network.input_shape)
+        named = [name for name in ("input", "image", "example") if name in said]
+        if len(named) != 1:
+            raise BhcError(
+                f"{' and '.join(named) or 'no input'} given", hint="give either input, raw values, or example, a number"
+            )
+        value = said.pop(named[0])
+        x = self._examples.batch(value) if named == ["example"] else as_input(value, self._examples.stored)
         return answer(self.model, self._kept(said), x)
 
     def _preview(self, given: Mapping[str, Any]) -> Preview:
@@ -272,7 +267,7 @@ class Service:
         key = key_of(given)
         small = self._smalls.get(key)
         if small is None:
-            small = self._emit(self.request(given), cutter)
+            small = _emit(self.model, self.request(given), cutter)
             self._smalls.put(key, small)
         return small
 
@@ -291,7 +286,6 @@ class Service:
         """What ``schemas.ModelFacts`` describes."""
         trained, network, space = self.model.model, self.model.network, self.model.space
         names = trained.class_names or tuple(map(str, range(network.num_classes)))
-        sample = trained.validation
         return {
             "model": self.name,
             "classes": list(names),
@@ -304,8 +298,11 @@ class Service:
             "bytes_before": 4 * network.counts.parameters,
             "flops_before": network.counts.flops,
             "image_shape": list(network.input_shape),
-            "full_scale": 255.0 if sample is None else max(float(sample.tensor.max()), 1.0),
-            "pictures": self._pictures.count,
+            "full_scale": _largest(self._examples.inputs),
+            "inputs": self._examples.facts(),
+            "pictures": min(map(len, self._examples.groups)) if self._examples.renderer.kind == "image" else 0,
+            "examples": self._examples.groups,
+            "examples_by_class": self._examples.by_class,
             "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
             "layers": [
                 {
@@ -323,12 +320,29 @@ class Service:
 
     def picture(self, label: int, number: int) -> bytes | None:
         """A PNG of the validation sample; None where there is none."""
-        return self._pictures.png(label, number)
+        return self._examples.png(label, number)
+
+    def example_input(self, number: int) -> dict[str, Any]:
+        """What ``schemas.ExampleInput`` describes."""
+        return {"example": number, "drawing": asdict(self._examples.draw(number))}
 
     def example(self) -> dict[str, Any]:
         """A request that this model answers."""
-        sample = self.model.model.validation
-        return example_request(self.model.space, None if sample is None else sample.tensor)
+        seen = self._examples.inputs[0]
+        alone = len(seen) and len(self._examples.inputs) == 1
+        return example_request(self.model.space, seen if alone else None)
+
+
+def _largest(inputs: Sequence[Tensor]) -> float:
+    """The largest value there is, 1 or more; 255 where there are no inputs."""
+    found = [float(x.max()) for x in inputs if x.numel() and not x.is_complex()]
+    return max(1.0, *filter(isfinite, found)) if found else 255.0
+
+
+def _emit(model: Compressor, request: Request, cutter: Cutter | None = None) -> Compressed:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # reports carry the same words
+        return emit(model.model, request, cutter=cutter)
 
 
 def context_of(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,55 +1,63 @@
-// One image, two answers: of the small network and of the one it was cut from.
+// One input, two answers: of the small network and of the one it was cut from.
 
-import { byId, h, keep, set, wordButton, write } from "./dom.js";
+import { byId, h, keep, wordButton, write } from "./dom.js";
 import { drawingPad } from "./drawing.js";
-import { fullScale, paint, picture } from "./pictures.js";
-import { hideProblem, showProblem } from "./problems.js";
+import { drawingOf, hasExamples, mountExamples, nounOf } from "./examples.js";
+import { large } from "./inputs.js";
+import { gainOf, greys, paint, picture, sidesOf } from "./pictures.js";
+import { hideProblem, sentence, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
 import { body, lacksDomain } from "./state.js";
 import { bytes, list, whole } from "./words.js";
 
-const EXAMPLES = 8;
-
 /** The part of the page where a network is tried. */
 export function mountAnswers(model, asked) {
-  if (model.pictures === 0 && !drawable(model)) return;
+  if (!hasExamples(model) && !drawable(model)) return;
   byId("try").hidden = false;
-  const chosen = { image: null, truth: null };
+  const chosen = { input: null, truth: null };
   const replies = mountReplies(model);
   const ask = latest(
-    (request, image, signal) => service.answers({ ...body(request, model), image }, signal),
+    (request, input, signal) => service.answers({ ...body(request, model), ...input }, signal),
     { delay: 90 },
   );
   const update = () => {
-    if (chosen.image === null || lacksDomain(asked.value, model)) return replies.clear();
-    return ask(asked.value, chosen.image).then((answers) => replies.show(answers, chosen.truth), replies.refuse);
+    if (chosen.input === null || lacksDomain(asked.value, model)) return replies.clear();
+    return ask(asked.value, chosen.input).then((answers) => replies.show(answers, chosen.truth), replies.refuse);
   };
-  const choose = (image, truth) => {
-    Object.assign(chosen, { image, truth });
+  const choose = (input, truth) => {
+    Object.assign(chosen, { input, truth });
     update();
   };
 
-  const pad = drawable(model) ? mountPad(model, (image) => {
+  const view = drawable(model) ? mountPad(model, (values) => {
     examples.release();
-    choose(image, null);
-  }) : null;
-  if (pad === null) write(byId("try-lead"), "Take one of the pictures.");
-  const examples = mountExamples(model, asked, (image, label) => {
-    pad?.clear();
-    pad?.see(image);
-    choose(image, label);
+    choose(values === null ? null : { input: values }, null);
+  }) : mountView(model);
+  write(byId("try-lead"), leadOf(model));
+  const examples = mountExamples(model, asked, byId("pad"), (example) => {
+    view.see(example);
+    choose({ example: example.place }, example.label);
   });
   asked.listen(update);
 }
 
+function leadOf(model) {
+  const { kind, reason } = model.inputs;
+  if (!hasExamples(model)) return "Draw a digit.";
+  if (drawable(model)) return "Draw a digit, or take one of the pictures.";
+  return kind === "none" ? `${sentence(reason)}. Take one by its number.` : `Take one of the ${nounOf(model)}s.`;
+}
+
+/** Images of one channel. */
 function drawable(model) {
-  return model.image_shape.length === 3 && model.image_shape[0] === 1;
+  return model.inputs.kind === "image" && model.inputs.range !== null;
 }
 
 function mountPad(model, drawn) {
   const canvas = h("canvas", { class: "paper", role: "img", "aria-label": "Draw a digit here" });
   const seen = h("canvas", { class: "seen", role: "img", "aria-label": "What the networks see" });
   const empty = h("span", { class: "hint", "aria-hidden": "true" }, "Draw here");
+  const sides = sidesOf(model);
   let waiting = false;
   const drawing = drawingPad(canvas, () => {
     empty.hidden = true;
@@ -57,17 +65,20 @@ function mountPad(model, drawn) {
     waiting = true;
     requestAnimationFrame(() => {
       waiting = false;
-      const image = drawing.image(model.image_shape, fullScale(model));
-      if (image === null) return;
-      paint(seen, image, model);
-      drawn(image);
+      const ink = drawing.ink(sides);
+      if (ink === null) return;
+      paint(seen, greys(ink, sides));
+      drawn(ink.map((grey) => valueOf(grey, model)));
     });
   });
-  const see = (image) => paint(seen, image, model);
   const clear = () => {
     drawing.clear();
     empty.hidden = false;
-    see(new Array(model.image_shape.reduce((product, side) => product * side, 1)).fill(0));
+    paint(seen, greys(new Array(sides[0] * sides[1]).fill(0), sides));
+  };
+  const see = (example) => {
+    clear();
+    picture(example).then((pixels) => paint(seen, pixels, gainOf(model)), () => {});
   };
   const button = wordButton("Clear", () => {
     clear();
@@ -76,44 +87,27 @@ function mountPad(model, drawn) {
   const view = h("span", { class: "view" }, seen, h("span", { class: "note" }, "as the networks see it"));
   byId("pad").append(h("div", { class: "sheet" }, canvas, empty), h("div", { class: "row" }, view, button));
   clear();
-  return { clear, see };
+  return { see };
 }
 
-/** Pictures of the classes asked for: the way to try without a pointer. */
-function mountExamples(model, asked, chosen) {
-  const box = h("div", { class: "thumbs", role: "group", "aria-label": "Example pictures" });
+/** A grey of a drawing as the networks take it: from black to white, in whole numbers where they take such. */
+function valueOf(grey, { inputs: { range: [black, white], takes: [{ dtype }] } }) {
+  const value = black + (grey / 255) * (white - black);
+  return dtype.startsWith("float") ? value : Math.round(value);
+}
+
+/** The example that was taken, as large as there is room; nothing where there is no drawing. */
+function mountView(model) {
+  if (model.inputs.kind === "none") return { see: () => {} };
+  const box = h("div", { class: "given" }, h("p", { class: "hint" }, `No ${nounOf(model)} taken yet`));
   byId("pad").append(box);
-  const release = () => [...box.children].forEach((one) => set(one, { "aria-pressed": "false" }));
-  let shown = "";
-  asked.listen(({ classes }) => {
-    const wanted = classes.length ? exampleList(classes, model.pictures) : [];
-    if (shown === wanted.join()) return;
-    shown = wanted.join();
-    box.replaceChildren(...wanted.map(([label, number]) => {
-      const canvas = h("canvas", { width: 1, height: 1, "aria-hidden": "true" });
-      const image = picture(model, label, number);
-      image.then((values) => paint(canvas, values, model), () => {});
-      const press = async (event) => {
-        const button = event.currentTarget;
-        release();
-        set(button, { "aria-pressed": "true" });
-        chosen(await image, label);
-      };
-      const name = `Picture ${number} of class ${model.classes[label]}`;
-      const attributes = { class: "thumb", type: "button", "aria-pressed": "false", "aria-label": name };
-      return h("button", { ...attributes, onclick: press }, canvas);
-    }));
-  });
-  return { release };
-}
-
-/** As evenly from the classes as they go into a row; the first picture is on the class's own button. */
-function exampleList(classes, pictures) {
-  if (pictures === 0) return [];
-  return Array.from({ length: EXAMPLES }, (_, place) => {
-    const round = Math.floor(place / classes.length) + 1;
-    return [classes[place % classes.length], Math.min(round, pictures - 1)];
-  }).filter(([, number], place) => place < classes.length || number < pictures - 1 || pictures > EXAMPLES);
+  let last = null;
+  const see = async (example) => {
+    last = example;
+    const drawing = await drawingOf(example);
+    if (last === example) box.replaceChildren(large(drawing));
+  };
+  return { see };
 }
 
 function mountReplies(model) {
@@ -147,6 +141,7 @@ function reply(title) {
   const cost = h("ul", { class: "cost" });
   const show = (answer, model) => {
     write(label, answer?.name ?? "–");
+    label.style.setProperty("--letters", label.textContent.length);
     const entries = answer === null || answer === undefined ? [] : strongest(answer);
     const make = () => h("li", {}, h("span"), h("i", { "aria-hidden": "true" }, h("b")), h("span"));
     keep(bars, entries, make, (row, one) => {
@@ -177,11 +172,11 @@ function inWords({ tailored, full }, truth, model) {
     const foreign = !tailored.classes.includes(full.label);
     said.push(foreign ? `They differ: the tailored network knows only ${list(known)}.` : "They differ.");
   } else if (full) {
-    const times = whole(full.flops / tailored.flops);
-    said.push(`Both agree, with ${times} times fewer operations in the tailored one.`);
+    const times = Math.round(full.flops / tailored.flops);
+    said.push(times < 2 ? "Both agree." : `Both agree, with ${whole(times)} times fewer operations in the tailored one.`);
   }
   if (tailored.outside === true) said.push("The tailored network flags it: not of its context.");
   if (tailored.outside === false) said.push("The tailored network does not flag it.");
-  if (truth !== null) said.push(`The picture is of class ${model.classes[truth]}.`);
+  if (truth !== null) said.push(`The ${nounOf(model)} is of class ${model.classes[truth]}.`);
   return said.join(" ");
 }

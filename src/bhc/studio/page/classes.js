@@ -1,12 +1,16 @@
-// Which classes: a picture of each, pressed or not.
+// Which classes: a picture of each, pressed or not; or its name alone.
 
 import { byId, h, set, write } from "./dom.js";
-import { paint, picture } from "./pictures.js";
+import { faceOf, firstOf } from "./examples.js";
+
+const DRAWN = ["image", "series", "waveform"]; // what a small picture tells apart
 
 /** Buttons for the classes, in step with what is asked. */
 export function mountClasses(model, asked) {
   if (!("classes" in model.conditions)) return;
   byId("classes-field").hidden = false;
+  byId("classes").classList.toggle("chips", !hasFaces(model));
+  byId("classes").classList.toggle("classes", hasFaces(model));
   const buttons = model.classes.map((name, label) => classButton(model, asked, name, label));
   byId("classes").append(...buttons);
   const every = model.classes.map((_, label) => label);
@@ -19,13 +23,18 @@ export function mountClasses(model, asked) {
 }
 
 function classButton(model, asked, name, label) {
-  const canvas = h("canvas", { width: 1, height: 1, "aria-hidden": "true" });
-  if (model.pictures > 0) picture(model, label, 0).then((image) => paint(canvas, image, model), () => {});
   const toggle = () => {
     const chosen = new Set(asked.value.classes);
     if (!chosen.delete(label)) chosen.add(label);
     asked.change({ classes: [...chosen].sort((a, b) => a - b) });
   };
-  const attributes = { class: "class", type: "button", "aria-label": `Class ${name}`, onclick: toggle };
-  return h("button", attributes, canvas, h("span", { "aria-hidden": "true" }, name));
+  const attributes = { type: "button", "aria-label": `Class ${name}`, onclick: toggle };
+  if (!hasFaces(model)) return h("button", { ...attributes, class: "chip" }, name);
+  const example = firstOf(model, label);
+  const face = example === null ? h("span", { class: "face" }) : faceOf(model, example);
+  return h("button", { ...attributes, class: "class" }, face, h("span", { class: "name", "aria-hidden": "true" }, name));
+}
+
+function hasFaces(model) {
+  return DRAWN.includes(model.inputs.kind) && model.classes.some((_, label) => firstOf(model, label) !== null);
 }

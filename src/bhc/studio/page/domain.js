@@ -2,7 +2,7 @@
 
 import { byId, h, set, wordButton, write } from "./dom.js";
 import { npyOf } from "./npy.js";
-import { picture } from "./pictures.js";
+import { picture, valuesOf } from "./pictures.js";
 import { hideProblem, showProblem } from "./problems.js";
 import { service } from "./service.js";
 import { lacksDomain } from "./state.js";
@@ -64,7 +64,7 @@ function fileDrop(take) {
 
 /** Classes whose pictures may stand for a domain; null where there are none. */
 function pictureChips(model, chosen) {
-  if (model.pictures === 0) return null;
+  if (model.pictures === 0 || !model.examples_by_class || !model.inputs.pixels) return null;
   const pressed = new Set();
   const press = () => chips.forEach((chip, label) => set(chip, { "aria-pressed": String(pressed.has(label)) }));
   const chips = model.classes.map((name, label) => {
@@ -89,6 +89,6 @@ function pictureChips(model, chosen) {
 
 async function samplesOf(model, labels) {
   const numbers = Array.from({ length: model.pictures }, (_, number) => number);
-  const images = await Promise.all(labels.flatMap((label) => numbers.map((number) => picture(model, label, number))));
-  return npyOf(images, model.image_shape);
+  const images = await Promise.all(labels.flatMap((label) => numbers.map((number) => picture({ label, number }))));
+  return npyOf(images.map((image) => valuesOf(image, model.image_shape)), model.image_shape);
 }

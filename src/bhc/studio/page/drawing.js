@@ -37,12 +37,12 @@ export function drawingPad(canvas, changed) {
   });
   return {
     clear: () => brush.clearRect(0, 0, PAD, PAD),
-    image: (shape, fullScale) => normalised(brush, shape, fullScale),
+    ink: (sides) => normalised(brush, sides),
   };
 }
 
-/** The drawing scaled into its box and centred by its mass, row by row; null where nothing is drawn. */
-function normalised(brush, [, rows, columns], fullScale) {
+/** The drawing scaled into its box and centred by its mass, row by row up to 255; null where nothing is drawn. */
+function normalised(brush, [rows, columns]) {
   const { data } = brush.getImageData(0, 0, PAD, PAD);
   const ink = measure(data);
   if (ink === null) return null;
@@ -53,7 +53,7 @@ function normalised(brush, [, rows, columns], fullScale) {
   small.scale(scale, scale);
   small.drawImage(brush.canvas, 0, 0);
   const pixels = small.getImageData(0, 0, columns, rows).data;
-  return Array.from({ length: rows * columns }, (_, place) => Math.round((pixels[4 * place + 3] / 255) * fullScale));
+  return Array.from({ length: rows * columns }, (_, place) => pixels[4 * place + 3]);
 }
 
 /** Bounding box and centre of mass of what is opaque. */

@@ -1,6 +1,7 @@
 // Inputs that are there: a mask to paint, with presets; or a switch for each channel.
 
 import { byId, h, set } from "./dom.js";
+import { sentence } from "./problems.js";
 
 const PRESETS = [
   ["All", () => true],
@@ -14,9 +15,10 @@ const PRESETS = [
 export function mountFeatures(model, asked) {
   if (!model.forms.features) return;
   byId("features-field").hidden = false;
-  const [channels, rows, columns] = model.forms.features.shape;
-  if (rows === undefined) mountChannels(channels, asked);
-  else mountMask({ channels, rows, columns }, asked);
+  const { shape } = model.forms.features;
+  const [channels, rows, columns] = shape.length === 2 ? [1, ...shape] : shape;
+  if (rows === undefined) mountChannels(model, channels, asked);
+  else mountMask({ channels, rows, columns, noun: model.inputs.kind === "image" ? "pixels" : "values" }, asked);
 }
 
 function mountMask(shape, asked) {
@@ -27,7 +29,7 @@ function mountMask(shape, asked) {
     const there = grid(shape, (row, column) => rule(row, column, rows, columns));
     return h("button", { class: "quiet", type: "button", onclick: () => choose(there) }, name);
   });
-  const help = h("p", { class: "note" }, "Paint over pixels to take them away, or back.");
+  const help = h("p", { class: "note" }, `Paint over ${shape.noun} to take them away, or back.`);
   byId("features-presets").append(...presets);
   byId("features").append(canvas, help);
 
@@ -54,20 +56,23 @@ function mountMask(shape, asked) {
   asked.listen(({ features }) => {
     const told = features === null ? null : new Set(features);
     there = grid(shape, (row, column) => told === null || told.has(row * columns + column));
-    set(canvas, { "aria-label": `Pixels that are there: ${there.filter(Boolean).length} of ${rows * columns}` });
+    set(canvas, { "aria-label": `${sentence(shape.noun)} that are there: ${there.filter(Boolean).length} of ${rows * columns}` });
     paintMask(canvas, there, shape);
   });
 }
 
-function mountChannels(count, asked) {
-  const boxes = Array.from({ length: count }, (_, channel) =>
-    h("input", { type: "checkbox", "aria-label": `Channel ${channel}`, onchange: () => choose() }),
+function mountChannels({ inputs }, count, asked) {
+  const noun = inputs.kind === "row" ? "value" : "channel";
+  const names = Array.from({ length: count }, (_, place) => inputs.names?.[place] ?? `${noun} ${place}`);
+  const boxes = names.map((name) =>
+    h("input", { type: "checkbox", "aria-label": sentence(name), onchange: () => choose() }),
   );
   const choose = () => {
     const chosen = boxes.flatMap((box, channel) => (box.checked ? [channel] : []));
     asked.change({ features: chosen.length === count ? null : chosen });
   };
-  byId("features").append(...boxes.map((box, channel) => h("label", {}, box, ` channel ${channel}`)));
+  const labels = boxes.map((box, channel) => h("label", {}, box, names[channel]));
+  byId("features").append(h("div", { class: "checks" }, ...labels));
   asked.listen(({ features }) => boxes.forEach((box, channel) => (box.checked = features?.includes(channel) ?? true)));
 }
 

@@ -133,8 +133,10 @@ function drawPixels(group, picture, side, top) {
 
 /** Pixels that a first layer still reads; null where it reads no single pixels. */
 function pixelsRead(model, layer) {
-  const [channels, rows, columns] = model.image_shape;
-  const single = layer.kind === "linear" && layer.inputs_before === channels * rows * columns;
+  const shape = model.image_shape;
+  const [channels, rows, columns] = shape.length === 2 ? [1, ...shape] : shape;
+  const first = model.inputs.kind === "image" && (channels === 1 || channels === 3); // and not last
+  const single = first && layer.kind === "linear" && layer.inputs_before === channels * rows * columns;
   if (!single || layer.kept_inputs === null) return null;
   return { rows, columns, places: new Set(layer.kept_inputs.map((place) => place % (rows * columns))) };
 }

@@ -39,6 +39,8 @@ export const service = {
     return (await ask("v1/domains", { method: "POST", headers, body: file })).json();
   },
 
+  example: async (place) => (await ask(`v1/examples/${place}`)).json(),
+
   async picture(label, number) {
     const response = await ask(`v1/pictures/${label}/${number}.png`);
     return createImageBitmap(await response.blob());

@@ -2,6 +2,7 @@
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const FEW = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const NONE = "–";
 
 /** 266200 as 266,200. */
@@ -19,6 +20,11 @@ export function ratio(number) {
   if (number === null || number === undefined) return NONE;
   if (number >= 100) return WHOLE.format(number);
   return number >= 10 ? number.toFixed(1) : number.toFixed(2);
+}
+
+/** A value of an input with four digits: 0.1235, −12.3, 5,120. */
+export function figure(number) {
+  return number === null ? NONE : FEW.format(number).replace("-", "−");
 }
 
 /** An error in percent. */
