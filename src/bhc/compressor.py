@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from bhc.contexts import ContextSpace, SampleMean, check_space, is_ours
 from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
 from bhc.errors import BhcError, renamed, renamed_in, warn
-from bhc.examples import Augmentation, Vocabulary
+from bhc.examples import AnyVocabulary, Augmentation, Tokenizer, Vocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.graph.basis import Basis
 from bhc.hub import MOST_BYTES, push_to_hub, run_folder, save_pretrained
@@ -52,7 +52,7 @@ class Compressor:
         return self.network.space
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> AnyVocabulary | None:
         """How texts become numbers; None for a network that does not read words."""
         return self.model.vocabulary
 
@@ -298,7 +298,7 @@ def fit(
     overwrite: bool = False,
     seed: int = 0,
     class_names: tuple[str, ...] | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: Any = None,
     checkpoint_every: int = 500,
     progress: Progress | None = None,
     device: str | torch.device = "cpu",
@@ -331,7 +331,7 @@ def fit(
 
     ``calibration_set`` is kept for guarantees, ``compress(max_error=, confidence=)``, and looked at for nothing else.
     It must be new to ``model`` too: images that its pretrained network has learned from say nothing of new ones.
-    ``vocabulary`` is kept with the run of a network that reads words: texts are read by it, and asked for in its words.
+    ``vocabulary`` is kept with the run of a network that reads words: a ``Vocabulary`` or a ``tokenizers.Tokenizer``.
     ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
     ``autocast=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
 
@@ -349,7 +349,7 @@ def fit(
         checkpoint_every=checkpoint_every,
         log_every=LOG_EVERY_ON_GPU if on.type == "cuda" else LOG_EVERY,
         class_names=class_names,
-        vocabulary=vocabulary,
+        vocabulary=vocabulary if isinstance(vocabulary, Vocabulary | None) else Tokenizer.of(vocabulary),
         device=on,
         deterministic=deterministic,
         capture=capture and not deterministic,

@@ -14,6 +14,7 @@ from bhc.examples import (
     Shift,
     ShiftAndNoise,
     Split,
+    Tokenizer,
     Vocabulary,
     augmentation_for,
 )

@@ -2,4 +2,13 @@
 
 from bhc.examples.augmentations import Augmentation, CropAndFlip, DropWords, Shift, ShiftAndNoise, augmentation_for
 from bhc.examples.split import GIVE_LABELS, Examples, Inputs, Split, batches, each, several, together
-from bhc.examples.vocabulary import PADDING, UNKNOWN, Restricted, Vocabulary, split_words
+from bhc.examples.vocabulary import (
+    PADDING,
+    UNKNOWN,
+    AnyVocabulary,
+    Restricted,
+    Tokenizer,
+    Vocabulary,
+    split_words,
+    vocabulary_from_dict,
+)

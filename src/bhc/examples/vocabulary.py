@@ -1,5 +1,6 @@
 """Texts as the numbers of their words."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -120,3 +121,71 @@ class Restricted:
         """As the whole vocabulary does it, with 1 for each word that is not known here."""
         numbers = self.vocabulary.encode(texts)
         return numbers.where(torch.isin(numbers, torch.tensor(sorted(self.known))), UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer of the ``tokenizers`` library, by its JSON: what a network of pretrained words reads texts by."""
+
+    text: str  # JSON
+
+    @classmethod
+    def of(cls, given: Any) -> "Tokenizer":
+        """That of the ``tokenizers`` library, or a fast one of ``transformers``."""
+        backend = getattr(given, "backend_tokenizer", given)
+        if not callable(getattr(backend, "to_str", None)):
+            raise BhcError(
+                f"vocabulary is a {type(given).__name__}",
+                hint="give a bhc.data.Vocabulary, a tokenizers.Tokenizer, or a fast tokenizer of transformers",
+            )
+        return cls(backend.to_str())
+
+    @cached_property
+    def _backend(self) -> Any:
+        try:
+            from tokenizers import Tokenizer as Backend
+        except ImportError as error:
+            raise BhcError("this run's texts need the package tokenizers", hint="pip install 'bhc[text]'") from error
+        try:
+            return Backend.from_str(self.text)
+        except Exception as error:  # the library raises plain exceptions
+            raise BhcError(f"the tokenizer cannot be read: {error}") from error
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        return int(self._backend.get_vocab_size())
+
+    def encode(self, texts: str | Sequence[str]) -> dict[str, Tensor]:  # (N, T) each
+        """Numbers of tokens and which of them are there, texts filled up to the longest."""
+        rows = self._backend.encode_batch([texts] if isinstance(texts, str) else list(texts))
+        longest = max(len(row.ids) for row in rows)
+        columns = {"input_ids": [row.ids for row in rows], "attention_mask": [row.attention_mask for row in rows]}
+        return {
+            name: torch.tensor([[*own, *[0] * (longest - len(own))] for own in numbers])
+            for name, numbers in columns.items()
+        }
+
+    def decode(self, row: Tensor) -> list[str]:
+        """The tokens of one text, but for what fills it up."""
+        filling = self._backend.token_to_id("[PAD]")
+        known = (self._backend.id_to_token(number) for number in row.tolist() if number != filling)
+        return [token for token in known if token is not None]
+
+    def numbers_of(self, words: Iterable[str]) -> list[int]:
+        """The numbers of known tokens, ascending; an unknown one is refused by its name."""
+        numbers = {word: self._backend.token_to_id(word) for word in words}
+        unknown = [word for word, number in numbers.items() if number is None]
+        if unknown:
+            raise BhcError(f"the tokenizer has no token {unknown[0]!r}")
+        return sorted(numbers.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"tokenizer": json.loads(self.text)}
+
+
+AnyVocabulary = Vocabulary | Tokenizer
+
+
+def vocabulary_from_dict(data: dict[str, Any]) -> AnyVocabulary:
+    """What ``to_dict`` described."""
+    return Tokenizer(json.dumps(data["tokenizer"])) if "tokenizer" in data else Vocabulary.from_dict(data)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from bhc.errors import BhcError
-from bhc.graph.graph import Graph, Inputs
-from bhc.layers import EXAMPLES, NetworkInput, Shape, kind_named
+from bhc.graph.graph import INPUT, Graph, Inputs
+from bhc.layers import EXAMPLES, NetworkInput, Shape, check_words, kind_named, kind_of
 
 ONE = "input"  # what an input is called that has no name of its own
 
@@ -137,6 +137,15 @@ class Signature:
 
     def _refused(self, what: str) -> BhcError:
         return BhcError(what, hint=f"this network takes {self}")
+
+
+def check_words_read(graph: Graph, x: Inputs) -> None:
+    """BhcError where an embedding that reads an input finds a number that it has no row for."""
+    values = dict(zip(graph.input_steps or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
+    for step in graph.steps:
+        words = kind_of(step.module).words(step.module)
+        if words is not None and step.reads[0] in values:
+            check_words(values[step.reads[0]], words[0])
 
 
 DynamicAxes = Sequence[int] | Mapping[str, Sequence[int]]  # of every input, or of some by name

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError
-from bhc.examples import UNKNOWN, Vocabulary
+from bhc.examples import UNKNOWN, AnyVocabulary
 from bhc.graph import INPUT, Inputs, Signature
 from bhc.layers import kind_of
 from bhc.training import TrainedModel
@@ -182,7 +182,7 @@ class WordRenderer(Renderer):
 
     kind = "words"
 
-    def __init__(self, sample: Tensor, vocabulary: Vocabulary | None) -> None:
+    def __init__(self, sample: Tensor, vocabulary: AnyVocabulary | None) -> None:
         super().__init__(sample)
         self.vocabulary = vocabulary
 
@@ -282,7 +282,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def renderer_of(
-    sample: Tensor, *, names: Sequence[str] = (), words: bool = False, known: Vocabulary | None = None
+    sample: Tensor, *, names: Sequence[str] = (), words: bool = False, known: AnyVocabulary | None = None
 ) -> Renderer:
     """How to draw an input, (N, ...): by names of its columns, or as words, of which some may be known."""
     shape = tuple(sample.shape[1:])

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from bhc.errors import BhcError
-from bhc.examples import Augmentation, Examples, Split, Vocabulary
+from bhc.examples import AnyVocabulary, Augmentation, Examples, Split
+from bhc.graph import check_words_read
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import check_words
 from bhc.training.progress import Progress, Silent
-from bhc.training.run import words_read
+from bhc.training.run import fits_words, words_read
 from bhc.training.stages import Recipe
 
 
@@ -37,7 +37,7 @@ class TrainingConfig:
     checkpoint_every: int = 500
     log_every: int = 50
     class_names: tuple[str, ...] | None = None
-    vocabulary: Vocabulary | None = None
+    vocabulary: AnyVocabulary | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     deterministic: bool = False
     capture: bool = True  # on a GPU: the step as one CUDA graph
@@ -52,14 +52,13 @@ class TrainingConfig:
         for stage in self.recipe:
             stage.check(network)
         words = words_read(network)
-        if self.vocabulary is not None and words != [len(self.vocabulary)]:
+        if self.vocabulary is not None and not fits_words(self.vocabulary, words):
             raise BhcError(
                 f"a vocabulary of {len(self.vocabulary):,} words for a network that does not read just those"
             )
-        for count in words:
-            for split in (sets.train, sets.validation):
-                if isinstance(split, Split):
-                    check_words(split.tensor, count)
+        for split in (sets.train, sets.validation):
+            if words and isinstance(split, Split):
+                check_words_read(network.base_model, split.inputs)
         if self.run is None and self.resume:
             raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
 

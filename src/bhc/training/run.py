@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bhc.contexts import ClassSubsets, Context, ContextSpace, InputDomains
 from bhc.errors import BhcError
-from bhc.examples import Examples, Split, Vocabulary, several
+from bhc.examples import AnyVocabulary, Examples, Split, Tokenizer, several, vocabulary_from_dict
 from bhc.files import (
     append_json_line,
     make_folder,
@@ -184,7 +184,7 @@ class TrainedModel:
     default_threshold: float = 0.0
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
     domains: SeenDomains | None = None
-    vocabulary: Vocabulary | None = None  # of a network that reads words
+    vocabulary: AnyVocabulary | None = None  # of a network that reads words
 
     @cached_property
     @torch.no_grad()
@@ -338,13 +338,22 @@ def _read_domains(files: dict[str, Path], network: ConditionalNetwork) -> SeenDo
     return SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
 
 
-def _read_vocabulary(files: dict[str, Path], network: ConditionalNetwork) -> Vocabulary | None:
+def _read_vocabulary(files: dict[str, Path], network: ConditionalNetwork) -> AnyVocabulary | None:
     if "vocabulary" not in files:
         return None
-    vocabulary = Vocabulary.from_dict(read_json(files["vocabulary"]))
-    if (vocabulary.length,) != network.input_shape or any(len(vocabulary) != count for count in words_read(network)):
+    vocabulary = vocabulary_from_dict(read_json(files["vocabulary"]))
+    if not isinstance(vocabulary, Tokenizer) and (
+        (vocabulary.length,) != network.input_shape or not fits_words(vocabulary, words_read(network))
+    ):
         raise ValueError("the vocabulary does not fit the network")
     return vocabulary
+
+
+def fits_words(vocabulary: AnyVocabulary, words: list[int]) -> bool:
+    """Whether a network's embeddings, which pick among so many words, have a row for each; for tokens one of them."""
+    if isinstance(vocabulary, Tokenizer):
+        return len(vocabulary) <= max(words, default=0)
+    return words == [len(vocabulary)]
 
 
 def words_read(network: ConditionalNetwork) -> list[int]:

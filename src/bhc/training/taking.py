@@ -127,12 +127,15 @@ class Taking:
             return
         if not len(examples):
             raise BhcError("there are no examples")
+        self._check_range(examples.labels)
+
+    def _check_range(self, labels: Tensor) -> None:
         count = self.network.num_classes
-        odd = ((examples.labels < 0) | (examples.labels >= count)).nonzero().flatten()
+        odd = ((labels < 0) | (labels >= count)).nonzero().flatten()
         if len(odd):
             first = int(odd[0])
             raise BhcError(
-                f"example {first:,} is of class {int(examples.labels[first])}, and there are {count} classes",
+                f"example {first:,} is of class {int(labels[first])}, and there are {count} classes",
                 hint=f"classes are numbered from 0 to {count - 1}",
             )
 
@@ -151,6 +154,9 @@ class Taking:
         if targets is None and not network.task.from_network:
             return
         wanted = outputs if targets is None or network.task.from_network else targets[:TRIED].to(outputs.device)
+        labels = self._labels(wanted)
+        if labels is not None:
+            self._check_range(labels)
         self._try_task(outputs, wanted)
 
     def _try_task(self, outputs: Tensor, targets: Tensor) -> None:
