@@ -156,6 +156,15 @@ def fixed_costs(found: Results) -> Iterator[Row]:
 
 
 NEW_CONTEXT = "a new context: rivals' time over ours, median (least)"
+def own_data(found: Results) -> Iterator[Row]:
+    files = found["files"]
+    yield (
+        "ResNet-20, CIFAR-10",
+        f"{files['ratio']:.2f}, {files['ratio_beyond_decoder']:.2f} beyond the decoder's own cost"
+        f" ({files['decode_image_us']:.0f} us an image)",
+    )
+
+
 FIGURES = (
     Figure("new_context", NEW_CONTEXT, new_context),
     Figure("new_context_gpu", f"{NEW_CONTEXT}, rivals on a GPU", new_context),
@@ -169,6 +178,7 @@ FIGURES = (
     Figure("emission", "masks and kept weights of contexts one by one over those of 1,000 together", together),
     Figure("inference", "the original over emitted networks in onnxruntime, one thread, median (least)", inference),
     Figure("beside", "each of two trainings at once over one alone", beside),
+    Figure("own_data", "a step from PNG files that two processes decode over one from memory", own_data),
     Figure("own_data", "a step from PNG files that two processes decode over one from memory", own_data),
     Figure("fixed_costs", "what fit takes beside its steps, in passes of the network", fixed_costs),
 )
