@@ -44,16 +44,7 @@ def renewed(document: str, results: Path) -> str:
 
 
 def table(results: Path) -> str:
-    rows = [row for figure in def own_data(found: Results) -> Iterator[Row]:
-    files = found["files"]
-    yield (
-        "ResNet-20, CIFAR-10",
-        f"{files['ratio']:.2f}, {files['ratio_beyond_decoder']:.2f} beyond the decoder's own cost"
-        f" ({files['decode_image_us']:.0f} us an image)",
-    )
-
-
-FIGURES for row in shown(figure, results)]
+    rows = [row for figure in FIGURES for row in shown(figure, results)]
     return "\n".join(_line(row) for row in (HEADER, ["---"] * len(HEADER), *rows))
 
 
@@ -156,6 +147,8 @@ def fixed_costs(found: Results) -> Iterator[Row]:
 
 
 NEW_CONTEXT = "a new context: rivals' time over ours, median (least)"
+
+
 def own_data(found: Results) -> Iterator[Row]:
     files = found["files"]
     yield (
@@ -178,7 +171,6 @@ FIGURES = (
     Figure("emission", "masks and kept weights of contexts one by one over those of 1,000 together", together),
     Figure("inference", "the original over emitted networks in onnxruntime, one thread, median (least)", inference),
     Figure("beside", "each of two trainings at once over one alone", beside),
-    Figure("own_data", "a step from PNG files that two processes decode over one from memory", own_data),
     Figure("own_data", "a step from PNG files that two processes decode over one from memory", own_data),
     Figure("fixed_costs", "what fit takes beside its steps, in passes of the network", fixed_costs),
 )

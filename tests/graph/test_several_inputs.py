@@ -182,3 +182,38 @@ def test_data_of_one_tensor_does_not_fit_a_network_of_two() -> None:
 def test_contexts_of_features_need_one_input() -> None:
     with pytest.raises(BhcError, match="2 inputs"):
         bhc.wrap(Pair(), bhc.FeatureSubsets((3,)), example_input=pictures(1))
+
+
+class Places(nn.Module):
+    """Rows for places of words that are fixed numbers, and kinds of words that are picked by them, as BERT has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.kinds = nn.Embedding(20, 8), nn.Embedding(30, 8), nn.Embedding(2, 8)
+        self.norm, self.end = nn.LayerNorm(8), nn.Linear(8, 4)
+        self.register_buffer("numbers", torch.arange(30)[None])
+        self.register_buffer("kind", torch.arange(30)[None] % 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        numbers = self.numbers[:, : words.shape[1]]
+        kinds = torch.gather(self.kind.expand(numbers.shape[0], -1), 1, numbers).expand(*words.shape)
+        x = self.words(words) + self.kinds(kinds) + self.places(numbers)
+        return self.end(self.norm(x).mean(1))
+
+
+def test_rows_for_places_of_texts_of_any_length_are_cut_with_the_words() -> None:
+    net = Places().eval()
+    words = torch.randint(20, (4, 17), generator=torch.Generator().manual_seed(0))
+    model = bhc.wrap(net, bhc.ClassSubsets(4), example_input=words[:, :10], dynamic_axes=(1,))
+    assert not model.network.whole
+    with torch.no_grad():
+        assert near(model.network.base_model(words), net(words))
+        small = model.compress(classes=[0, 1, 2, 3], threshold=1e6, quantisation=bhc.Float32())
+        assert near(small.module(words), net(words))
+
+
+def test_without_half_of_its_units_it_computes_what_the_masks_say() -> None:
+    words = torch.randint(20, (4, 10), generator=torch.Generator().manual_seed(0))
+    _, slim, masked, ratio = cut_in_half(Places().eval(), words, dynamic_axes=(1,))
+    assert near(slim, masked)
+    assert ratio > 1.2

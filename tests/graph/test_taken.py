@@ -25,11 +25,13 @@ def near(given: Tensor, wanted: Tensor) -> bool:
     )
 
 
-def cut_in_half(net: nn.Module, x: Inputs) -> tuple[Graph, Tensor, Tensor, float]:
+def cut_in_half(
+    net: nn.Module, x: Inputs, *, dynamic_axes: tuple[int, ...] = ()
+) -> tuple[Graph, Tensor, Tensor, float]:
     """A wrapped network without the noisier half of its units: slim, and what slim and masked give."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about how much stays whole
-        model = bhc.wrap(net, bhc.SingleContext(), example_input=x, initial=bhc.Initial())
+        model = bhc.wrap(net, bhc.SingleContext(), example_input=x, initial=bhc.Initial(), dynamic_axes=dynamic_axes)
     network = model.network.eval()
     draws = torch.Generator().manual_seed(1)
     for name, parameter in network.hypernet.named_parameters():

@@ -33,6 +33,7 @@ PIECES = ("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsaf
           "unsafe_split_with_sizes")  # fmt: skip
 REMARKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
            "sym_constrain_range_for_size", "_functional_assert_async")  # fmt: skip
+INDICES = {"embedding": "indices", "gather": "index"}  # who picks by numbers of places, and their name for these
 # Products that may be linear layers, with their names for input, matrix and bias.
 PRODUCTS = {"addmm": ("mat1", "mat2", "self"), "mm": ("self", "mat2", ""), "matmul": ("self", "other", "")}
 UNCHANGED = (*RESHAPES, "to", "_to_copy", "type_as", "expand", "expand_as", "float")  # where shape and dtype stay
@@ -45,6 +46,9 @@ class Reader:
         self.exported = exported
         self.maker = StepMaker(exported, whole)
         self.known: dict[fx.Node, Known | MaskedPlaces] = {}
+        self.first_parts: dict[
+            str, dict[str, Any]
+        ] = {}  # by a step: the slice of a constant, from its start, that it is
 
     def steps(self) -> list[Step]:
         """Up to the one that gives the result: what comes later serves other results."""
@@ -94,6 +98,8 @@ class Reader:
         constants = _folded(node, arguments, alone=self.maker.alone.get(node, False))
         if constants is not None:
             return {node: constants}
+        if op in INDICES and (begun := self._of_first_part(node, op, arguments)) is not None:
+            return {node: begun}
         if not isinstance(value, Tensor):
             return {node: unfolded(self.maker, node, arguments)}
         rebound = node.args[0] if _writes(node) else None
@@ -195,11 +201,30 @@ class Reader:
             return _written_over(self.maker, node, arguments, value)
         if op in REWRITES and (given := REWRITES[op](self.maker, node, arguments, value)) is not None:
             return given
+        if op == "slice" and isinstance(first, Constant) and arguments.get("start") in (None, 0):
+            part = self.maker.call(node, target, arguments, value)
+            self.first_parts[part.name] = arguments
+            return part
         if op == "embedding":
             embedded = self._embedded(node, arguments, value)
             if embedded is not None:
                 return embedded
         return self.maker.call(node, target, arguments, value)
+
+    def _of_first_part(self, node: fx.Node, op: str, arguments: dict[str, Any]) -> Known | None:
+        """What is picked by the first of fixed places, as many as a text is long, is the first of what all of them
+        pick: rows for places of words, and what is added to them, are numbers of the network's own."""
+        index = arguments[INDICES[op]]
+        part = self.first_parts.get(index.name) if isinstance(index, Value) else None
+        if part is None:
+            return None
+        alone = self.maker.alone.get(node, False)
+        whole = _folded(node, arguments | {INDICES[op]: part["self"]}, alone=alone)
+        if not isinstance(whole, Constant):
+            return None
+        made = self.maker.call(node, "aten.slice.Tensor", part | {"self": whole}, node.meta["val"])
+        self.first_parts[made.name] = part | {"self": whole}
+        return made
 
     def _is_like(self, known: Known, value: Tensor) -> bool:
         """Whether it is what a step gives, of the same shape and dtype."""
