@@ -173,6 +173,14 @@ def test_a_worker_that_dies_ends_the_run_with_what_to_do(digits: DataSet) -> Non
     assert "resume" in error.value.hint
 
 
+def test_a_data_set_that_has_become_shorter_is_refused(digits: DataSet) -> None:
+    data, network = Digits(digits), wrapped().network
+    source = LoadedSource(examples_of(data), network, seed=0)
+    data.x = data.x[:100]
+    with pytest.raises(BhcError, match="100 items now"):
+        source.begin(network, RECIPE[0], range(2))
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_whoever_collates_may_give_arrays(digits: DataSet, batch: int) -> None:
     def stacked(items: list[Any]) -> Any:

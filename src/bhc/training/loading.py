@@ -249,6 +249,9 @@ class LoadedSource(BatchSource):
 
     def begin(self, network: ConditionalNetwork, draws: Draws, steps: range) -> None:
         self.end()
+        now, least = len(self.data.reader.dataset), int(self.data.places.max()) + 1
+        if now < least:
+            raise BhcError(f"the data set has {now:,} items now, and had {least:,} when it was given", hint=GO_ON)
         keys = self._keys(network, draws, steps)
         pinned = self.device.type == "cuda"
         self._batches = fetched(self.data.reader, keys, workers=self.data.workers, pinned=pinned)
