@@ -3,14 +3,15 @@
 import { h, keep, write } from "./dom.js";
 import { large } from "./inputs.js";
 import { decoded, paint } from "./pictures.js";
-import { costs, figure, measured, whole } from "./words.js";
+import { costs, figure, percent, shown, whole } from "./words.js";
 
 const DRAWN = { numbers, map };
 
 /** A column for what one of the two networks gives. */
 export function given(title) {
   const label = h("p", { class: "label" });
-  const error = h("p", { class: "own-error" });
+  const [percents, name] = [h("strong"), h("span", { class: "note" })];
+  const error = h("p", { class: "own-error" }, percents, name);
   const cost = h("ul", { class: "cost" });
   const body = h("div", { class: "gives" });
   const show = (answer, model) => {
@@ -18,8 +19,9 @@ export function given(title) {
     label.hidden = alone === null;
     write(label, alone ?? "");
     label.style.setProperty("--letters", label.textContent.length);
-    write(error, answer && answer.error !== null ? `${measured(answer.error, model)}, of this example` : "");
-    error.hidden = error.textContent === "";
+    error.hidden = !answer || answer.error === null;
+    if (!error.hidden) write(percents, percent(shown(answer.error, model.measure)));
+    write(name, `${model.measure.name} of this example`);
     keep(cost, answer ? costs(answer) : [], () => h("li"), write);
     if (!answer) body.replaceChildren();
     else if (alone === null) body.replaceChildren((DRAWN[answer.shown.kind] ?? large)(answer.shown, answer, model));
