@@ -83,16 +83,18 @@ function draw(svg, width, preview, measure) {
     const [cx, cy] = place(point);
     return s("circle", { cx, cy, r: 2.5 });
   }));
-  drawHere(mark, here.error === null ? null : place(here), { left, falls: measure.higher_is_better });
+  const titled = up.getComputedTextLength();
+  drawHere(mark, here.error === null ? null : place(here), { left, titled, falls: measure.higher_is_better });
   return known.map((point) => ({ x: x(point.ratio), threshold: point.threshold }));
 }
 
-function drawHere(mark, place, { left, falls }) {
+function drawHere(mark, place, { left, titled, falls }) {
   set(mark, { visibility: place === null ? "hidden" : null });
   if (place === null) return;
   const [x, y] = place;
   const late = x > left + 96; // the curve rises to the right, or falls, so the room is on the left
+  const below = falls || (y < MARGIN.top + 12 && x - 92 < titled); // the title of the axis is there
   set(mark, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
-  set(mark.children[2], { x: late ? -12 : -4, y: (late ? -12 : -20) * (falls ? -1.6 : 1), "text-anchor": late ? "end" : "start" });
+  set(mark.children[2], { x: late ? -12 : -4, y: (late ? -12 : -20) * (below ? -1.6 : 1), "text-anchor": late ? "end" : "start" });
   write(mark.children[2], "you are here");
 }
