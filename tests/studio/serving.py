@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,9 +116,10 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def serving(run: Path, *options: str) -> Iterator[Serving]:
+def serving(run: Path, *options: str, imported: Sequence[Path] = ()) -> Iterator[Serving]:
     """A service on a free port, ended however the test ends."""
-    words = command("serve", str(run), "--port", "0", *options)
+    before = [f"--import={path}" for path in imported]
+    words = command(*before, "serve", str(run), "--port", "0", *options)
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
     assert process.stderr is not None
     try:

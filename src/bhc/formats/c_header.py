@@ -97,8 +97,11 @@ def _about(metadata: Mapping[str, Any]) -> dict[str, str]:
     if not metadata:
         return {}
     context = "; ".join(f"{name} {value}" for name, value in metadata["context"].items()) or "none"
-    error = metadata["report"]["error"]
-    return {"context": context, "validation error": "unknown" if error is None else f"{error:.2f} %"}
+    report = metadata["report"]
+    error, name = report["error"], f"validation {report['error_name']}"
+    if error is None:
+        return {"context": context, name: "unknown"}
+    return {"context": context, name: f"{100 - error if report['higher_is_better'] else error:.2f} %"}
 
 
 class _Writer:

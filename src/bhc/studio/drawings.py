@@ -23,25 +23,20 @@ import struct
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, isfinite
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.errors import BhcError
 from bhc.examples import UNKNOWN, AnyVocabulary
-from bhc.graph import INPUT, Inputs, Signature
-from bhc.layers import kind_of
-from bhc.training import TrainedModel
 
 LONG = 1000  # steps of a waveform
 LEAST_SIDE, USUAL_SIDE, MOST_OBLONG, STRIP = 8, 16, 4, 16  # of images without a channel axis; of what is no image
 POINTS, MOST_LINES, MOST_VALUES, MOST_PIXELS = 240, 16, 64, 256  # that go out as JSON
 LOOKED_AT, TAIL = 1 << 20, 0.005  # values that tell a range, and the part of them at either end that does not count
-EXAMPLES = 9  # of each class
 GREY, COLOUR = 0, 2
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -209,9 +204,9 @@ class RowRenderer(Renderer):
         values = self.sample[place].tolist()
         columns = self.names or tuple(map(str, range(len(values))))
         pairs = zip(values, self.ranges, strict=False)
-        sizes = [_plain(min(max((value - low) / (high - low), 0.0), 1.0)) for value, (low, high) in pairs]
+        sizes = [plain(min(max((value - low) / (high - low), 0.0), 1.0)) for value, (low, high) in pairs]
         shown = slice(len(sizes))
-        return Row(list(columns[shown]), list(map(_plain, values[shown])), sizes, len(values) - len(sizes))
+        return Row(list(columns[shown]), list(map(plain, values[shown])), sizes, len(values) - len(sizes))
 
 
 class SeveralRenderer(Renderer):
@@ -251,7 +246,7 @@ def _range(values: Tensor) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + 1.0)
 
 
-def _plain(value: float) -> float | None:
+def plain(value: float) -> float | None:
     """As JSON has it, with the digits that can be seen."""
     if isinstance(value, int):
         return int(value)
@@ -264,7 +259,7 @@ def _thinned(line: Tensor) -> list[float | None]:
     if len(values) > POINTS:
         parts = np.array_split(values, POINTS // 2)
         values = np.concatenate([part[sorted((part.argmin(), part.argmax()))] for part in parts])
-    return list(map(_plain, values.tolist()))
+    return list(map(plain, values.tolist()))
 
 
 def png(image: Tensor) -> bytes:  # (1 or 3, H, W) uint8
@@ -317,84 +312,3 @@ def _of_two_axes(sample: Tensor) -> Renderer:
     channels = sample if sample.shape[1] == less else sample.transpose(1, 2)
     is_sound = less <= 2 and (more >= LONG or sample.dtype == torch.int16)
     return WaveformRenderer(channels) if is_sound else LineRenderer(channels)
-
-
-class ExampleInputs:
-    """Inputs of the validation sample to look at and to try, by class where there are labels."""
-
-    def __init__(self, model: TrainedModel) -> None:
-        network, sample = model.network, model.validation
-        signature = network.signature
-        labels: Any = None if sample is None else sample.labels
-        self.inputs = signature.zeros(0) if sample is None else _in_order(sample.inputs, signature.names)
-        pairs = zip(signature, self.inputs, strict=True)
-        self.stored = Signature(tuple(replace(each, dtype=x.dtype) for each, x in pairs))
-        self.count = len(self.inputs[0])
-        self.renderer = _renderer(model, self.inputs)
-        self.by_class = _are_classes(labels, network.num_classes)
-        self.groups = [list(range(0, self.count, max(ceil(self.count / EXAMPLES), 1)))]
-        if self.by_class:
-            places, counts = labels.argsort(stable=True), labels.bincount(minlength=network.num_classes)
-            self.groups = [group[:EXAMPLES].tolist() for group in places.split(counts.tolist())]
-
-    def facts(self) -> dict[str, Any]:
-        """What ``schemas.InputFacts`` describes."""
-        drawn = self.renderer
-        image = drawn if isinstance(drawn, ImageRenderer) else None
-        return {
-            "kind": drawn.kind,
-            "reason": drawn.reason,
-            "shape": list(self.stored.shape),
-            "names": drawn.names and list(drawn.names),
-            "takes": self.stored.to_list(),
-            "pixels": image is not None and image.are_pixels and image.sample is self.inputs[0],
-            "range": list(image.ranges[0]) if image is not None and image.sample.shape[1] == 1 else None,
-        }
-
-    def png(self, group: int, number: int) -> bytes | None:
-        """A picture of a class, or of the sample as a whole, which is 0; None where there is none."""
-        places = self.groups[group] if 0 <= group < len(self.groups) else []
-        if not isinstance(self.renderer, ImageRenderer) or not 0 <= number < len(places):
-            return None
-        return png(self.renderer.pixels(places[number]))
-
-    def draw(self, number: Any) -> Drawing:
-        """An input of the sample, by its number."""
-        return self.renderer.draw(self._place(number))
-
-    def batch(self, number: Any) -> Inputs:
-        """The input itself, as a batch of one."""
-        place = self._place(number)
-        one = tuple(x[place : place + 1] for x in self.inputs)
-        return one[0] if len(one) == 1 else one
-
-    def _place(self, number: Any) -> int:
-        if type(number) is not int or not 0 <= number < self.count:
-            there = f"has examples 0 to {self.count - 1:,}" if self.count else "is missing: give the values themselves"
-            raise BhcError(f"there is no example {number!r:.40}", hint=f"the run's validation sample {there}")
-        return number
-
-
-def _in_order(inputs: Any, names: Sequence[str]) -> tuple[Tensor, ...]:
-    """One tensor, several, or several by their names."""
-    if isinstance(inputs, Mapping):
-        return tuple(inputs[name] for name in names)
-    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-
-
-def _are_classes(labels: Any, count: int) -> bool:
-    """Whether labels are numbers of so many classes, and not something else that tasks have, or missing."""
-    plain = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
-    return plain and not len(labels[(labels < 0) | (labels >= count)])
-
-
-def _renderer(model: TrainedModel, inputs: Sequence[Tensor]) -> Renderer:
-    """How to draw what a network takes. Of words an embedding says how many there are."""
-    graph, names, vocabulary = model.network.base_model, model.network.signature.names, model.vocabulary
-    picks = [(step.reads, kind_of(step.module).words(step.module)) for step in graph.steps]
-    sizes = {reads[0]: words[0] for reads, words in picks if words is not None}
-    renderers = {}
-    for name, place, x in zip(names, graph.input_steps or (INPUT,), inputs, strict=True):
-        known = vocabulary if len(inputs) == 1 or (vocabulary and sizes.get(place) == len(vocabulary)) else None
-        renderers[name] = renderer_of(x, words=place in sizes, known=known)
-    return SeveralRenderer(renderers) if len(inputs) > 1 else renderers[names[0]]

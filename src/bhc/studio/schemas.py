@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from bhc.contexts import request_options
 from bhc.errors import BhcError
 from bhc.formats import format_named, formats
+from bhc.studio.answers import Answer as Answer
 from bhc.studio.drawings import Drawing
 
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class AnswerAsked(Asked):
     )
     example: Unchecked[int] = Field(None, description="In their place: the number of an example of the run's sample.")
     image: Unchecked[list[Any]] = Field(None, description="The old name of input.")
+    text: Unchecked[str] = Field(None, description="In their place: a text, where GET /v1/model says texts.")
 
 
 class Problem(BaseModel):
@@ -144,11 +146,21 @@ class ExampleInput(BaseModel):
     drawing: Annotated[Drawing, Field(discriminator="kind")]
 
 
+class Measure(BaseModel):
+    """How the run's task measures. Errors of this service are errors whatever their name: smaller is better."""
+
+    name: str = Field(description="What its error is called, or else 100 % less the error, such as overlap.")
+    higher_is_better: bool = Field(description="Whether 100 % less the error goes by that name.")
+    has_answers: bool = Field(description="Whether outputs are there to choose one of: labels, probabilities, flags.")
+
+
 class ModelFacts(BaseModel):
     """What may be asked, and what the networks are cut from."""
 
     model: str = Field(description="The name of the run.")
-    classes: list[str] = Field(description="Their names, in the order of their numbers.")
+    classes: list[str] = Field(description="Their names, in the order of their numbers; empty where there are none.")
+    outputs: list[str] = Field(description="What the network's outputs are called: as a class that has one of its own.")
+    measure: Measure
     conditions: dict[str, str] = Field(description="Of each condition what it accepts, in words.")
     forms: dict[str, dict[str, Any]] = Field(
         description="Of each condition the kind of control that asks for it, and what that needs to know."
@@ -162,6 +174,7 @@ class ModelFacts(BaseModel):
     image_shape: list[int] = Field(description="Of one input.")
     full_scale: float = Field(description="The largest value of an input, such as 255.")
     inputs: InputFacts
+    texts: bool = Field(description="Whether POST /v1/answers takes a text.")
     pictures: int = Field(description="How many pictures there are of each class, 0 to 9.")
     examples: list[list[int]] = Field(description="Numbers of up to 9 examples of each class, or of all together.")
     examples_by_class: bool
@@ -263,32 +276,6 @@ class PreviewAnswer(BaseModel):
     )
     threshold: float
     emit_ms: float | None
-
-
-class Told(BaseModel):
-    """What a network says to an input, and what it costs."""
-
-    label: int
-    name: str
-    classes: list[int]
-    probabilities: list[float] = Field(description="Of these classes.")
-    weights: int
-    bytes: int
-    flops: int
-
-
-class ToldByTailored(Told):
-    """What the network of the context says."""
-
-    outside: bool | None = Field(description="Null unless flag_outside was asked for.")
-    outside_score: float
-
-
-class Answer(BaseModel):
-    """What both networks say to an input."""
-
-    tailored: ToldByTailored
-    full: Told | None = Field(description="Null where the model began untrained.")
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {

@@ -20,9 +20,11 @@ from bhc.contexts import InputDomains, example_request, request_options, to_toke
 from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.formats import Packed, format_named, formats
-from bhc.graph import Input, Inputs, Signature
-from bhc.studio.drawings import ExampleInputs
+from bhc.studio.answers import answer, output_names
+from bhc.studio.inputs import ExampleInputs, as_input, as_words, reads_texts
 from bhc.studio.preview import Preview, thresholds_of
+from bhc.tasks import Task
+from bhc.training import TrainedModel
 
 HINT = "write it with numpy.save(path, array), images of shape (n, channels, height, width)"
 KINDS = "buif"  # truths, integers, floats
@@ -48,96 +50,6 @@ def sample_of(content: bytes, most: int) -> Tensor:
         )
     array = np.frombuffer(values, kind).reshape(shape, order="F" if by_column else "C")
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.float32 if kind.kind == "f" else np.int64)))
-
-
-def as_input(given: Any, stored: Signature) -> Inputs:
-    """Raw values as a batch of one, nested or flat; several inputs as a list of such, or by their names."""
-    if len(stored) == 1 and not isinstance(given, Mapping):
-        return _as_tensor(given, stored.inputs[0], "the input")
-    hint = f"give {', '.join(each.name for each in stored)}: in a list in this order, or by name"
-    if isinstance(given, Mapping):
-        if set(given) != set(stored.names):
-            raise BhcError(f"the input has parts named {', '.join(map(repr, given))[:200] or 'nothing'}", hint=hint)
-        given = [given[name] for name in stored.names]
-    if not isinstance(given, list | tuple) or len(given) != len(stored):
-        raise BhcError(f"the input is no list of {len(stored)}", hint=hint)
-    parts = [_as_tensor(part, each, f"the input {each.name}") for part, each in zip(given, stored, strict=True)]
-    return tuple(parts) if len(parts) > 1 else parts[0]
-
-
-def _as_tensor(given: Any, wanted: Input, what: str) -> Tensor:  # (1, ...)
-    """Values in the dtype that the network was given when it was trained."""
-    sizes = " x ".join("any" if axis in wanted.dynamic else str(size) for axis, size in enumerate(wanted.shape, 1))
-    hint = f"give {sizes or 'one'} {_in_words(wanted.dtype)}, as they are stored"
-    try:
-        values = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise BhcError(f"{what} is not an array of numbers: {error}", hint=hint) from None
-    if tuple(values.shape) == (prod(wanted.shape),) and not wanted.dynamic:
-        values = values.reshape(wanted.shape)
-    if not wanted.fits(values[None]):
-        raise BhcError(f"{what} has the shape {tuple(values.shape)}", hint=hint)
-    if values.is_floating_point() and not values.isfinite().all():
-        raise BhcError(f"{what} contains NaN or infinity", hint=hint)
-    if wanted.dtype.is_floating_point:
-        return values[None].float()
-    low, high = _bounds(wanted.dtype)
-    broken = values.is_floating_point() and not values.equal(values.round())
-    if broken or ((values < low) | (values > high)).any():
-        raise BhcError(f"{what} has other values than {_in_words(wanted.dtype)}", hint=hint)
-    return values[None].to(wanted.dtype)
-
-
-def _bounds(dtype: torch.dtype) -> tuple[int, int]:
-    return (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-
-
-def _in_words(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if dtype.is_floating_point:
-        return f"numbers ({name})"
-    low, high = _bounds(dtype)
-    return f"whole numbers ({name})" if high > 1 << 16 else f"whole numbers from {low} to {high} ({name})"
-
-
-def answer(model: Compressor, small: Compressed, x: Inputs) -> dict[str, Any]:
-    """What both say to ``x``, a batch of one, and what each costs."""
-    report = small.report
-    prediction = small.predict(x)
-    names = model.model.class_names or tuple(map(str, range(model.network.num_classes)))
-    tailored = {
-        **_answer(prediction.labels, prediction.probabilities, small.classes, names),
-        "weights": report.weights_after,
-        "bytes": report.file_bytes,
-        "flops": report.flops_after,
-        "outside": None if prediction.outside is None else bool(prediction.outside[0]),
-        "outside_score": float(prediction.outside_score[0]),
-    }
-    return {"tailored": tailored, "full": _full(model, small, x, names)}
-
-
-@torch.no_grad()
-def _full(model: Compressor, small: Compressed, x: Inputs, names: tuple[str, ...]) -> dict[str, Any] | None:
-    network = model.network
-    if not network.pretrained:
-        return None
-    probabilities = torch.softmax(network.base_model.run(x), dim=1)
-    return {
-        **_answer(probabilities.argmax(1), probabilities, tuple(range(network.num_classes)), names),
-        "weights": network.num_weights,
-        "bytes": small.report.parameter_bytes_before,
-        "flops": small.report.flops_before,
-    }
-
-
-def _answer(labels: Tensor, probabilities: Tensor, classes: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Any]:
-    label = int(labels[0])
-    return {
-        "label": label,
-        "name": names[label],
-        "classes": list(classes),
-        "probabilities": [round(value, 6) for value in probabilities[0].tolist()],
-    }
 
 
 PREVIEWS, SMALLS = 16, 64  # contexts and networks that a worker remembers for the page
@@ -242,14 +154,21 @@ class Service:
     def answer(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the network and the one it was cut from say to an input, or to an example of the validation sample."""
         said = dict(given)
-        named = [name for name in ("input", "image", "example") if name in said]
+        named = [name for name in ("input", "image", "example", "text") if name in said]
         if len(named) != 1:
             raise BhcError(
-                f"{' and '.join(named) or 'no input'} given", hint="give either input, raw values, or example, a number"
+                f"{' and '.join(named) or 'no input'} given",
+                hint="give either input, raw values, or example, a number, or text where the network reads words",
             )
-        value = said.pop(named[0])
-        x = self._examples.batch(value) if named == ["example"] else as_input(value, self._examples.stored)
-        return answer(self.model, self._kept(said), x)
+        value, example = said.pop(named[0]), None
+        match named:
+            case ["example"]:
+                x, example = self._examples.batch(value), value
+            case ["text"]:
+                x = as_words(value, self.model.vocabulary, self._examples.stored)
+            case _:
+                x = as_input(value, self._examples.stored)
+        return answer(self.model, self._kept(said), x, example)
 
     def _preview(self, given: Mapping[str, Any]) -> Preview:
         """What is the same for all networks of a context: what the hypernetwork says of it, and its curve."""
@@ -285,10 +204,11 @@ class Service:
     def facts(self) -> dict[str, Any]:
         """What ``schemas.ModelFacts`` describes."""
         trained, network, space = self.model.model, self.model.network, self.model.space
-        names = trained.class_names or tuple(map(str, range(network.num_classes)))
         return {
             "model": self.name,
-            "classes": list(names),
+            "classes": list(_class_names(trained)),
+            "outputs": list(output_names(self.model)),
+            "measure": _measure(network.task),
             "conditions": space.describe(),
             "forms": space.form(),
             "optional": space.optional,
@@ -301,6 +221,7 @@ class Service:
             "full_scale": _largest(self._examples.inputs),
             "inputs": self._examples.facts(),
             "pictures": min(map(len, self._examples.groups)) if self._examples.renderer.kind == "image" else 0,
+            "texts": reads_texts(trained.vocabulary, self._examples.stored),
             "examples": self._examples.groups,
             "examples_by_class": self._examples.by_class,
             "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
@@ -331,6 +252,22 @@ class Service:
         seen = self._examples.inputs[0]
         alone = len(seen) and len(self._examples.inputs) == 1
         return example_request(self.model.space, seen if alone else None)
+
+
+def _class_names(model: TrainedModel) -> tuple[str, ...]:
+    """Nothing where the task has no classes."""
+    network = model.network
+    if network.task.class_outputs(network.num_outputs) is None:
+        return ()
+    return model.class_names or tuple(map(str, range(network.num_classes)))
+
+
+def _measure(task: Task) -> dict[str, Any]:
+    return {
+        "name": task.error_name,
+        "higher_is_better": task.higher_is_better,
+        "has_answers": task.has_answers,
+    }
 
 
 def _largest(inputs: Sequence[Tensor]) -> float:

@@ -4,15 +4,17 @@ import { byId, h, keep, wordButton, write } from "./dom.js";
 import { drawingPad } from "./drawing.js";
 import { drawingOf, hasExamples, mountExamples, nounOf } from "./examples.js";
 import { large } from "./inputs.js";
+import { given } from "./outputs.js";
 import { gainOf, greys, paint, picture, sidesOf } from "./pictures.js";
 import { hideProblem, sentence, showProblem } from "./problems.js";
 import { latest, service } from "./service.js";
 import { body, lacksDomain } from "./state.js";
-import { bytes, list, whole } from "./words.js";
+import { mountText } from "./texts.js";
+import { costs, list, whole } from "./words.js";
 
 /** The part of the page where a network is tried. */
 export function mountAnswers(model, asked) {
-  if (!hasExamples(model) && !drawable(model)) return;
+  if (!hasExamples(model) && !drawable(model) && !model.texts) return;
   byId("try").hidden = false;
   const chosen = { input: null, truth: null };
   const replies = mountReplies(model);
@@ -34,6 +36,13 @@ export function mountAnswers(model, asked) {
     choose(values === null ? null : { input: values }, null);
   }) : mountView(model);
   write(byId("try-lead"), leadOf(model));
+  if (model.texts) {
+    mountText(byId("pad"), (text) => {
+      examples.release();
+      view.see(null);
+      choose({ text }, null);
+    });
+  }
   const examples = mountExamples(model, asked, byId("pad"), (example) => {
     view.see(example);
     choose({ example: example.place }, example.label);
@@ -43,14 +52,15 @@ export function mountAnswers(model, asked) {
 
 function leadOf(model) {
   const { kind, reason } = model.inputs;
+  if (model.texts) return hasExamples(model) ? "Write a text, or take one of the examples." : "Write a text.";
   if (!hasExamples(model)) return "Draw a digit.";
   if (drawable(model)) return "Draw a digit, or take one of the pictures.";
   return kind === "none" ? `${sentence(reason)}. Take one by its number.` : `Take one of the ${nounOf(model)}s.`;
 }
 
-/** Images of one channel. */
+/** Images of one channel, of which one is to be told. */
 function drawable(model) {
-  return model.inputs.kind === "image" && model.inputs.range !== null;
+  return model.measure.has_answers && model.inputs.kind === "image" && model.inputs.range !== null;
 }
 
 function mountPad(model, drawn) {
@@ -99,11 +109,13 @@ function valueOf(grey, { inputs: { range: [black, white], takes: [{ dtype }] } }
 /** The example that was taken, as large as there is room; nothing where there is no drawing. */
 function mountView(model) {
   if (model.inputs.kind === "none") return { see: () => {} };
-  const box = h("div", { class: "given" }, h("p", { class: "hint" }, `No ${nounOf(model)} taken yet`));
+  const hint = h("p", { class: "hint" }, `No ${nounOf(model)} taken yet`);
+  const box = h("div", { class: "given", hidden: !hasExamples(model) }, hint);
   byId("pad").append(box);
   let last = null;
   const see = async (example) => {
     last = example;
+    if (example === null) return box.replaceChildren(hint);
     const drawing = await drawingOf(example);
     if (last === example) box.replaceChildren(large(drawing));
   };
@@ -111,7 +123,8 @@ function mountView(model) {
 }
 
 function mountReplies(model) {
-  const columns = { tailored: reply("Tailored"), full: reply("Full network") };
+  const column = model.measure.has_answers ? reply : given;
+  const columns = { tailored: column("Tailored"), full: column("Full network") };
   const verdict = h("p", { class: "verdict", role: "status" });
   const problem = h("div", { class: "problem", role: "alert", hidden: true });
   const pair = h("div", { class: "pair" }, columns.tailored.box, columns.full.box);
@@ -155,17 +168,19 @@ function reply(title) {
   return { box: h("div", { class: "reply" }, h("h3", { class: "eyebrow" }, title), label, cost, bars), show };
 }
 
-function costs({ bytes: size, weights, flops }) {
-  return [bytes(size), `${whole(weights)} weights`, `${whole(flops)} FLOPs`];
-}
-
 function strongest({ classes, probabilities }) {
   const all = classes.map((label, place) => ({ label, probability: probabilities[place] }));
   if (all.length <= 10) return all;
   return all.toSorted((a, b) => b.probability - a.probability).slice(0, 10);
 }
 
-function inWords({ tailored, full }, truth, model) {
+function inWords(answers, truth, model) {
+  const said = model.measure.has_answers ? compared(answers, model) : [];
+  if (truth !== null) said.push(`The ${nounOf(model)} is of class ${model.classes[truth]}.`);
+  return said.join(" ");
+}
+
+function compared({ tailored, full }, model) {
   const said = [];
   if (full && tailored.label !== full.label) {
     const known = tailored.classes.map((label) => model.classes[label]);
@@ -177,6 +192,5 @@ function inWords({ tailored, full }, truth, model) {
   }
   if (tailored.outside === true) said.push("The tailored network flags it: not of its context.");
   if (tailored.outside === false) said.push("The tailored network does not flag it.");
-  if (truth !== null) said.push(`The ${nounOf(model)} is of class ${model.classes[truth]}.`);
-  return said.join(" ");
+  return said;
 }

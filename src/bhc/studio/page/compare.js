@@ -5,7 +5,7 @@ import { silhouette } from "./network.js";
 import { sentence } from "./problems.js";
 import { service } from "./service.js";
 import { MOST_PINS, body } from "./state.js";
-import { bytes, context, percent, ratio, short, threshold } from "./words.js";
+import { bytes, context, percent, ratio, short, shown, threshold } from "./words.js";
 
 /** Cards of what is pinned. `pins` is a store of {list: [{request, preview}]}. */
 export function mountCompare(model, asked, pins) {
@@ -21,7 +21,7 @@ export function mountCompare(model, asked, pins) {
     const remove = () => pins.change({ list: pins.value.list.filter((_, other) => other !== place) });
     const back = wordButton("Show", () => asked.change(request), `Show ${name}`);
     const drop = wordButton("Remove", remove, `Remove ${name}`);
-    const inside = preview ? numbers(preview) : [h("p", { class: "note" }, problem ?? "…")];
+    const inside = preview ? numbers(preview, model) : [h("p", { class: "note" }, problem ?? "…")];
     return h("li", { class: "card" }, h("h3", {}, sentence(name)), ...inside, h("div", { class: "row" }, back, drop));
   }
 }
@@ -42,11 +42,11 @@ export async function fillPins(model, pins) {
   }
 }
 
-function numbers({ report, layers }) {
+function numbers({ report, layers }, { measure }) {
   const rows = [
     ["File", bytes(report.file_bytes)],
     ["FLOPs", short(report.flops_after)],
-    ["Error", percent(report.error)],
+    [sentence(measure.name), percent(shown(report.error, measure))],
     ["Threshold", threshold(report.threshold)],
   ];
   return [

@@ -2,17 +2,18 @@
 
 import { axisBelow, axisLeft, figure, line, logarithmic, root } from "./chart.js";
 import { s, set, write } from "./dom.js";
-import { percent, ratio } from "./words.js";
+import { measured, percent, ratio, shown } from "./words.js";
 
 const HEIGHT = 300;
 const MARGIN = { top: 30, right: 14, bottom: 46, left: 46 };
 
 /** The chart; a click on it cuts at the nearest threshold, given to `choose`. */
-export function mountCurve(box, choose) {
-  let shown = null;
+export function mountCurve(model, box, choose) {
+  const { measure } = model;
+  let latest = null;
   let places = [];
-  const { svg, redraw } = figure(box, "Validation error against ratio", (chart, width) => {
-    places = draw(chart, width, shown);
+  const { svg, redraw } = figure(box, `Validation ${measure.name} against ratio`, (chart, width) => {
+    places = draw(chart, width, latest, measure);
     return [width, HEIGHT];
   });
   svg.append(
@@ -20,8 +21,8 @@ export function mountCurve(box, choose) {
     s("path", { class: "curve" }), s("g", { class: "dots" }),
     s("g", { class: "here" }, s("circle", { r: 11, class: "halo" }), s("circle", { r: 5.5 }), s("text")),
     s("text", { class: "axis", "text-anchor": "end" }, "times fewer weights →"),
-    s("text", { class: "axis" }, "error, %, root scale"),
-    s("text", { class: "missing", y: 24 }, "No error is known: the run has no labelled images of this kind."),
+    s("text", { class: "axis" }, `${measure.name}, %, root scale`),
+    s("text", { class: "missing", y: 24 }, missingOf(measure)),
   );
   svg.addEventListener("click", (event) => {
     const x = event.clientX - svg.getBoundingClientRect().left;
@@ -30,17 +31,22 @@ export function mountCurve(box, choose) {
   });
   return {
     show(preview) {
-      shown = preview;
+      latest = preview;
       const { here } = preview;
       const known = here.error !== null || preview.curve.some((point) => point.error !== null);
-      const place = `You are here: ${ratio(here.ratio)} times fewer weights, ${percent(here.error)} error`;
-      set(svg, { "aria-label": known ? place : "No error is known", class: known ? "chart" : "chart unknown" });
+      const place = `You are here: ${ratio(here.ratio)} times fewer weights, ${measured(here.error, model)}`;
+      set(svg, { "aria-label": known ? place : `No ${measure.name} is known`, class: known ? "chart" : "chart unknown" });
       redraw();
     },
   };
 }
 
-function draw(svg, width, preview) {
+function missingOf({ name }) {
+  const which = name === "error" ? "labelled images" : "examples with targets";
+  return `No ${name} is known: the run has no ${which} of this kind.`;
+}
+
+function draw(svg, width, preview, measure) {
   if (preview === null) return [];
   const { here, report } = preview;
   const known = preview.curve.filter((point) => point.error !== null);
@@ -51,14 +57,16 @@ function draw(svg, width, preview) {
   const [left, right] = [MARGIN.left, width - MARGIN.right];
   const [top, floor] = [MARGIN.top, HEIGHT - MARGIN.bottom];
   const x = logarithmic([Math.min(...ratios) / 1.12, Math.max(...ratios) * 1.12], [left, right]);
-  const y = root([0, Math.max(...errors, 0.5) * 1.08], [floor, top]);
+  // What is right is at the end that the name says: no error below, all of an overlap above.
+  const ends = measure.higher_is_better ? [top, floor] : [floor, top];
+  const y = root([0, Math.max(...errors, 0.5) * 1.08], ends);
   const [below, beside, reference, pretrained, curve, dots, mark, across, up] = svg.children;
 
   const ticks = x.ticks();
   const room = Math.ceil(ticks.length / Math.max(2, Math.floor((right - left) / 52)));
-  const shown = ticks.filter((_, place) => place % room === 0);
-  axisBelow(below, shown, x, { floor, format: (value) => `${Number(value.toPrecision(3))}×` });
-  axisLeft(beside, y.ticks(4), y, { left, right, format: (value) => String(Number(value.toFixed(2))) });
+  const some = ticks.filter((_, place) => place % room === 0);
+  axisBelow(below, some, x, { floor, format: (value) => `${Number(value.toPrecision(3))}×` });
+  axisLeft(beside, y.ticks(4), y, { left, right, format: (value) => String(Number(shown(value, measure).toFixed(2))) });
   set(across, { x: right, y: HEIGHT - 4 });
   set(up, { x: 0, y: 14 });
 
@@ -67,7 +75,7 @@ function draw(svg, width, preview) {
   const visibility = full === null ? "hidden" : null;
   set(reference, { x1: left, x2: right, y1: before, y2: before, visibility });
   set(pretrained, { x: right, y: floor - before > 20 ? before + 15 : before - 6, visibility });
-  write(pretrained, `full network ${percent(full)}`);
+  write(pretrained, `full network ${percent(shown(full, measure))}`);
 
   const place = (point) => [x(point.ratio), y(point.error)];
   set(curve, { d: line(known.map(place)) });
@@ -75,16 +83,18 @@ function draw(svg, width, preview) {
     const [cx, cy] = place(point);
     return s("circle", { cx, cy, r: 2.5 });
   }));
-  drawHere(mark, here.error === null ? null : place(here), left);
+  const titled = up.getComputedTextLength();
+  drawHere(mark, here.error === null ? null : place(here), { left, titled, falls: measure.higher_is_better });
   return known.map((point) => ({ x: x(point.ratio), threshold: point.threshold }));
 }
 
-function drawHere(mark, place, left) {
+function drawHere(mark, place, { left, titled, falls }) {
   set(mark, { visibility: place === null ? "hidden" : null });
   if (place === null) return;
   const [x, y] = place;
-  const late = x > left + 96; // the curve rises to the right, so the room is on the left
+  const late = x > left + 96; // the curve rises to the right, or falls, so the room is on the left
+  const below = falls || (y < MARGIN.top + 12 && x - 92 < titled); // the title of the axis is there
   set(mark, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
-  set(mark.children[2], { x: late ? -12 : -4, y: late ? -12 : -20, "text-anchor": late ? "end" : "start" });
+  set(mark.children[2], { x: late ? -12 : -4, y: (late ? -12 : -20) * (below ? -1.6 : 1), "text-anchor": late ? "end" : "start" });
   write(mark.children[2], "you are here");
 }

@@ -1,18 +1,20 @@
 // The figures of a network in large type.
 
 import { h, write } from "./dom.js";
-import { bytes, milliseconds, percent, ratio, whole } from "./words.js";
+import { bytes, measured, milliseconds, percent, ratio, shown, whole } from "./words.js";
 
 /** What was proved of the error on new data, or else the full network's. */
-function besideError({ error_before: before, guarantee }) {
-  if (guarantee === null) return before === null ? "" : `full network ${percent(before)}`;
-  return `proved: ≤ ${guarantee.max_error} %, ${Number((100 * guarantee.confidence).toPrecision(4))} % sure`;
+function besideError({ error_before: before, guarantee }, measure) {
+  if (guarantee === null) return before === null ? "" : `full network ${percent(shown(before, measure))}`;
+  const most = `${measure.higher_is_better ? "≥" : "≤"} ${shown(guarantee.max_error, measure)} %`;
+  return `proved: ${most}, ${Number((100 * guarantee.confidence).toPrecision(4))} % sure`;
 }
 
 /** One large number and five others, each with what it was before. */
-export function mountFigures(box, strip) {
+export function mountFigures(model, box, strip) {
+  const { measure } = model;
   const large = h("strong");
-  const cells = ["File", "FLOPs", "Validation error", "With bits", "Emitted in"].map((name) => {
+  const cells = ["File", "FLOPs", `Validation ${measure.name}`, "With bits", "Emitted in"].map((name) => {
     const [value, note] = [h("dd"), h("dd", { class: "note" })];
     return { value, note, box: h("div", {}, h("dt", {}, name), value, note) };
   });
@@ -23,7 +25,7 @@ export function mountFigures(box, strip) {
       const rows = [
         [bytes(report.file_bytes), `${ratio(report.file_ratio)} × smaller`],
         [whole(report.flops_after), `of ${whole(report.flops_before)}`],
-        [percent(report.error), besideError(report)],
+        [percent(shown(report.error, measure)), besideError(report, measure)],
         [`${ratio(report.bits_ratio)} ×`, "smaller, in bits"],
         [milliseconds(spent), "context to file"],
       ];
@@ -32,7 +34,7 @@ export function mountFigures(box, strip) {
         write(cells[place].value, value);
         write(cells[place].note, note);
       });
-      const words = [`${ratio(report.pruning_ratio)} ×`, bytes(report.file_bytes), `${percent(report.error)} error`];
+      const words = [`${ratio(report.pruning_ratio)} ×`, bytes(report.file_bytes), measured(report.error, model)];
       strip.replaceChildren(h("b", {}, words[0]), ...words.slice(1).map((word) => h("span", {}, word)));
     },
   };

@@ -44,18 +44,19 @@ function open(model) {
   byId("token-form").hidden = true;
   byId("studio").hidden = false;
   write(byId("model-line"), sizeInWords(model));
+  write(byId("measure"), `Validation ${model.measure.name}`);
 
   const restored = fromFragment(location.hash, model);
   const asked = new Store(restored.request);
   const pins = new Store({ list: restored.pins.map(unfilled) });
   const cut = (value) => asked.change({ threshold: value, ...NOT_LIMITED });
   const parts = [
-    mountFigures(byId("figures"), byId("strip")),
+    mountFigures(model, byId("figures"), byId("strip")),
     mountNetwork(model, { box: byId("network"), table: byId("network-table"), lead: byId("network-lead") }),
     mountBlocks({
       part: byId("blocks-part"), box: byId("blocks"), table: byId("blocks-table"), lead: byId("blocks-lead"),
     }),
-    mountCurve(byId("curve"), cut),
+    mountCurve(model, byId("curve"), cut),
     mountHistograms(model, byId("histograms"), cut, asked),
   ];
   const shown = follow(model, asked, async (preview) => {

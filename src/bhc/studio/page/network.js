@@ -52,7 +52,7 @@ function draw(svg, room, model, preview) {
   const picture = pixelsRead(model, layers[0]);
   const height = room < 480 ? 124 : 230;
   const side = picture === null ? 0 : height;
-  const names = report.classes.map((label) => model.classes[label]);
+  const names = report.classes.map((output) => model.outputs[output]);
   const right = Math.max(...names.map((name) => name.length)) * LETTER + 24;
   const width = Math.max(room, side + (columns.length - 1) * CLOSEST + right);
   const top = 34, middle = top + height / 2, bottom = top + height;

@@ -1,7 +1,8 @@
 // Limits: numbers chosen by sliding.
 
 import { byId, h, set } from "./dom.js";
-import { LIMITS, OPTIONS, canProve } from "./state.js";
+import { sentence } from "./problems.js";
+import { LIMITS, OPTIONS, canFlag, canProve } from "./state.js";
 import { bytes, percent, short } from "./words.js";
 
 const FINENESS = 200; // places of a slider
@@ -14,13 +15,13 @@ export function mountLimits(model, asked, suggest) {
   const kinds = {
     max_bytes: { title: "File", label: "Most bytes of the file", ends: [LEAST, model.bytes_before], say: bytes },
     max_flops: { title: "FLOPs", label: "Most FLOPs", ends: [LEAST, model.flops_before], say: short },
-    max_error: { title: "Validation error", label: "Highest validation error in percent", ends: ERRORS, say: percent },
+    max_error: { ...errorOf(model), ends: ERRORS, say: percent },
     max_ram_bytes: { title: "Memory in C", label: "Most bytes of the C form", ends: [LEAST, model.bytes_before], say: bytes },
     max_latency_ms: { title: "Latency", label: "Longest latency in milliseconds", ends: LATENCIES, say: (ms) => `${ms} ms` },
   };
   const options = {
     confidence: { title: "Proved for new data", label: "Percent sure", unit: "% sure", usual: 0.95, fits: canProve },
-    flag_outside: { title: "Flag other inputs", label: "Percent of false alarms", unit: "% false", usual: 0.05 },
+    flag_outside: { title: "Flag other inputs", label: "Percent of false alarms", unit: "% false", usual: 0.05, fits: canFlag },
     round_to: { title: "Channels in multiples of", label: "Multiple of channels", unit: "", usual: 8, times: 1, most: 65_536 },
   };
   byId("limits").append(
@@ -49,7 +50,7 @@ function option(name, { title, label, unit, usual, times = 100, most = 100, fits
   return row;
 }
 
-function limit(name, { title, label, ends, say }, asked, suggest) {
+function limit(name, { title, label, note = "", ends, say }, asked, suggest) {
   const scale = geometric(ends);
   const box = h("input", { type: "checkbox", id: name });
   const number = h("input", { type: "number", "aria-label": label, min: 0, step: "any" });
@@ -73,7 +74,15 @@ function limit(name, { title, label, ends, say }, asked, suggest) {
     fill(range, Number(range.value) / FINENESS);
   });
   const caption = h("label", { for: name }, box, h("span", {}, `${title} at most`));
+  if (note) slider.append(h("p", { class: "note" }, note));
   return h("div", { class: "limit" }, h("div", { class: "head" }, caption, number), slider);
+}
+
+/** Limits are about the error itself, also where 100 % less the error is what has a name. */
+function errorOf({ measure: { name, higher_is_better: higher } }) {
+  const error = `validation ${higher ? "error" : name}`;
+  const note = higher ? `100 % less the validation ${name}` : "";
+  return { title: sentence(error), label: `Highest ${error} in percent`, note };
 }
 
 /** Equal steps of a slider are equal ratios. */

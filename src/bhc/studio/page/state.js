@@ -32,12 +32,18 @@ export function body(request, model) {
   if (has("domain") && request.domain !== null) asked.domain = request.domain.token;
   for (const name of NUMBERS) if (request[name] !== null) asked[name] = request[name];
   if (!canProve(request, model)) delete asked.confidence;
+  if (!canFlag(request, model)) delete asked.flag_outside;
   return asked;
 }
 
 /** Whether there is something to be sure of, and images that could prove it. */
 export function canProve(request, model) {
   return model.calibration_images > 0 && request.max_error !== null;
+}
+
+/** Whether there are answers that could be doubted. */
+export function canFlag(_, model) {
+  return model.measure.has_answers;
 }
 
 /** Whether something must be said that is not said yet: a model for domains alone needs one. */

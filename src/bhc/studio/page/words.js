@@ -32,11 +32,26 @@ export function percent(number) {
   return number === null || number === undefined ? NONE : `${number.toFixed(2)} %`;
 }
 
+/** An error as the run's task names it, with that name: "8.00 % error", "92.00 % overlap". */
+export function measured(error, { measure }) {
+  return `${percent(shown(error, measure))} ${measure.name}`;
+}
+
+/** An error as a number that goes by the name of the measure: 8 as an overlap of 92. */
+export function shown(error, { higher_is_better: higher }) {
+  return higher && error !== null && error !== undefined ? 100 - error : error;
+}
+
 /** Bytes as they are up to ten thousand, above that in kB or MB. */
 export function bytes(number) {
   if (number === null || number === undefined) return NONE;
   if (number < 10_000) return `${WHOLE.format(number)} B`;
   return number < 1e6 ? `${WHOLE.format(number / 1e3)} kB` : `${(number / 1e6).toFixed(2)} MB`;
+}
+
+/** What an answer costs. */
+export function costs({ bytes: size, weights, flops }) {
+  return [bytes(size), `${whole(weights)} weights`, `${whole(flops)} FLOPs`];
 }
 
 /** A threshold with its sign, as wide as any other. */
