@@ -27,8 +27,7 @@ from bhc.formats import (
     parse_network,
     read_network,
 )
-from bhc.graph import INPUT, Graph, Inputs
-from bhc.layers import NoForm, check_words, kind_of
+from bhc.layers import NoForm
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Compressed:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The classes its outputs stand for."""
+        """What its outputs stand for, in their order: classes, or with a task of one's own the original's outputs."""
         return self.network.labels
 
     @property
@@ -78,7 +77,6 @@ class Compressed:
     def outputs(self, x: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Tensor:  # (n, outputs, ...)
         """What the network gives for inputs that fit it: the outputs of ``classes``, in that order."""
         given = self.network.signature.taken(x)
-        _check_words(self.network.graph, given)
         try:
             return self.network.graph.run(given)
         except RuntimeError as error:
@@ -207,14 +205,6 @@ def from_file(file: NetworkFile, path: Path) -> Compressed:
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise BhcError(f"{path} is damaged: its report is not one ({error})", hint="copy or make it again") from error
     return Compressed(file.network, report)
-
-
-def _check_words(graph: Graph, x: Inputs) -> None:
-    values = dict(zip(graph.input_steps or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
-    for step in graph.steps:
-        words = kind_of(step.module).words(step.module)
-        if words is not None and step.reads[0] in values:
-            check_words(values[step.reads[0]], words[0])
 
 
 def _write(path: Path, content: bytes, *, overwrite: bool) -> None:

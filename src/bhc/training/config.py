@@ -12,7 +12,6 @@ import torch
 from bhc.errors import BhcError
 from bhc.examples import Augmentation, Examples, Split, Vocabulary
 from bhc.hypernet import ConditionalNetwork
-from bhc.layers import check_words
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import words_read
 from bhc.training.stages import Recipe
@@ -45,8 +44,8 @@ class TrainingConfig:
     autocast: torch.dtype | None = None  # of the products; None: that of the weights
     progress: Progress = field(default_factory=Silent)
 
-    def check(self, network: ConditionalNetwork, sets: TrainingSets) -> None:
-        """Raise if a run of this network on these examples makes no sense."""
+    def check(self, network: ConditionalNetwork) -> None:
+        """Raise if a run of this network makes no sense."""
         if not any(stage.steps for stage in self.recipe):
             raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
         for stage in self.recipe:
@@ -56,10 +55,6 @@ class TrainingConfig:
             raise BhcError(
                 f"a vocabulary of {len(self.vocabulary):,} words for a network that does not read just those"
             )
-        for count in words:
-            for split in (sets.train, sets.validation):
-                if isinstance(split, Split):
-                    check_words(split.tensor, count)
         if self.run is None and self.resume:
             raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
 

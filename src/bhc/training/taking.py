@@ -19,6 +19,7 @@ from bhc.training.progress import Progress
 from bhc.training.samples import answers_of, with_answers
 from bhc.training.stages import restrict
 
+SAME = 1e-3  # how near the same loss comes to itself, worked out alone and beside others
 TRIED = 2  # examples that a network and a task are tried on
 FORMS = "a pair of tensors or arrays (inputs, targets), a torch Dataset, a DataLoader, or a bhc.data.Split"
 
@@ -168,14 +169,21 @@ class Taking:
             ) from error
         if not loss.isfinite().all():
             raise BhcError(f"task {task.name!r}: the loss of the first examples is not finite")
+        alone = checked_loss(task, whole[:1], targets[:1])
+        if not torch.allclose(alone, loss[:1], rtol=SAME, atol=SAME):
+            raise BhcError(
+                f"task {task.name!r}: the loss of an example is {float(alone):.4g} alone, {float(loss[0]):.4g} beside others;"
+                f" outputs have the shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}",
+                hint="it must hang on its own outputs and targets alone; shapes that differ are paired each with each",
+            )
 
 
 def _is_in_memory(data: Any) -> bool:
     """Whether it is tensors or arrays, alone or as a pair, and no list of items."""
-    if isinstance(data, Split | Tensor | np.ndarray | Mapping):
+    if isinstance(data, Split | Tensor | np.ndarray | Mapping | tuple):
         return True
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        return isinstance(data, tuple)
+    if not isinstance(data, list) or len(data) != 2:
+        return False
     inputs, targets = data
     several_inputs = isinstance(inputs, tuple | list) and all(
         isinstance(value, Tensor | np.ndarray) for value in inputs
