@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from bhc.contexts import ContextBatch
 from bhc.errors import BhcError
-from bhc.examples import Augmentation, Examples, Inputs, ItemError, Split, each, several, together
+from bhc.examples import Augmentation, Examples, Inputs, ItemError, Split, each, put_together, several, together
 from bhc.graph import Signature
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.batches import BatchSource, Drawn, Draws, draw_contexts, index_of, randomness, seen
@@ -44,7 +44,7 @@ class Reader:
 
     dataset: Any
     signature: Signature
-    collate: Callable[[list[Any]], Any] = default_collate
+    collate: Callable[[list[Any]], Any] = put_together
     target: str | None = None  # the key of targets in items that are dicts
     wants_targets: bool = True
 

@@ -1,4 +1,4 @@
-"""Texts of different lengths in one batch: filled up at their ends."""
+"""Items of a data set in one batch: as torch does it, lists of numbers too; and texts filled up at their ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +20,35 @@ class ItemError(BhcError):
     def __init__(self, place: int, problem: str, *, hint: str) -> None:
         super().__init__(f"item {place:,}: {problem}", hint=hint)
         self.place, self.of_item = place, problem
+
+
+def put_together(items: Sequence[Any]) -> Any:
+    """As torch's ``default_collate``, but that lists of numbers are what tensors of them are, as tables give them."""
+    return default_collate(list(map(_with_tensors, items)))
+
+
+def _with_tensors(item: Any) -> Any:
+    """An item with tensors in the place of lists of numbers; a pair stays one, whatever it is of."""
+    if isinstance(item, Mapping):
+        return {name: _as_numbers(value) for name, value in item.items()}
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return tuple(_with_tensors(part) if isinstance(part, Mapping) else _as_numbers(part) for part in item)
+    return _as_numbers(item)
+
+
+def _as_numbers(value: Any) -> Any:
+    if isinstance(value, list) and _is_list_of_numbers(value):
+        try:
+            return torch.tensor(value)
+        except (ValueError, TypeError):  # rows of several lengths
+            return value
+    return type(value)(map(_as_numbers, value)) if type(value) in (tuple, list) else value
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_list_of_numbers, value))
+    return isinstance(value, bool | int | float | np.number)
 
 
 @dataclass(frozen=True)
@@ -57,7 +86,7 @@ class PadTexts:
         first = items[0]
         if isinstance(first, tuple | list) and len(first) == 2 and not _is_number(first[0]):
             texts, targets = zip(*items, strict=True)
-            return [self._together(texts), default_collate(list(map(_as_tensor, targets)))]
+            return [self._together(texts), put_together(targets)]
         return self._together(items)
 
     def _together(self, values: Sequence[Any], name: str = "") -> Any:
