@@ -11,6 +11,7 @@ from bhc.examples import (
     Augmentation,
     CropAndFlip,
     DropWords,
+    PadTexts,
     Shift,
     ShiftAndNoise,
     Split,

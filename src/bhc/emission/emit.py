@@ -239,10 +239,12 @@ def _unproved(search: Search) -> BhcError:
             + (asking or "loosen the other limits")
             + ", or leave confidence out",
         )
-    wrong = calibration.wrong_of(largest.network.graph)
+    wrong, images = calibration.wrong_of(largest.network.graph), calibration.judge.num_images
+    said = f"answers {wrong:,} of {images:,} calibration images wrong"
+    if not calibration.judge.task.counts_mistakes:
+        said = f"has {100 * wrong / images:.4g} % error on {images:,} calibration examples"
     return BhcError(
-        f"the largest network answers {wrong:,} of {calibration.judge.num_images:,} calibration images wrong, which"
-        f" does not prove {calibration.guarantee(wrong).promise}",
+        f"the largest network {said}, which does not prove {calibration.guarantee(wrong).promise}",
         hint=f"{asking}, or {MORE_IMAGES}" if asking else MORE_IMAGES,
     )
 

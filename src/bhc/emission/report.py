@@ -123,7 +123,7 @@ class Report:
             one = len(self.gone) == 1
             went = "1 layer went with its branch" if one else f"{len(self.gone)} layers went with their branches"
             notes.append(f"{went}: {shown}")
-        if len(self.classes) == 1:
+        if self.has_answers and len(self.classes) == 1:
             notes.append("one class leaves one possible answer, so the error says nothing")
         if "domain" in self.context and self.error is None:
             notes.append("no error is given: the run's labelled sample is not limited to this domain")
@@ -202,7 +202,7 @@ class Report:
             images = f"validation, {self.validation_images:,} {self._examples}"
             rows.append((self.error_name, f"{before}{self.shown(self.error):.2f} %  ({images})"))
         if self.guarantee is not None:
-            rows.append(("guarantee", str(self.guarantee)))
+            rows.append(("guarantee", f"{self.guarantee.promise} ({self.guarantee.images:,} {self._examples})"))
         if self.domain_distance is not None:
             rows.append(("domain", f"{self.domain_distance:.2f} of the usual distance from those seen in training"))
         if self.ece is not None:
@@ -221,7 +221,8 @@ class Report:
         if self.emit_ms is not None:
             rows.append(("emitted in", f"{self.emit_ms:.1f} ms"))
         rows += [("note", note) for note in self.notes]
-        return "\n".join(f"{name:<13} {value}" for name, value in rows)
+        width = max(13, *(len(name) for name, _ in rows))  # a task's error may be called by a longer name
+        return "\n".join(f"{name:<{width}} {value}" for name, value in rows)
 
 
 def to_card(report: Report) -> dict[str, Any]:

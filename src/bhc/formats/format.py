@@ -223,7 +223,7 @@ def checked(
         raise ValueError(f"a temperature of {str(temperature)[:60]}")
     for batch in (1, 3):
         answer = logits(signature.zeros(batch))
-        if tuple(answer.shape) != (batch, len(labels)):
+        if tuple(answer.shape[:2]) != (batch, len(labels)):
             raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
     return Deployed(
         tuple(labels),

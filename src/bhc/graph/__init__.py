@@ -19,6 +19,6 @@ from bhc.graph.graph import (
     shaped_steps,
 )
 from bhc.graph.heads import Heads
-from bhc.graph.signature import DynamicAxes, Input, Signature, check_words_read
+from bhc.graph.signature import DynamicAxes, Input, Signature
 from bhc.graph.units import Units, find_units
 from bhc.graph.weighted import MOST_WHOLE, Beside, Layer, check_outputs, find_features, find_layers, find_whole

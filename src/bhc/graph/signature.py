@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Input:
     shape: Shape
     dtype: torch.dtype = torch.float32
     dynamic: tuple[int, ...] = ()  # axes along which other sizes are welcome; the batch, 0, is not among them
+    words: int | None = field(default=None, compare=False)  # out of how many, where its numbers stand for words
 
     @classmethod
     def of(cls, module: NetworkInput) -> "Input":
@@ -56,7 +57,9 @@ class Signature:
         """``input_shape`` counts where the graph has no steps that say more."""
         modules = map(graph.get_submodule, graph.input_steps)
         own = tuple(Input.of(module) for module in modules if isinstance(module, NetworkInput))
-        return cls(own) if own else cls.one(input_shape)
+        words = _words_read(graph)
+        named = zip(graph.input_steps or (INPUT,), own or cls.one(input_shape), strict=True)
+        return cls(tuple(replace(each, words=words.get(name)) for name, each in named))
 
     @classmethod
     def one(cls, shape: Shape) -> "Signature":
@@ -130,6 +133,8 @@ class Signature:
             if not each.fits(given):
                 what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"type {type(given).__name__}"
                 raise self._refused(f"{'inputs' if len(self) == 1 else each.name} of {what}")
+            if each.words is not None:
+                check_words(given, each.words)
         if len({len(given) for given in x}) > 1:
             raise self._refused(f"batches of {', '.join(str(len(given)) for given in x)} examples")
         x = tuple(given.float() if given.is_floating_point() else given for given in x)
@@ -139,13 +144,14 @@ class Signature:
         return BhcError(what, hint=f"this network takes {self}")
 
 
-def check_words_read(graph: Graph, x: Inputs) -> None:
-    """BhcError where an embedding that reads an input finds a number that it has no row for."""
-    values = dict(zip(graph.input_steps or (INPUT,), (x,) if isinstance(x, Tensor) else x, strict=True))
-    for step in graph.steps:
-        words = kind_of(step.module).words(step.module)
-        if words is not None and step.reads[0] in values:
-            check_words(values[step.reads[0]], words[0])
+def _words_read(graph: Graph) -> dict[str, int]:
+    """By the names of inputs that an embedding reads, out of how many words they pick."""
+    words = ((step.reads[0], kind_of(step.module).words(step.module)) for step in graph.steps if step.reads)
+    found: dict[str, int] = {}
+    for name, own in words:
+        if own is not None:
+            found[name] = min(own[0], found.get(name, own[0]))
+    return found
 
 
 DynamicAxes = Sequence[int] | Mapping[str, Sequence[int]]  # of every input, or of some by name

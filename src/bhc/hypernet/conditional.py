@@ -44,7 +44,7 @@ from bhc.posterior import (
     Noise,
     relaxed_mask,
 )
-from bhc.tasks import Classification, Task
+from bhc.tasks import Classification, Task, checked_task
 
 DECODER_WIDTH = 64
 
@@ -210,7 +210,7 @@ class ConditionalNetwork(nn.Module):
 
     def set_task_(self, task: Task) -> None:
         """Say what its outputs are for; BhcError where they, or the contexts, do not fit that."""
-        members = task.membership(self.num_outputs)
+        members = checked_task(task).membership(self.num_outputs)
         if members is None and self.space.decides_outputs:
             raise BhcError(
                 f"task {task.name!r} has no classes, and {type(self.space).__name__} chooses among them",

@@ -167,7 +167,7 @@ def check_words(x: Tensor, count: int) -> None:
     if len(wrong):
         raise BhcError(
             f"the number {wrong[0]:g} stands for no word; there are {count:,}",
-            hint="make inputs with the vocabulary of the run: model.vocabulary.encode(texts)",
+            hint=f"words are 0 to {count - 1:,}; where a run has a vocabulary: model.vocabulary.encode(texts)",
         )
 
 

@@ -130,13 +130,19 @@ def _one_each(task: Task, question: str, given: Any, count: int) -> Tensor:
 _TASKS: dict[str, Task] = {}
 
 
-def register_task(task: Task) -> Task:
-    """Make a task known by its name, so that runs which were trained for it can be loaded."""
+def checked_task(task: Any) -> Task:
+    """What is given as a task, if it is one."""
     if not isinstance(task, Task):
         raise BhcError(f"a task is an instance of a subclass of bhc.Task, given {task!r}", hint="MyTask(), not MyTask")
     name = getattr(task, "name", "")
     if not isinstance(name, str) or not name:
         raise BhcError(f"{type(task).__name__} has no name", hint="set name = '...' in the class")
+    return task
+
+
+def register_task(task: Task) -> Task:
+    """Make a task known by its name, so that runs which were trained for it can be loaded."""
+    name = checked_task(task).name
     known = _TASKS.get(name)
     if known is not None and type(known) is not type(task):
         raise BhcError(f"there is a task {name!r} already: {type(known).__name__}", hint="give yours another name")

@@ -11,7 +11,6 @@ import torch
 
 from bhc.errors import BhcError
 from bhc.examples import AnyVocabulary, Augmentation, Examples, Split
-from bhc.graph import check_words_read
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import fits_words, words_read
@@ -45,8 +44,8 @@ class TrainingConfig:
     autocast: torch.dtype | None = None  # of the products; None: that of the weights
     progress: Progress = field(default_factory=Silent)
 
-    def check(self, network: ConditionalNetwork, sets: TrainingSets) -> None:
-        """Raise if a run of this network on these examples makes no sense."""
+    def check(self, network: ConditionalNetwork) -> None:
+        """Raise if a run of this network makes no sense."""
         if not any(stage.steps for stage in self.recipe):
             raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
         for stage in self.recipe:
@@ -56,9 +55,6 @@ class TrainingConfig:
             raise BhcError(
                 f"a vocabulary of {len(self.vocabulary):,} words for a network that does not read just those"
             )
-        for split in (sets.train, sets.validation):
-            if words and isinstance(split, Split):
-                check_words_read(network.base_model, split.inputs)
         if self.run is None and self.resume:
             raise BhcError("there is no run to resume: no folder was given", hint="give run=... or --out")
 

@@ -39,8 +39,8 @@ LAST_WORDS = 2.0  # seconds that others have to say why they end, and to end by 
 FAILED, LOST = 1, 3  # exit statuses of a process: an error of its own, or that of another
 GO_ON = "with a run folder, --resume (resume=True) goes on from the last checkpoint"
 GUARD = (
-    "each process imports the script: put what it does under if __name__ == '__main__':, and classes of data sets, tasks"
-    " and networks outside of that"
+    "each process imports the script: put what it does under if __name__ == '__main__':, and classes of data sets,"
+    " tasks and networks outside of that"
 )
 
 Message = tuple[str, tuple[Any, ...]]

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from bhc.contexts import ContextBatch
 from bhc.errors import BhcError
-from bhc.examples import Augmentation, Examples, Inputs, Split, each, several, together
+from bhc.examples import Augmentation, Examples, Inputs, ItemError, Split, each, put_together, several, together
 from bhc.graph import Signature
 from bhc.hypernet import ConditionalNetwork
 from bhc.training.batches import BatchSource, Drawn, Draws, draw_contexts, index_of, randomness, seen
 from bhc.training.progress import Progress, Silent
 
 TARGETS = ("label", "labels", "target", "targets")  # keys that are looked for where none is named
+MOST_PARTS = 8  # of an item that are told one by one
 PART = 64  # examples that are read together where all are read
 STEP_SEEDS = 0x9E3779B97F4A7C15  # an odd factor: seeds of steps that follow each other have little in common
 LONGEST_SEED = (1 << 63) - 1
@@ -43,7 +44,7 @@ class Reader:
 
     dataset: Any
     signature: Signature
-    collate: Callable[[list[Any]], Any] = default_collate
+    collate: Callable[[list[Any]], Any] = put_together
     target: str | None = None  # the key of targets in items that are dicts
     wants_targets: bool = True
 
@@ -52,6 +53,9 @@ class Reader:
         items = self._items(places)
         try:
             batch = self.collate(items)
+        except ItemError as error:
+            problem = f"item {places[error.place]:,} of the data set: {error.of_item}"
+            raise BhcError(problem, hint=error.hint) from error
         except Exception as error:
             raise self._unlike(places, items, error) from error
         inputs, targets = self._parts(batch)
@@ -147,7 +151,10 @@ class DatasetExamples(Examples):
         return replace(self, places=self.places[places], labels=labels)
 
     def loaded(self) -> Split:
+        """Where batches are of several sizes, as texts are that a collate pads, they are read again, all as one."""
         parts = list(self.parts())
+        if len({_sizes(batch) for batch in parts}) > 1:
+            parts = list(self.parts(size=len(self)))
         inputs = together([x for x, _ in parts])
         targets = [own for _, own in parts if own is not None]
         wanted = torch.cat(targets) if targets else None
@@ -155,14 +162,14 @@ class DatasetExamples(Examples):
             wanted = None
         return Split(inputs, self.labels, targets=wanted)
 
-    def parts(self, progress: Progress | None = None, *, seed: int = 0) -> Iterator[Batch]:
-        """All of them once, in order, some at a time."""
+    def parts(self, progress: Progress | None = None, *, size: int = PART, seed: int = 0) -> Iterator[Batch]:
+        """All of them once, in order, so many at a time."""
         shown = progress or Silent()
         shown.begin("reading", len(self))
         try:
-            keys = ([seed + at, *own.tolist()] for at, own in enumerate(self.places.split(PART)))
+            keys = ([seed + at, *own.tolist()] for at, own in enumerate(self.places.split(size)))
             done = 0
-            for batch in fetched(self.reader, keys, workers=min(self.workers, -(-len(self) // PART))):
+            for batch in fetched(self.reader, keys, workers=min(self.workers, -(-len(self) // size))):
                 yield batch
                 done += len(several(batch[0])[0])
                 shown.update(done, {})
@@ -297,6 +304,12 @@ def _as_tensor(value: Any) -> Tensor:
         ) from error
 
 
+def _sizes(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    """Of one example of a batch: the shapes of its inputs and of its targets."""
+    inputs, targets = batch
+    return tuple(tuple(tensor.shape[1:]) for tensor in (*several(inputs), *(() if targets is None else (targets,))))
+
+
 def _check_lengths(x: Inputs, targets: Tensor | None, count: int) -> None:
     for name, tensor in (("inputs", several(x)[0]), ("targets", targets)):
         if tensor is not None and (not tensor.dim() or len(tensor) != count):
@@ -323,6 +336,8 @@ def _shapes(item: Any) -> Any:
     """Shapes of everything in an item, in words."""
     if isinstance(item, Mapping):
         return ", ".join(f"{name}: {_shapes(value)}" for name, value in item.items())
+    if isinstance(item, tuple | list) and len(item) > MOST_PARTS:
+        return f"{type(item).__name__} of {len(item):,}"
     if isinstance(item, tuple | list):
         return f"({', '.join(str(_shapes(value)) for value in item)})"
     shape = getattr(item, "shape", None)

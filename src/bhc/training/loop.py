@@ -43,7 +43,7 @@ class ResumeWarning(UserWarning):
 
 def train(network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfig, team: Team = ALONE) -> TrainedModel:
     """Run every stage and return the model with its trade-off curves and a default threshold."""
-    config.check(network, sets)
+    config.check(network)
     folder = None if config.run is None else RunFolder(config.run)
     if folder is not None:
         team.decide(partial(folder.open, resume=config.resume, overwrite=config.overwrite))

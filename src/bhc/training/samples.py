@@ -11,7 +11,7 @@ from bhc.hypernet import ConditionalNetwork
 from bhc.training.progress import Progress, Silent
 
 VALIDATION_PER_CLASS = 500
-MOST_BYTES = 1 << 26  # of the inputs of a validation sample
+MOST_BYTES = 1 << 26  # of a validation sample: inputs, targets, and what the pretrained network says of them
 CHUNK = 1024
 
 Own = TypeVar("Own", bound=Examples)
@@ -42,10 +42,17 @@ def sample_for(network: ConditionalNetwork, validation: Examples) -> Split:
 
     Floats are rounded to 16 bits where the pretrained network then gives every answer that it gave.
     """
-    first = several(validation.at(slice(0, 1)).loaded().inputs)
-    size = sum(tensor.nelement() * tensor.element_size() for tensor in first)
-    most = max(MOST_BYTES // max(size, 1), 1)
-    return _in_half(network, with_answers(network, capped(validation, most=most).loaded()))
+    sample = capped(validation, most=_room_for(network, validation.at(slice(0, 1)).loaded())).loaded()
+    sample = capped(sample, most=_room_for(network, sample))  # texts are as long as the longest of them by now
+    return _in_half(network, with_answers(network, sample))
+
+
+def _room_for(network: ConditionalNetwork, examples: Split) -> int:
+    """How many such examples a run keeps at most."""
+    one = examples.at(slice(0, 1))
+    parts = [*several(one.inputs), answers_of(network, one.inputs)]
+    parts += [own for own in (one.labels, one.targets) if own is not None]
+    return max(MOST_BYTES // sum(tensor.nbytes for tensor in parts), 1)
 
 
 def with_answers(network: ConditionalNetwork, sample: Split) -> Split:

@@ -10,15 +10,16 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, default_collate
 
 from bhc.errors import BhcError
-from bhc.examples import GIVE_LABELS, Examples, Inputs, Split, each, several
+from bhc.examples import GIVE_LABELS, Examples, Inputs, Split, each, put_together, several
 from bhc.hypernet import ConditionalNetwork
-from bhc.tasks import checked_errors, checked_loss
+from bhc.tasks import Task, checked_errors, checked_loss
 from bhc.training.config import TrainingSets
 from bhc.training.loading import TARGETS, DatasetExamples, Reader
 from bhc.training.progress import Progress
 from bhc.training.samples import answers_of, with_answers
 from bhc.training.stages import restrict
 
+SAME = 1e-3  # how near the same loss comes to itself, worked out alone and beside others
 TRIED = 2  # examples that a network and a task are tried on
 FORMS = "a pair of tensors or arrays (inputs, targets), a torch Dataset, a DataLoader, or a bhc.data.Split"
 
@@ -88,9 +89,8 @@ class Taking:
     def _dataset(self, data: Any, labels: Any) -> DatasetExamples:
         count = _length(data)
         task = self.network.task
-        reader = Reader(
-            data, self.network.signature, self.collate or default_collate, self.target, not task.from_network
-        )
+        collate = self.collate or put_together
+        reader = Reader(data, self.network.signature, collate, self.target, not task.from_network)
         self._try(*reader.read(range(min(TRIED, count))))
         examples = DatasetExamples(reader, torch.arange(count), None, workers=self.workers)
         if labels is None and not task.from_network and task.class_outputs(self.network.num_outputs) is not None:
@@ -174,14 +174,26 @@ class Taking:
             ) from error
         if not loss.isfinite().all():
             raise BhcError(f"task {task.name!r}: the loss of the first examples is not finite")
+        _check_apart(task, whole, targets, loss)
+
+
+def _check_apart(task: Task, outputs: Tensor, targets: Tensor, loss: Tensor) -> None:
+    """Raise if the loss of an example hangs on others, as where (n, 1) and (n,) are paired each with each."""
+    alone, beside = float(checked_loss(task, outputs[:1], targets[:1])), float(loss[0])
+    if abs(alone - beside) > SAME * max(1.0, abs(beside)):
+        raise BhcError(
+            f"task {task.name!r}: the loss of an example is {alone:.4g} alone and {beside:.4g} beside another; outputs"
+            f" have the shape {tuple(outputs.shape)}, targets {tuple(targets.shape)}",
+            hint="it must hang on its own outputs and targets alone; give both the same shape",
+        )
 
 
 def _is_in_memory(data: Any) -> bool:
     """Whether it is tensors or arrays, alone or as a pair, and no list of items."""
-    if isinstance(data, Split | Tensor | np.ndarray | Mapping):
+    if isinstance(data, Split | Tensor | np.ndarray | Mapping | tuple):
         return True
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        return isinstance(data, tuple)
+    if not isinstance(data, list) or len(data) != 2:
+        return False
     inputs, targets = data
     several_inputs = isinstance(inputs, tuple | list) and all(
         isinstance(value, Tensor | np.ndarray) for value in inputs
