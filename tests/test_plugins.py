@@ -47,7 +47,7 @@ def test_names_are_found_on_a_command_line() -> None:
 
 NETS = """
 import os
-from beside import DEPTH
+from neighbour_of_nets import DEPTH
 
 class Net:
     def __init__(self, width=3):
@@ -64,7 +64,7 @@ build_number = 7
 
 @pytest.fixture
 def nets(folder: Path) -> Path:
-    (folder / "beside.py").write_text("DEPTH = 2")
+    (folder / "neighbour_of_nets.py").write_text("DEPTH = 2")
     (folder / "my-nets.py").write_text(NETS)
     return folder / "my-nets.py"
 

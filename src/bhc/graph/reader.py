@@ -98,7 +98,7 @@ class Reader:
         constants = _folded(node, arguments, alone=self.maker.alone.get(node, False))
         if constants is not None:
             return {node: constants}
-        if op in INDICES and (begun := self._of_first_part(node, op, arguments)) is not None:
+        if op in INDICES and (begun := _of_first_part(self.maker, self.first_parts, node, op, arguments)) is not None:
             return {node: begun}
         if not isinstance(value, Tensor):
             return {node: unfolded(self.maker, node, arguments)}
@@ -211,21 +211,6 @@ class Reader:
                 return embedded
         return self.maker.call(node, target, arguments, value)
 
-    def _of_first_part(self, node: fx.Node, op: str, arguments: dict[str, Any]) -> Known | None:
-        """What is picked by the first of fixed places, as many as a text is long, is the first of what all of them
-        pick: rows for places of words, and what is added to them, are numbers of the network's own."""
-        index = arguments[INDICES[op]]
-        part = self.first_parts.get(index.name) if isinstance(index, Value) else None
-        if part is None:
-            return None
-        alone = self.maker.alone.get(node, False)
-        whole = _folded(node, arguments | {INDICES[op]: part["self"]}, alone=alone)
-        if not isinstance(whole, Constant):
-            return None
-        made = self.maker.call(node, "aten.slice.Tensor", part | {"self": whole}, node.meta["val"])
-        self.first_parts[made.name] = part | {"self": whole}
-        return made
-
     def _is_like(self, known: Known, value: Tensor) -> bool:
         """Whether it is what a step gives, of the same shape and dtype."""
         if not isinstance(known, Value) or self.maker.dtypes[known.name] != value.dtype:
@@ -283,6 +268,24 @@ class Reader:
         if not isinstance(known, Value):
             raise BhcError(f"{node.name!r} is read by a registered layer and does not depend on the network's input")
         return known
+
+
+def _of_first_part(
+    maker: StepMaker, first_parts: dict[str, dict[str, Any]], node: fx.Node, op: str, arguments: dict[str, Any]
+) -> Known | None:
+    """What is picked by the first of fixed places, as many as a text is long, is the first of what all of them
+    pick: rows for places of words, and what is added to them, are numbers of the network's own."""
+    index = arguments[INDICES[op]]
+    part = first_parts.get(index.name) if isinstance(index, Value) else None
+    if part is None:
+        return None
+    alone = maker.alone.get(node, False)
+    whole = _folded(node, arguments | {INDICES[op]: part["self"]}, alone=alone)
+    if not isinstance(whole, Constant):
+        return None
+    made = maker.call(node, "aten.slice.Tensor", part | {"self": whole}, node.meta["val"])
+    first_parts[made.name] = part | {"self": whole}
+    return made
 
 
 def _needed(exported: Exported) -> set[fx.Node]:
