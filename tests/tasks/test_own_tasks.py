@@ -161,6 +161,8 @@ def test_a_number_is_limited_and_promised_too(regresses: bhc.Compressor, tmp_pat
     assert small.report.error == pytest.approx(100 * float(off.mean()), rel=1e-5)
     assert small.report.error <= 18
     assert small.report.notes == ()
+    column = len("absolute error") + 1  # the longest name of a row
+    assert all(line[column - 1] == " " != line[column] for line in str(small.report).splitlines())
     elsewhere = torch.randn(len(x), 10).index_copy(1, torch.tensor(MEASURED), x[:, MEASURED])
     assert torch.equal(small.outputs(elsewhere), small.outputs(x))  # what is not measured is not read
     with pytest.raises(BhcError, match=r"has \d+\.\d+ % error on 110 calibration examples"):

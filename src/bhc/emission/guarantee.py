@@ -129,6 +129,9 @@ class Guarantee:
     def promise(self) -> str:
         return f"at most {self.max_error:.12g} % error with {100 * self.confidence:.12g} % confidence"
 
+    def __str__(self) -> str:
+        return f"{self.promise} ({self.images:,} images)"
+
 
 @dataclass(frozen=True)
 class Calibration:
