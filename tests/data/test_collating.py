@@ -80,7 +80,7 @@ def test_a_length_is_that_of_every_batch() -> None:
         (PadTexts(length=2), [[1], [1, 2, 3]], "item 1: a text has 3 numbers, and there is room for 2"),
         (PadTexts(length=2), TOKENS, "item 0: input_ids has 3 numbers"),
         (PadTexts(), [[1], []], "item 1: a text is empty"),
-        (PadTexts(), [{"ids": [1]}, {"ids": [1], "mask": [1]}], "item 1: it has ids, mask, and the first has ids"),
+        (PadTexts(), [{"ids": [1], "mask": [1]}, {"ids": [1]}], "item 1: it has no 'mask'"),
     ],
 )
 def test_an_item_that_does_not_fit_is_named_with_its_place(collate: PadTexts, items: list[Any], problem: str) -> None:
@@ -118,6 +118,8 @@ def test_the_loader_of_torch_takes_it_with_processes_too() -> None:
         ([({"x": [1, 2]}, 0), ({"x": [3, 4]}, 1)], [{"x": [[1, 2], [3, 4]]}, [0, 1]]),
         ([(([1, 2], [3]), 0), (([4, 5], [6]), 1)], [[[[1, 2], [4, 5]], [[3], [6]]], [0, 1]]),  # two inputs
         ([(5, 1), (6, 0)], [[5, 6], [1, 0]]),  # a pair of numbers
+        ([{"x": [1.5], "note": None}, {"x": [2.5], "note": "b"}], {"x": [[1.5], [2.5]], "note": [None, "b"]}),
+        ([{"x": 1, "said": ["a"]}, {"x": 2, "said": ["b", "c"]}], {"x": [1, 2], "said": [["a"], ["b", "c"]]}),
     ],
 )
 def test_lists_of_numbers_are_rows_of_a_batch(items: list[Any], expected: Any) -> None:
@@ -129,6 +131,8 @@ def test_what_is_no_list_of_numbers_is_put_together_as_torch_does_it() -> None:
     assert plain(put_together(items)) == [[[1.0, 1.0], [0.0, 0.0]], ["a", "b"]]
     with pytest.raises(RuntimeError):
         put_together([([1, 2], 0), ([3], 1)])
+    with pytest.raises(BhcError, match="item 1: it has no 'y'"):
+        put_together([{"x": 1, "y": 2}, {"x": 1}])
 
 
 def plain(batch: Any) -> Any:

@@ -161,6 +161,8 @@ def test_a_number_is_limited_and_promised_too(regresses: bhc.Compressor, tmp_pat
     assert small.report.error == pytest.approx(100 * float(off.mean()), rel=1e-5)
     assert small.report.error <= 18
     assert small.report.notes == ()
+    column = len("absolute error") + 1  # the longest name of a row
+    assert all(line[column - 1] == " " != line[column] for line in str(small.report).splitlines())
     elsewhere = torch.randn(len(x), 10).index_copy(1, torch.tensor(MEASURED), x[:, MEASURED])
     assert torch.equal(small.outputs(elsewhere), small.outputs(x))  # what is not measured is not read
     with pytest.raises(BhcError, match=r"has \d+\.\d+ % error on 110 calibration examples"):
@@ -205,6 +207,43 @@ def test_an_example_of_no_class_is_named() -> None:
     model = bhc.wrap(net, bhc.ClassSubsets(DIGITS), example_input=pictures[:1], task=Segmentation())
     with pytest.raises(BhcError, match="train_set: example 7 is of class -1, and there are 4 classes"):
         bhc.fit(model, (pictures, maps), validation)
+
+
+class SeveralAnswers(bhc.Task):
+    """Any of the classes may be there; one that a context has not must not be asked for."""
+
+    name = "several-answers"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
+
+    def error(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ((outputs > 0) != (targets > 0.5)).float().mean(1)
+
+    def class_outputs(self, num_outputs: int) -> Sequence[Sequence[int]]:
+        return [[label] for label in range(num_outputs)]
+
+
+class SeveralOfThoseThere(SeveralAnswers):
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        there = outputs > bhc.tasks.ABSENT / 2
+        losses = nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        return losses.masked_fill(~there, 0.0).sum(1) / there.sum(1)
+
+
+def test_a_loss_that_counts_outputs_which_are_not_there_is_refused() -> None:
+    x, labels = torch.randn(60, 10), torch.arange(60) % 3
+    targets = torch.eye(3)[labels]
+    targets[5] = 1.0  # all of them
+    recipe = (bhc.Learn(steps=4, contexts=2, examples=4), bhc.Consolidate(steps=2, contexts=2, examples=4))
+    model = bhc.wrap(small_net(), bhc.ClassSubsets(3), example_input=x[:1])
+    data: Any = (x, targets)
+    with pytest.raises(BhcError, match=r"'several-answers': .* example 5 is .*e\+08") as error:
+        bhc.fit(model, data, data, task=SeveralAnswers(), labels=(labels, labels))
+    assert "ABSENT" in error.value.hint
+    task = SeveralOfThoseThere()
+    model = bhc.fit(model, data, data, task=task, labels=(labels, labels), recipe=recipe, progress=Silent())
+    assert model.compress(classes=[0, 2]).outputs(x).shape == (60, 2)
 
 
 def changed(**changes: Any) -> bhc.Task:

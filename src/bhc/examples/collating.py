@@ -23,20 +23,30 @@ class ItemError(BhcError):
 
 
 def put_together(items: Sequence[Any]) -> Any:
-    """As torch's ``default_collate``, but that lists of numbers are what tensors of them are, as tables give them."""
+    """As torch's ``default_collate``, but that lists of numbers are what tensors of them are, as tables give them, and
+    that words and gaps in items which are dicts stay as they are."""
+    if isinstance(items[0], Mapping):
+        _check_names(items)
+        return {name: _column([item[name] for item in items]) for name in items[0]}
     return default_collate(list(map(_with_tensors, items)))
+
+
+def _column(values: list[Any]) -> Any:
+    if any(value is None or _is_words(value) for value in values):
+        return values
+    return default_collate(list(map(_as_numbers, values)))
 
 
 def _with_tensors(item: Any) -> Any:
     """An item with tensors in the place of lists of numbers; a pair stays one, whatever it is of."""
-    if isinstance(item, Mapping):
-        return {name: _as_numbers(value) for name, value in item.items()}
     if isinstance(item, tuple | list) and len(item) == 2:
-        return tuple(_with_tensors(part) if isinstance(part, Mapping) else _as_numbers(part) for part in item)
+        return tuple(map(_as_numbers, item))
     return _as_numbers(item)
 
 
 def _as_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _as_numbers(part) for name, part in value.items()}
     if isinstance(value, list) and _is_list_of_numbers(value):
         try:
             return torch.tensor(value)
@@ -95,7 +105,7 @@ class PadTexts:
         if isinstance(first, Mapping):
             _check_names(values)
             return {key: self._together([value[key] for value in values], str(key)) for key in first}
-        if _is_words(first):
+        if any(value is None or _is_words(value) for value in values):
             return list(values)
         if isinstance(first, tuple | list) and not all(map(_is_number, first)):
             return tuple(self._together(part, name) for part in zip(*values, strict=True))
@@ -126,11 +136,10 @@ class PadTexts:
 
 def _check_names(items: Sequence[Mapping[str, Any]]) -> None:
     for place, item in enumerate(items):
-        if set(item) != set(items[0]):
+        missing = [str(name) for name in items[0] if name not in item]
+        if missing:
             raise ItemError(
-                place,
-                f"it has {', '.join(map(str, item))}, and the first has {', '.join(map(str, items[0]))}",
-                hint="give all items the same names",
+                place, f"it has no {missing[0]!r}, as the first has", hint="give all items the names of the first"
             )
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 from bhc.errors import BhcError
 from bhc.examples import GIVE_LABELS, Examples, Inputs, Split, each, put_together, several
 from bhc.hypernet import ConditionalNetwork
-from bhc.tasks import Task, checked_errors, checked_loss
+from bhc.tasks import ABSENT, Classification, Task, checked_errors, checked_loss
 from bhc.training.config import TrainingSets
 from bhc.training.loading import TARGETS, DatasetExamples, Reader
 from bhc.training.progress import Progress
@@ -20,7 +20,8 @@ from bhc.training.samples import answers_of, with_answers
 from bhc.training.stages import restrict
 
 SAME = 1e-3  # how near the same loss comes to itself, worked out alone and beside others
-TRIED = 2  # examples that a network and a task are tried on
+TRIED, TRIED_ALONE = 2, 16  # examples that a network and a task are tried on; and a task with outputs missing
+HUGE = -1e-3 * ABSENT  # what a loss comes to that counts outputs which are not there
 FORMS = "a pair of tensors or arrays (inputs, targets), a torch Dataset, a DataLoader, or a bhc.data.Split"
 
 
@@ -46,6 +47,7 @@ class Taking:
                 return self._taken_apart(data, name, labels)
             taken = self._split(data, labels) if _is_in_memory(data) else self._dataset(data, labels)
             self._check_labels(taken)
+            self._try_alone(taken)
             return taken
         except BhcError as error:
             raise BhcError(f"{name}: {error.problem}", hint=error.hint) from error
@@ -175,6 +177,24 @@ class Taking:
         if not loss.isfinite().all():
             raise BhcError(f"task {task.name!r}: the loss of the first examples is not finite")
         _check_apart(task, whole, targets, loss)
+
+    @torch.no_grad()
+    def _try_alone(self, examples: Examples) -> None:
+        """Raise if a task of a user's own counts outputs that a context of classes takes away."""
+        network, task = self.network, self.network.task
+        members = task.membership(network.num_outputs)
+        known = isinstance(task, Classification) or task.from_network
+        if known or members is None or not network.space.decides_outputs:
+            return
+        few = examples.at(slice(0, TRIED_ALONE)).loaded().to(network.device)
+        kept = members.to(network.device)[few.known_labels]  # of each example its own class
+        loss = checked_loss(task, restrict(network.base_model(few.inputs), kept), few.wanted)
+        if not float(loss.max()) < HUGE:
+            raise BhcError(
+                f"task {task.name!r}: with the outputs of its own class alone the loss of example"
+                f" {int(loss.argmax())} is {float(loss.max()):.4g}",
+                hint="leave out outputs that are not there (outputs <= bhc.tasks.ABSENT / 2), and targets of theirs",
+            )
 
 
 def _check_apart(task: Task, outputs: Tensor, targets: Tensor, loss: Tensor) -> None:
