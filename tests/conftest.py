@@ -15,6 +15,7 @@ from bhc.contexts import registry as contexts
 from bhc.data import DataSet
 from bhc.formats import format
 from bhc.layers import registry as layers
+from bhc.tasks import task as tasks
 from tests import quick_model as kept
 
 # Everything here is small: two threads would mostly wait for each other (make test-machines tries both).
@@ -59,7 +60,7 @@ def pytest_runtest_setup() -> None:
 @pytest.fixture
 def forgetful() -> Iterator[None]:
     """What a test registers is forgotten after it."""
-    tables = (layers._BY_MODULE, layers._BY_NAME, layers._BY_TAG, contexts._KINDS, format._FORMATS)
+    tables = (layers._BY_MODULE, layers._BY_NAME, layers._BY_TAG, contexts._KINDS, format._FORMATS, tasks._TASKS)
     before = [dict(table) for table in tables]
     yield
     for table, old in zip(tables, before, strict=True):

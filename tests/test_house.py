@@ -9,7 +9,7 @@ import bhc
 PACKAGE = Path(bhc.__file__).parent
 MODULES = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(text) for name, text in MODULES.items()}
-MOST_MODULES, MOST_LINES, MOST_METHODS, MOST_PARAMETERS = 164, 400, 15, 8
+MOST_MODULES, MOST_LINES, MOST_METHODS, MOST_PARAMETERS = 168, 400, 15, 8
 
 # What users call takes what they may say.
 PUBLIC = {"wrap", "fit", "compress"}

@@ -1,6 +1,6 @@
 """``bhc evaluate``: what an emitted or exported network gets wrong on data of its context."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,17 @@ import typer
 from torch import Tensor
 
 from bhc.cli.console import DataDir, Given, Json, say, show, with_options
-from bhc.cli.own_data import DATA_HELP, READING, Reading, Source, in_memory, parts_of, source_of
+from bhc.cli.own_data import (
+    DATA_HELP,
+    READING,
+    Reading,
+    Source,
+    by_name,
+    in_memory,
+    known_names,
+    parts_of,
+    source_of,
+)
 from bhc.cli.subject import TaskOption, own_task
 from bhc.compressor import Compressor, load
 from bhc.contexts import parse_classes
@@ -23,6 +33,7 @@ from bhc.tasks import Classification, Imitation, Task, checked_errors, widened
 from bhc.training import default_progress
 
 EVALUATED = ("test", "validation", "train", "calibration")
+MOST_CLASSES = 20  # that are named
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,14 @@ class Evaluation:
         names = dict(zip(self.classes, self.class_names or map(str, self.classes), strict=True))
         weights = self.appearance or ()
         rated = [f"{names[each]} ({own / sum(weights):.3g})" for each, own in zip(self.classes, weights, strict=False)]
-        classes = f" of classes {', '.join(rated or names.values())}" if names else ""
+        classes = f" of classes {_listed(rated or list(names.values()))}" if names else ""
         counted = f"({self.test_images:,} {self.unit}s{classes})"
         lines = [f"{f'{self.part} {self.error_name}':<13} {self._shown(self.test_error)}  {counted}"]
         if names:
-            by_class = [f"{names[label]}: {self._shown(own)}" for label, own in self.test_error_by_class.items()]
-            lines.append(f"by class      {', '.join(by_class)}")
+            by_class = list(self.test_error_by_class.items())
+            if len(by_class) > MOST_CLASSES:  # then the worst of them are of interest
+                by_class.sort(key=lambda each: -each[1])
+            lines.append(f"by class      {_listed([f'{names[label]}: {self._shown(own)}' for label, own in by_class])}")
         if self.test_ece is not None:
             lines.append(f"calibration   {self.test_ece:.2f} %  (expected calibration error)")
         if self.false_alarms is not None:
@@ -82,6 +95,11 @@ class Evaluation:
 
     def _shown(self, error: float) -> str:
         return f"{100 - error if self.higher_is_better else error:.2f} %"
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = f" and {len(words) - MOST_CLASSES:,} more" if len(words) > MOST_CLASSES else ""
+    return ", ".join(words[:MOST_CLASSES]) + more
 
 
 @with_options("reading", READING, after="part")
@@ -126,30 +144,11 @@ def evaluate_command(
         workers=read.workers,
         progress=default_progress(),
     )
-    if isinstance(examples, ImageFolder) and network.class_names is not None:
-        parts = by_name(parts, examples.classes, network, wanted or (), source)
+    if isinstance(examples, ImageFolder):
+        known = known_names(network.class_names, network.labels, examples.classes)
+        parts = by_name(parts, examples.classes, known, wanted or (), source) if known else parts
     result = evaluate(measure, answers_to(parts, measure, wanted), file, part=part, weigh=classes is None)
     show(asdict(result) if json else result, as_json=json)
-
-
-def by_name(
-    parts: Iterable[tuple[Inputs, Tensor | None]],
-    folders: Sequence[str],
-    network: Deployed,
-    wanted: Sequence[int],
-    source: Source,
-) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """The same with the numbers that the file has for classes of these names; others get one of no class."""
-    known = dict(zip(network.class_names or (), network.labels, strict=True))
-    missing = [name for name, label in known.items() if label in wanted and name not in folders]
-    if missing:
-        raise BhcError(
-            f"{source.name} has no images of the class {', '.join(missing)}; it has {', '.join(folders)}",
-            hint="folders are named as the classes that the file was made for",
-        )
-    numbers = torch.tensor([known.get(name, -1) for name in folders])
-    for x, targets in parts:
-        yield x, None if targets is None else numbers[targets]
 
 
 def _reading(given: Given, model: Compressor | None, source: Source) -> Reading:
@@ -158,9 +157,9 @@ def _reading(given: Given, model: Compressor | None, source: Source) -> Reading:
         if source.has_images and all(given[name] is None for name in ("size", "mean", "std")):
             say("note: pixels are taken as they are, 0 to 1; --run RUN reads images as in training")
         return Reading.of(given)
-    training = model.model.training
+    images = model.model.training.get("images")
     labelled = not model.network.task.from_network
-    return Reading.of(given, remembered=training.get("images"), labelled=labelled)
+    return Reading.of(given, remembered=images if isinstance(images, dict) else None, labelled=labelled)
 
 
 def _check_fits(network: Deployed, file: Path, examples: Any, source: Source) -> None:

@@ -119,7 +119,7 @@ def _run_text(model: Compressor, path: Path) -> str:
     if trained.calibration is not None:
         lines.append(f"calibration   {len(trained.calibration):,} images for guarantees (compress --confidence)")
     training, task = trained.training, network.task
-    if "images" in training:
+    if isinstance(training.get("images"), dict):
         lines.append(f"reads images  {_reading_text(training['images'])}")
     if training:
         if training["original_error"] is not None:

@@ -2,7 +2,7 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from bhc.errors import BhcError
 from bhc.examples import Inputs, batches
 from bhc.graph import Signature
 from bhc.plugins import made_by
-from bhc.training import Progress
+from bhc.training import Progress, default_progress
 from bhc.training.loading import DatasetExamples, Reader
 
 FOLDER, ARRAYS, FUNCTION = "DIR/train/CLASS/*.png", "FILE.npz", "FILE.py:FUNCTION"
@@ -33,6 +33,7 @@ RETURNS = (
     " bhc.data.DataSet; a part is what bhc.fit takes, such as a pair (inputs, targets) or a torch Dataset"
 )
 CHUNK = 1024  # examples in memory that are looked at together
+MANY = 20_000  # images, which take some seconds to look at
 
 Data = DataSet | DatasetSplits[Any]
 
@@ -120,6 +121,24 @@ class Catalogue(Source):
         return datasets.load(self.name, data_dir=self.data_dir)
 
 
+class Looking:
+    """Progress over images whose headers are looked at, where these are many."""
+
+    def __init__(self) -> None:
+        self._shown: Progress | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if total < MANY:
+            return
+        if self._shown is None:
+            self._shown = default_progress()
+            self._shown.begin("looking", total)
+        self._shown.update(done, {})
+        if done == total:
+            self._shown.end()
+            self._shown = None
+
+
 class Folder(Source):
     """Images in the folders ``train``, ``validation`` and ``test``."""
 
@@ -127,14 +146,14 @@ class Folder(Source):
 
     def splits(self, reading: Reading) -> Data:
         read = datasets.image_folders if reading.labelled else datasets.unlabelled_images
-        return read(self.name, **reading.images)
+        return read(self.name, progress=Looking(), **reading.images)
 
     def part(self, name: str, reading: Reading) -> Any:
         """Of the test part nothing else is looked at."""
         if name != "test":
             return super().part(name, reading)
         kind = ImageFolder if reading.labelled else datasets.ImageFiles
-        return kind(Path(self.name, name), within=self.name, **reading.images)
+        return kind(Path(self.name, name), within=self.name, progress=Looking(), **reading.images)
 
 
 class ArrayFile(Source):
@@ -253,3 +272,29 @@ def _reader(data: Any, signature: Signature, wants_targets: bool, workers: int) 
         collate, workers, data = data.collate_fn, workers or data.num_workers, data.dataset
     reader = Reader(data, signature, collate, wants_targets=wants_targets)
     return DatasetExamples(reader, torch.arange(len(data)), None, workers=workers)
+
+
+def known_names(names: Sequence[str] | None, labels: Sequence[int], folders: Sequence[str]) -> dict[str, int]:
+    """The numbers that a file has for folders of these names; nothing where it knows no names, and order counts."""
+    if names is None and all(name.isdecimal() for name in folders):
+        names = tuple(map(str, labels))
+    return dict(zip(names or (), labels, strict=False))
+
+
+def by_name(
+    parts: Iterable[tuple[Inputs, Tensor | None]],
+    folders: Sequence[str],
+    known: dict[str, int],
+    wanted: Sequence[int],
+    source: Source,
+) -> Iterator[tuple[Inputs, Tensor | None]]:
+    """The same with numbers by the names of folders; those of other names get one of no class."""
+    missing = [name for name, label in known.items() if label in wanted and name not in folders]
+    if missing:
+        raise BhcError(
+            f"{source.name} has no images of the class {', '.join(missing)}; it has {', '.join(folders)}",
+            hint="folders are named as the classes that the file was made for",
+        )
+    numbers = torch.tensor([known.get(name, -1) for name in folders])
+    for x, targets in parts:
+        yield x, None if targets is None else numbers[targets]

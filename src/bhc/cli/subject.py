@@ -240,7 +240,8 @@ def _inputs_of(batch: Any, net: nn.Module) -> Any:
         return batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch
     parameters = signature(net.forward).parameters.values()
     taken = {each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD}
-    others = {name: value for name, value in batch.items() if name not in TARGETS}
+    arrays = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    others: dict[str, Any] = {name: value for name, value in arrays.items() if name not in TARGETS}
     own = {name: value for name, value in others.items() if name in taken}
     return own or (next(iter(others.values())) if len(others) == 1 else others)
 
@@ -333,5 +334,6 @@ def torch_file(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise BhcError(f"{path} holds more than tensors, which only pickle could read", hint=SAVE) from error
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise BhcError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}", hint=SAVE) from error
+    except Exception as error:  # of a damaged file, whatever the part of torch raises that meets it
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BhcError(f"{path} cannot be read as a checkpoint: {reason}", hint=SAVE) from error

@@ -175,6 +175,8 @@ def train_command(
             if own_net is None
             else own_net.on(source, dataset, learned, held_out)
         )
+        if learned is not None and learned.from_network and not subject.pretrained:
+            raise BhcError("--labels none imitates a trained network, and this one is new", hint="give --weights")
         space = joined(spaces_for(names, subject.data, chosen | {"two_stage": two_stage}), missing=missing)
         if context == "none":  # one context: all examples are its own
             contexts, examples = 1, contexts * examples
