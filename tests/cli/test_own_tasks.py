@@ -80,6 +80,13 @@ def test_a_task_without_classes(cli: Commands, tmp_path: Path) -> None:
     assert "--task" in cli.refused("measures 'absolute error'", "evaluate", tmp_path / "small.bhc", "--data", "digits")
 
 
+def test_targets_that_a_task_does_not_understand(cli: Commands, maps_run: Path, tmp_path: Path) -> None:
+    cli("compress", maps_run, *TASK, "--classes", "0,1", "--out", tmp_path / "small.bhc")
+    words = ("evaluate", tmp_path / "small.bhc", *TASK, "--data")
+    cli.refused("task 'overlap' fails on outputs of shape (60, 3, 8, 8)", *words, "my_data.py:vectors")
+    cli.refused("the data have no targets", *words, "my_data.py:inputs_alone")
+
+
 def test_a_run_asks_for_its_task(cli: Commands, maps_run: Path, tmp_path: Path) -> None:
     for words in (("inspect", maps_run), ("compress", maps_run, "--classes", "0,1")):
         assert "--task FILE.py:FUNCTION" in cli.refused("'overlap', which is not known here", *words)
@@ -168,6 +175,12 @@ NET, IMAGES = ("--network", "my_nets.py:build"), ("--data", "images")
         ((*NET, "--data", "my_data.py:texts"), "does not run on an example of my_data.py:texts", ""),
         (("--network", "my_nets.py:floats", "--data", "digits"), "digits, (1, 8, 8) uint8", "floats"),
         ((*NET, *IMAGES, "--weights", "none.pt"), "there is no file none.pt", "state dict"),
+        ((*NET, "--data", "my_data.py:inputs_alone"), "there are no targets", "Imitation"),
+        (
+            ("--network", "my_nets.py:Words", "--data", "my_data.py:texts", "--augment"),
+            "--augment alters images",
+            "Dataset",
+        ),
         (("--model", "lenet-300-100", "--data", "digits", "--labels", "none"), "imitates a trained", "--weights"),
     ],
 )

@@ -1,6 +1,7 @@
 """``bhc evaluate``: what an emitted or exported network gets wrong on data of its context."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -241,16 +242,23 @@ class Measure:
         by_class = self.task.class_outputs(self.num_outputs) or ()
         return [list(own) for own in by_class] == [[place] for place in range(self.num_outputs)]
 
-    def labels(self, targets: Tensor) -> Tensor | None:
-        return None if self.classes is None else self.task.labels(targets)
+    def labels(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        with self._named(outputs, targets):
+            return None if self.classes is None else self.task.labels(targets)
 
     def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:  # (n,), from 0 to 1
-        try:
+        with self._named(outputs, targets):
             kept = self.task.of_kept(targets, torch.tensor(self.network.labels))
             if kept is not None:
                 return checked_errors(self.task, outputs, kept).double()
             wide = widened(outputs, self.network.labels, self.num_outputs)
             return checked_errors(self.task, wide, targets).double()
+
+    @contextmanager
+    def _named(self, outputs: Tensor, targets: Tensor) -> Iterator[None]:
+        """What a user's task raises, with its name."""
+        try:
+            yield
         except BhcError:
             raise
         except Exception as error:
@@ -291,7 +299,7 @@ def answers_to(
         outputs = network.logits(x)
         targets = measure.teacher(x) if measure.teacher is not None else given
         assert targets is not None
-        own_labels = measure.labels(targets)
+        own_labels = measure.labels(outputs, targets)
         own = torch.ones(len(outputs), dtype=torch.bool)
         if own_labels is not None and wanted is not None:
             own = torch.isin(own_labels, torch.tensor(wanted))

@@ -251,14 +251,15 @@ def say_error_before(network: ConditionalNetwork, data: Any) -> None:
     """Say how often a classifier errs on some of the data, and what may be wrong where that is as often as guessing."""
     try:
         few = some_of(data, TRIED)
-        parts = list(parts_of(few, network.signature, wants_targets=True, workers=0, progress=Silent()))
-    except BhcError:
-        return  # training says it, and of which set
+        parts = parts_of(few, network.signature, wants_targets=True, workers=0, progress=Silent())
+        given = [(network.base_model(x).argmax(1), targets) for x, targets in parts]
+    except Exception:  # whatever is wrong with data, training says it, and of which set
+        return
     wrong = seen = 0
-    for x, targets in parts:
+    for answers, targets in given:
         labels = None if targets is None else network.task.labels(targets)
         assert labels is not None
-        wrong += int((network.base_model(x).argmax(1) != labels).sum())
+        wrong += int((answers != labels).sum())
         seen += len(labels)
     error, chance = wrong / seen, 1 - 1 / network.num_classes
     say(f"the network errs on {100 * error:.1f} % of {seen} validation examples")
