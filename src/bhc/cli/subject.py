@@ -30,7 +30,7 @@ from bhc.training import Silent
 from bhc.training.loading import TARGETS
 
 MOST_NAMED = 3  # tensors, in a message
-TRIED = 500  # examples that a network of the user's own is tried on
+TRIED = 256  # examples that a network of the user's own is tried on
 NEAR_CHANCE = 0.9
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints have the tensors
 TaskOption = Annotated[
