@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "files": {"errors"},
     "plugins": {"errors"},
     "examples": {"errors"},
-    "tasks": {"errors"},
+    "tasks": {"errors", "plugins"},
     "data": {"errors", "files", "examples"},
     "layers": {"errors"},
     "models": {"errors", "layers"},

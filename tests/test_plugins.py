@@ -184,3 +184,40 @@ def test_a_path_that_the_environment_cannot_carry(folder: Path) -> None:
     (folder / "a:b" / "net.py").write_text("def f(): ...")
     with pytest.raises(BhcError, match="BHC_IMPORT"):
         plugins.load_function("a:b/net.py:f")
+
+
+def test_what_a_function_gives(nets: Path) -> None:
+    assert plugins.made_by("my-nets.py:build").width == 5
+    assert plugins.made_by("my-nets.py:Net").width == 3
+    assert plugins.made_by("builtins:dict") == {}  # which does not say what it takes
+
+
+MAKERS = """
+from bhc.errors import BhcError
+
+def takes(size): return size
+def fails():
+    return 1 / 0
+def leaves(): raise SystemExit(3)
+def refuses(): raise BhcError("not today", hint="tomorrow")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("takes", r"makers.py:takes cannot be called without arguments: .*'size'"),
+        ("fails", r"makers.py:fails fails: ZeroDivisionError: .* \(line 6 of .*makers.py\)"),
+        ("leaves", "makers.py:leaves fails: SystemExit: 3"),
+        ("refuses", "^not today\n  hint: tomorrow"),
+    ],
+)
+def test_a_function_that_gives_nothing(folder: Path, name: str, expected: str) -> None:
+    (folder / "makers.py").write_text(MAKERS)
+    with pytest.raises(BhcError, match=expected):
+        plugins.made_by(f"makers.py:{name}")
+
+
+def test_a_name_of_a_function_that_holds_in_other_folders(folder: Path) -> None:
+    assert plugins.found_anywhere("nets.py:build") == f"{folder / 'nets.py'}:build"
+    assert plugins.found_anywhere("acme.nets:build") == "acme.nets:build"

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -57,6 +58,31 @@ def load_function(where: str) -> Callable[..., Any]:
     if not callable(function):
         raise BhcError(f"{name} in {source} is no function: it is of type {type(function).__name__}")
     return function
+
+
+def made_by(where: str) -> Any:
+    """What a function that is named gives, called without arguments: of a class, an instance."""
+    function = load_function(where)
+    try:
+        signature(function).bind()
+    except TypeError as error:
+        raise BhcError(
+            f"{where} cannot be called without arguments: {error}", hint="name a function that needs none"
+        ) from error
+    except ValueError:  # one that does not say what it takes
+        pass
+    try:
+        return function()
+    except BhcError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BhcError(f"{where} fails: {type(error).__name__}: {error}{_line_of(error)}") from error
+
+
+def found_anywhere(where: str) -> str:
+    """The name of a function for processes that work in another folder."""
+    source, _, name = where.rpartition(":")
+    return f"{_absolute(source)}:{name}"
 
 
 def named_in(words: Sequence[str]) -> list[str]:

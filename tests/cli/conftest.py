@@ -1,9 +1,16 @@
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import bhc
+from bhc import plugins
+from bhc.data import DataSet
+from bhc.tasks import task as tasks
 from tests.cli.commands import Commands
+from tests.cli.own import fill
 
 
 @pytest.fixture
@@ -17,3 +24,23 @@ def run(quick_model: bhc.Compressor, tmp_path_factory: pytest.TempPathFactory) -
     path = tmp_path_factory.mktemp("cli") / "run"
     quick_model.save(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def home(digits: DataSet, pretrained: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user with files of their own; tests must not change it."""
+    return fill(tmp_path_factory.mktemp("home"), digits, pretrained)
+
+
+@pytest.fixture
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in that folder, and forget what was imported from it."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setenv(tasks.VARIABLE, "")
+    monkeypatch.setattr(plugins, "_imported", set())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield home
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(home)):
+            del sys.modules[name]

@@ -224,7 +224,7 @@ def test_odd_paths(cli: Commands, run: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_reported_kindly(cli: Commands, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("bhc.cli.compress.load", interrupted)

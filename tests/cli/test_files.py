@@ -72,7 +72,20 @@ def test_a_file_that_flags_nothing_still_scores(cli: Commands, small: Path) -> N
     assert result["outside"]["auroc"] > 0.5
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", 0), ("temperature", "warm"), ("alarm", [2, "low", 0.1])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0),
+        ("temperature", "warm"),
+        ("alarm", [2, "low", 0.1]),
+        ("class_names", ["three"]),
+        ("class_names", [3, 4]),
+        ("context", {"classes": [3, "four"]}),
+        ("report", {"error_name": 7, "has_answers": True}),
+        ("report", {"error_name": "a\x1b[2J", "has_answers": True}),
+        ("report", {"error_name": "error", "has_answers": "yes"}),
+    ],
+)
 def test_what_a_file_says_of_itself_is_not_believed(cli: Commands, small: Path, name: str, value: object) -> None:
     network = bhc.read(small)
     path = small.with_suffix(".onnx")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bhc.data import read_npz
+from bhc.data import read_npz, read_npz_inputs
 from bhc.errors import BhcError
 
 RNG = np.random.default_rng(0)
@@ -206,7 +206,7 @@ def test_members_that_are_no_arrays(path):
 
 
 def test_a_file_that_is_not_there(path):
-    refused("mine.npz cannot be read.*No such file", path)
+    refused("there is no file .*mine.npz", path)
 
 
 def test_damage_anywhere_is_an_error_of_ours_or_none(path):
@@ -222,3 +222,22 @@ def test_damage_anywhere_is_an_error_of_ours_or_none(path):
         else:
             assert rows(splits.train[0]) | rows(splits.validation[0]) == rows(X)
     assert found > len(content) / 14
+
+
+def test_inputs_alone(path):
+    np.savez(path, x=X, x_test=X[:2])
+    refused("lacks y; it has x, x_test", path)
+    assert "read_npz_inputs" in refused("lacks y", path)
+    splits = read_npz_inputs(path)
+    assert (len(splits.train), len(splits.validation), splits.set_aside) == (36, 4, True)
+    assert rows(splits.train) | rows(splits.validation) == rows(X)
+    assert torch.equal(splits.test, torch.from_numpy(X[:2]))
+    save(path, x_validation=X[:3], y_validation=Y[:3], classes=["a", "b"])  # targets say nothing here, so four classes
+    splits = read_npz_inputs(path)
+    assert (len(splits.train), len(splits.validation), splits.classes, splits.set_aside) == (40, 3, ("a", "b"), False)
+    np.savez(path, x=X, x_test=X[:, :2])
+    with pytest.raises(BhcError, match=r"x_test in .* is \(2,\) float32"):
+        read_npz_inputs(path)
+    np.savez(path, y=Y)
+    with pytest.raises(BhcError, match="lacks x; it has y"):
+        read_npz_inputs(path)

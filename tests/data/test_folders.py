@@ -1,6 +1,7 @@
 """Folders of real images, one folder a class: what is listed, how images are decoded, and what is refused."""
 
 import errno
+import hashlib
 import os
 import pickle
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from bhc.data import ImageFolder, image_folders
+from bhc.data import ImageFiles, ImageFolder, image_folders, unlabelled_images
 from bhc.errors import BhcError
 
 from .pictures import CLASSES, EMPTY, GIF, TEXT, TRUNCATED, fill, pixels, spoil, write
@@ -288,3 +289,68 @@ def test_links_from_one_part_to_another_are_followed(tmp_path):
             (tmp_path / name / "a").mkdir(parents=True, exist_ok=True)
             (tmp_path / name / "a" / f"{number}.png").symlink_to(f"../../every/{number}.png")
     assert len(image_folders(tmp_path).test) == 2
+
+
+def test_images_without_labels_lie_right_in_a_folder_or_in_others(root):
+    write(root / "zoo.png")
+    write(root / "ant" / "deep" / "1.png")
+    (root / "empty").mkdir()
+    images = ImageFiles(root, size=6, mean=0.5)
+    assert len(images) == 13
+    assert images.path(0) == root / "zoo.png"
+    assert images.path(1) == root / "ant" / "0.png"
+    (root / "empty").rmdir()
+    assert torch.equal(images[12], ImageFolder(root, size=6, mean=0.5)[11][0])
+    assert not hasattr(images, "targets")
+    assert "13 images (3, 6, 6)" in repr(images)
+    loader = DataLoader(images, batch_size=5, num_workers=1, multiprocessing_context="spawn")
+    assert [tuple(batch.shape) for batch in loader] == [(5, 3, 6, 6), (5, 3, 6, 6), (3, 3, 6, 6)]
+    with pytest.raises(IndexError):
+        images[13]
+
+
+def test_unlabelled_images_that_cannot_be_read(root, caplog):
+    spoil(root / "bee" / "2.png", TEXT)
+    with pytest.raises(BhcError, match=r"bee.2\.png cannot be read"):
+        ImageFiles(root)
+    for number in range(4):
+        spoil(root / "cat" / f"{number}.png", TEXT)
+    assert len(ImageFiles(root, on_error="skip")) == 7  # a folder of which nothing is left is no class
+    for path in root.glob("*/*.png"):
+        spoil(path, TEXT)
+    with pytest.raises(BhcError, match=r"no image in .*images can be read"):
+        ImageFiles(root, on_error="skip")
+    assert "5 of 12 images are left out" in caplog.text
+
+
+def test_a_folder_without_any_image(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(BhcError, match=r"has no image; it has \.txt \(1\)"):
+        ImageFiles(tmp_path)
+    with pytest.raises(BhcError, match="there is no folder"):
+        ImageFiles(tmp_path / "none")
+    outside = write(tmp_path.parent / "elsewhere.png")
+    (tmp_path / "1.png").symlink_to(outside)
+    with pytest.raises(BhcError, match=r"1\.png is a link"):
+        ImageFiles(tmp_path)
+
+
+def test_the_parts_of_a_folder_without_labels(parts, tmp_path):
+    splits = unlabelled_images(parts, size=4)
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [60, 6, 3]
+    assert (splits.classes, splits.set_aside) == ((), False)
+    for number in range(30):
+        write(tmp_path / "flat" / "train" / f"{number}.png", pixels(number, (2, 2)))
+    splits = unlabelled_images(tmp_path / "flat")
+    assert (len(splits.train), len(splits.validation), splits.test, splits.set_aside) == (27, 3, None, True)
+    aside = {splits.validation.path(place).name for place in range(3)}
+    assert aside == set(sorted((f"{i}.png" for i in range(30)), key=lambda n: hashlib.sha256(n.encode()).digest())[:3])
+    write(tmp_path / "flat" / "test" / "1.png", pixels(0, (3, 3)))
+    with pytest.raises(BhcError, match=r"test are \(3, 3, 3\), those to train with \(3, 2, 2\)"):
+        unlabelled_images(tmp_path / "flat")
+
+
+def test_one_image_without_a_label_leaves_nothing_to_set_aside(tmp_path):
+    write(tmp_path / "train" / "1.png")
+    with pytest.raises(BhcError, match="there is one training example"):
+        unlabelled_images(tmp_path)

@@ -27,6 +27,7 @@ from bhc.cli.console import (
     show,
     with_options,
 )
+from bhc.cli.subject import TaskOption, own_task
 from bhc.compressor import Compressor, load
 from bhc.contexts import request_options
 from bhc.emission import (
@@ -222,6 +223,7 @@ def compress_command(
         Path | None,
         typer.Option(help="File for the network (.bhc), with --contexts a folder. Without: the report only."),
     ] = None,
+    task: TaskOption = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -229,7 +231,7 @@ def compress_command(
 
     With --contexts one for each line, into a folder; called again, it goes on where it was stopped.
     """
-    common = vars(Limits(**limits)) | {"flag_outside": flag_outside, "round_to": round_to}
+    common, own = vars(Limits(**limits)) | {"flag_outside": flag_outside, "round_to": round_to}, own_task(task)
     if contexts is not None:
         unwanted = [option.flag for option in request_options() if conditions[option.name] is not None]
         _compress_each(run, contexts, out, common, unwanted=unwanted, float32=float32, force=force, json=json)
@@ -240,7 +242,7 @@ def compress_command(
                 f"compress writes .bhc files, given {out}", hint="write one, then: bhc export small.bhc --to ..."
             )
         refuse_existing(out, force=force)
-    model = load(run)
+    model = load(run, task=own)
     with _without_warnings():
         small = model.compress(**conditions, **common, quantisation=_quantisation(float32))
     if out is not None:

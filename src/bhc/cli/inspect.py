@@ -1,5 +1,6 @@
 """``bhc inspect``: what a run accepts and holds, or what is in an emitted file."""
 
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,13 +9,16 @@ import typer
 
 from bhc.cli.console import Force, Given, Json, refuse_existing, say, show, table, with_options
 from bhc.cli.plots import file_figure, run_figure, save_figure
+from bhc.cli.subject import TaskOption, own_task
 from bhc.compressor import Compressor, load
 from bhc.contexts import Context, ContextSpace, example_request, request_options
 from bhc.emission import Compressed, from_file, in_order, streams
 from bhc.errors import BhcError
+from bhc.examples import Split, several
 from bhc.formats import NetworkFile, StoredLayer, read_network
 from bhc.graph import MOST_WHOLE
 from bhc.hypernet import ConditionalNetwork
+from bhc.tasks import Task
 
 PRIOR, WEIGHTS = "prior of the weights", "weights"
 
@@ -25,6 +29,7 @@ def inspect_command(
     conditions: Given,
     plot: Annotated[Path | None, typer.Option(help="Write a picture (.png).")] = None,
     threshold: Annotated[float | None, typer.Option(help="Where the picture cuts. Default: the run's.")] = None,
+    task: TaskOption = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -43,7 +48,7 @@ def inspect_command(
         if plot is not None:
             save_figure(file_figure(small, file.parts), plot)
     else:
-        model = load(path)
+        model = load(path, task=own_task(task))
         if plot is not None and "curves" not in model.model.training:
             raise BhcError(
                 f"{path} was never trained, so there is nothing to draw", hint="leave --plot out, or train it"
@@ -61,7 +66,8 @@ def _context(model: Compressor, conditions: Given) -> Context:
     """The context asked for; where none is, one to look at."""
     if all(value is None for value in conditions.values()):
         sample = model.model.validation
-        conditions = example_request(model.space, None if sample is None else sample.tensor)
+        seen = None if sample is None or len(several(sample.inputs)) > 1 else sample.tensor
+        conditions = example_request(model.space, seen)
     return model.space.resolve(conditions)
 
 
@@ -70,6 +76,8 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
     return {
         "run": str(path),
         "input_shape": list(network.input_shape),
+        "inputs": network.signature.to_list(),
+        "task": network.task.describe(),
         "layers": {layer.name: list(layer.weight_shape) for layer in network.layers},
         "weights": network.num_weights,
         "parameters": network.counts.parameters,
@@ -85,6 +93,7 @@ def _run_facts(model: Compressor, path: Path) -> dict[str, Any]:
         "thresholds": trained.thresholds,
         "default_threshold": trained.default_threshold,
         "validation_images": 0 if trained.validation is None else len(trained.validation),
+        "sample": None if trained.validation is None else vars(Sample.of(trained.validation)),
         "calibration_images": 0 if trained.calibration is None else len(trained.calibration),
         "training": trained.training,
     }
@@ -95,6 +104,8 @@ def _run_text(model: Compressor, path: Path) -> str:
     layers = ", ".join(f"{layer.name} {' x '.join(map(str, layer.weight_shape))}" for layer in network.layers)
     lines = [
         f"run           {path}",
+        f"task          {network.task.name}; reported is the {network.task.error_name}",
+        f"takes         {network.signature}",
         f"network       {network.num_weights:,} weights: {layers}",
         *_block_lines(network),
         *_whole_lines(network),
@@ -103,16 +114,54 @@ def _run_text(model: Compressor, path: Path) -> str:
         f"threshold     {trained.default_threshold:g} by default"
         + (f", {trained.thresholds[0]:g} to {trained.thresholds[1]:g} covered" if trained.thresholds else ""),
     ]
+    if trained.validation is not None:
+        lines.append(f"sample        {Sample.of(trained.validation)}")
     if trained.calibration is not None:
         lines.append(f"calibration   {len(trained.calibration):,} images for guarantees (compress --confidence)")
-    training = trained.training
+    training, task = trained.training, network.task
+    if isinstance(training.get("images"), dict):
+        lines.append(f"reads images  {_reading_text(training['images'])}")
     if training:
         if training["original_error"] is not None:
-            lines.append(f"pretrained    {training['original_error']:.2f} % validation error on the contexts below")
+            before = f"{task.shown(training['original_error']):.2f} % validation {task.error_name}"
+            lines.append(f"pretrained    {before} on the contexts below")
         count = len(training["curve_contexts"])
         contexts = "one context" if count == 1 else f"{count} contexts"
-        lines += ["", f"trade-off over {contexts}, validation data", _curve_table(training["curves"])]
+        lines += ["", f"trade-off over {contexts}, validation data", _curve_table(training["curves"], task)]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a run keeps of its validation set."""
+
+    examples: int
+    bytes: int  # in memory
+    dtypes: list[str]
+    labelled: bool
+
+    @classmethod
+    def of(cls, split: Split) -> "Sample":
+        tensors = several(split.inputs)
+        size = sum(tensor.nelement() * tensor.element_size() for tensor in tensors)
+        dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+        return cls(len(split), size, dtypes, split.labels is not None)
+
+    def __str__(self) -> str:
+        classes = "" if self.labelled else ", of no class"
+        return f"{self.examples:,} validation examples{classes}: {self.bytes:,} bytes, {', '.join(self.dtypes)}"
+
+
+def _reading_text(images: dict[str, Any]) -> str:
+    """How folders of images were read."""
+    size, channels = images.get("size"), images.get("channels")
+    sides = size if isinstance(size, list) else [size, size]
+    texts = ["as large as they are" if size is None else " x ".join(map(str, sides))]
+    texts += [] if channels is None else ["grey" if channels == 1 else "in colour"]
+    for name in ("mean", "std"):
+        if images.get(name) is not None:
+            texts.append(f"{name} {', '.join(f'{number:g}' for number in images[name])}")
+    return "; ".join(texts)
 
 
 def _block_lines(network: ConditionalNetwork) -> list[str]:
@@ -149,20 +198,21 @@ def _accepted(space: ContextSpace) -> list[str]:
     return [f"{'accepts' if not place else '':<13} {text}" for place, text in enumerate(texts)]
 
 
-def _curve_table(curves: dict[str, Any]) -> str:
+def _curve_table(curves: dict[str, Any], task: Task) -> str:
     before = {point["threshold"]: point["error"] for point in curves.get("before", [])}
+    what = task.error_name
     rows = [
         [
             f"{point['threshold']:.2f}",
             f"{point['ratio_mean']:,.1f}",
             f"{point['ratio_harmonic']:,.1f}",
-            f"{before[point['threshold']]:.2f}" if point["threshold"] in before else "-",
-            f"{point['error']:.2f}",
-            f"{point['error_max']:.2f}",
+            f"{task.shown(before[point['threshold']]):.2f}" if point["threshold"] in before else "-",
+            f"{task.shown(point['error']):.2f}",
+            f"{task.shown(point['error_max']):.2f}",
         ]
         for point in curves["after"]
     ]
-    return table(["threshold", "ratio", "harmonic", "error before %", "after %", "worst context %"], rows)
+    return table(["threshold", "ratio", "harmonic", f"{what} before %", "after %", "worst context %"], rows)
 
 
 def file_facts(small: Compressed, file: NetworkFile, path: Path) -> dict[str, Any]:

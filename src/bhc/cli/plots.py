@@ -20,10 +20,12 @@ from bhc.formats import Part, StoredLayer
 from bhc.hypernet import ConditionalNetwork
 from bhc.layers import Select
 from bhc.studio.preview import rate_groups
+from bhc.tasks import Task
 
 BEFORE, AFTER, KEPT, CUT, LINE = "#9aa5b1", "#1f6feb", "#1f6feb", "#e4e8ec", "#c2410c"
 RATES_OF = {"in": "inputs", "out": "outputs", "weight": "weights"}
 MOST_COLUMNS = 6  # of a run's picture
+STRIP = 8  # times as long as it is high
 MOST_TALL, LAYERS_IN_A_ROW = 5.0, 7  # of its first row, in others
 STYLE: Any = {
     "font.size": 9,
@@ -57,7 +59,7 @@ def run_figure(
         heights = [min(MOST_TALL, max(1.0, len(network.layers) / LAYERS_IN_A_ROW)), *[1.0] * (rows - 1)]
         figure = Figure(figsize=(4 * columns, 3 * sum(heights)))
         grid = figure.add_gridspec(rows, columns, height_ratios=heights)
-        draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold)
+        draw_trade_off(figure.add_subplot(grid[0, : columns - 1]), training, threshold, network.task)
         if branches:
             draw_branches(figure.add_subplot(grid[1, :]), branches)
         axes = figure.add_subplot(grid[0, columns - 1])
@@ -131,7 +133,7 @@ def draw_weights(axes: Axes, layer: StoredLayer) -> None:
     axes.set_xlabel(f"{layer.num_weights:,} weights{step}", fontsize=8)
 
 
-def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> None:
+def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float, task: Task | None = None) -> None:
     """Error against ratio, before and after consolidation."""
     curves = training["curves"]
     stage = "consolidation" if "before" in curves else "training"
@@ -153,7 +155,8 @@ def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float) -> No
     axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
     axes.set_xlabel("times smaller (weights, harmonic mean over contexts)")
-    axes.set_ylabel("validation error, %")
+    name = "error" if task is None else f"{'100 less the ' if task.higher_is_better else ''}{task.error_name}"
+    axes.set_ylabel(f"validation {name}, %")
     axes.set_title("what size costs")
     low, high = axes.get_xlim()
     marks = [mark * 10**power for power in range(7) for mark in (1, 2, 5)]
@@ -214,10 +217,14 @@ def draw_pixels(axes: Axes, small: Compressed, title: str) -> None:
     if isinstance(first, Select):
         read.reshape(-1)[first.index.numpy()] = 1.0
     else:
-        read[:] = 1.0
-    axes.imshow(read.max(0), cmap=matplotlib.colors.ListedColormap([CUT, KEPT]), vmin=0, vmax=1)
+        read[...] = 1.0
+    # Channels one over the other; what has no rows is a strip.
+    picture = read.max(0) if read.ndim > 2 else np.repeat(np.atleast_2d(read), max(1, read.size // STRIP), axis=0)
+    axes.imshow(picture, cmap=matplotlib.colors.ListedColormap([CUT, KEPT]), vmin=0, vmax=1)
     axes.set_title(title)
-    axes.set_xlabel("pixels it reads", fontsize=8)
+    several = len(small.network.signature) > 1
+    what = "several inputs" if several else "pixels it reads" if read.ndim > 2 else "inputs it reads"
+    axes.set_xlabel(what, fontsize=8)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)

@@ -31,6 +31,7 @@ from bhc.cli.console import (
     show,
     with_options,
 )
+from bhc.cli.subject import TaskOption, own_task
 from bhc.contexts import Option, request_options
 from bhc.emission import Limits, Report
 from bhc.errors import BhcError
@@ -53,6 +54,7 @@ def serve_command(
     max_upload: Annotated[int, typer.Option(min=1, help="Most bytes of an upload of samples.")] = 16 << 20,
     max_samples: Annotated[int, typer.Option(min=16, help="Most samples of an upload.")] = 2_000,
     cache: Annotated[int, typer.Option(min=0, help="Networks to remember; 0 makes each anew.")] = 256,
+    task: TaskOption = None,
 ) -> None:
     """Hand out networks over HTTP, with a web page to see them. Ends at Ctrl-C, once running requests are answered."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
@@ -61,6 +63,7 @@ def serve_command(
     from bhc.studio.server import Address, ServerConfig, Settings, serve
     from bhc.studio.workers import WorkerConfig
 
+    own_task(task)  # known to the workers too
     plan = ServerConfig(
         run,
         Address(host, port),

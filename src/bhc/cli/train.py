@@ -1,46 +1,39 @@
-"""``bhc pretrain`` and ``bhc train``: a network to start from, and the hypernetwork."""
+"""``bhc train``: one hypernetwork for all contexts of a kind."""
 
-import pickle
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from torch import nn
 
 import bhc.data as datasets
 import bhc.models as models
 from bhc.cli.console import (
     Calibration,
     DataDir,
-    Force,
     Given,
     Json,
     LeaveOut,
     Seed,
     program,
-    refuse_existing,
     say,
     show,
     with_options,
 )
+from bhc.cli.own_data import DATA_HELP, FUNCTION, READING, Data, Reading, source_of
+from bhc.cli.subject import OwnNetwork, TaskOption, ours, say_error_before, task_for
 from bhc.compressor import fit, wrap
-from bhc.contexts import ContextSpace, Joint, SingleContext, request_options, spaces_for, training_options
+from bhc.contexts import ClassSubsets, ContextSpace, Joint, SingleContext, request_options, spaces_for, training_options
+from bhc.data import Augmentation, DataSet, DatasetSplits
 from bhc.errors import BhcError
+from bhc.files import read_json, write_json
 from bhc.hypernet import FEW_LAYERS, GENERATORS, Initial, LowRank, generator_from_dict
 from bhc.posterior import FAMILIES, check_family
-from bhc.pretraining import (
-    BatchNormPretraining,
-    Pretraining,
-    build_for,
-    error_of,
-    load_weights,
-    pretrain,
-    save_weights,
-    usual_recipe,
-)
+from bhc.tasks import Task
 from bhc.training import (
     Consolidate,
     Learn,
@@ -51,93 +44,38 @@ from bhc.training import (
     Stage,
     default_progress,
     default_recipe,
-    find_device,
     is_rank_zero,
     two_stage_budget,
 )
-
-
-def pretrain_command(
-    model: Annotated[str, typer.Option(help=f"One of: {', '.join(models.NAMES)}.")],
-    data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
-    out: Annotated[Path, typer.Option(help="File for the weights (.safetensors).")],
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Passes over the training set. Default: {Pretraining().epochs}; "
-            f"{BatchNormPretraining().epochs} for networks with batch norm (vgg, resnet-...), "
-            "40 and 15 for speech-cnn and text-cnn.",
-            show_default=False,
-        ),
-    ] = None,
-    public: Annotated[
-        Path | None,
-        typer.Option(help="Take the weights of a public checkpoint (resnet-...) instead of training."),
-    ] = None,
-    calibration: Calibration = None,
-    leave_out: LeaveOut = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    seed: Seed = 0,
-    data_dir: DataDir = None,
-    force: Force = False,
-    json: Json = False,
-) -> None:
-    """Train a plain network, or take a public one, and write its weights."""
-    models.check(model)
-    refuse_existing(out, force=force)
-    find_device(device)
-    dataset = datasets.load(data, data_dir=data_dir)
-    if leave_out is not None:
-        dataset, _ = dataset.without_source(leave_out)
-    if public is not None and calibration is not None:
-        raise BhcError("nobody knows what a public network has learned from", hint="leave --calibration out")
-    if calibration is not None:
-        dataset, _ = dataset.held_out(calibration)
-    if public is None:
-        plan = usual_recipe(model)
-        plan = plan if epochs is None else replace(plan, epochs=epochs)
-        net = pretrain(model, dataset, plan, seed=seed, progress=default_progress(), device=device)
-    else:
-        net = _public(public, model, dataset).to(find_device(device))
-    errors = {"validation_error": error_of(net, dataset.validation), "test_error": error_of(net, dataset.test)}
-    save_weights(out, model, net, dataset, errors=errors, held_out=calibration or 0)
-    if json:
-        show({"model": model, "data": data, "weights": str(out), **errors}, as_json=True)
-        return
-    for name, value in errors.items():
-        show(f"{name.replace('_', ' ')}: {value:.2f} %", as_json=False)
-    say(f"wrote {out}")
-    more = "" if calibration is None else f" --calibration {calibration}"
-    say(f"next: {program()} train --model {model} --weights {out} --data {data} --context classes{more} --out run/")
-
-
-def _public(path: Path, model: str, dataset: datasets.DataSet) -> nn.Sequential:
-    """A network of ours with the weights of a torch checkpoint, of which nothing but tensors is read."""
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise BhcError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
-    if not isinstance(checkpoint, dict):
-        raise BhcError(f"{path} holds a {type(checkpoint).__name__}, not named tensors")
-    net = build_for(dataset, model)
-    models.load_public_resnet_(net, checkpoint)
-    return net.eval().requires_grad_(False)
-
 
 LEARN, NARROW, CONSOLIDATE = Learn(), Narrow(), Consolidate()
 CONDITIONS = ", ".join(option.name for option in request_options())
 
 
 @with_options("chosen", training_options(), after="context")
+@with_options("reading", READING, after="task")
 def train_command(
-    model: Annotated[str, typer.Option(help=f"One of: {', '.join(models.NAMES)}.")],
-    data: Annotated[str, typer.Option(help=f"One of: {', '.join(datasets.NAMES)}.")],
+    data: Annotated[str, typer.Option(help=DATA_HELP)],
     out: Annotated[Path, typer.Option(help="Run folder.")],
     chosen: Given,
-    weights: Annotated[
-        Path | None, typer.Option(help="Pretrained weights (bhc pretrain). Without: from scratch.")
+    reading: Given,
+    model: Annotated[str | None, typer.Option(help=f"A network of ours: {', '.join(models.NAMES)}.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar=FUNCTION,
+            help="A trained network of your own, in the place of --model: a function without arguments that returns a "
+            "torch.nn.Module, or its class. Also package.module:FUNCTION.",
+        ),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights to load: of --model as bhc pretrain writes them, without: from scratch; "
+            "of --network its state dict, .safetensors or a torch file."
+        ),
+    ] = None,
+    task: TaskOption = None,
     context: Annotated[
         str,
         typer.Option(help=f"One of: {CONDITIONS}; or several joined by +; or none, for one network for all."),
@@ -218,74 +156,78 @@ def train_command(
     On more than one process with --devices, or started as: torchrun --nproc-per-node N -m bhc train ...
     """
     processes = Processes(devices, nodes)
-    models.check(model)
     check_family(family)
     if generator is not None:
         say("--generator is --weight-generator now")
     kind = generator or weight_generator
     spec = generator_from_dict({"kind": kind} | ({"rank": rank} if kind == LowRank.kind else {}))
-    first = is_rank_zero() and processes.holds_first
-    if first:
-        RunFolder(out).open(resume=resume, overwrite=force)
-    dataset = datasets.load(data, data_dir=data_dir)
-    if leave_out is not None:
-        dataset, _ = dataset.without_source(leave_out)
-    held_out = None
-    if calibration is not None:
-        dataset, held_out = dataset.held_out(calibration)
-    if speeds is not None:
-        dataset = datasets.with_voices(dataset, _speeds(speeds))
+    source, read = source_of(data, reading, data_dir=data_dir), Reading.of(reading)
     names = [] if context == "none" else context.split("+")
-    space = joined(spaces_for(names, dataset, chosen | {"two_stage": two_stage}), missing=missing)
-    if weights is None:
-        say("no --weights given: training from scratch")
-        net = build_for(dataset, model, rng=torch.Generator().manual_seed(seed))
-    else:
-        net = load_weights(weights, model, dataset, held_out=calibration or 0)
-    if context == "none":  # one context: all examples are its own
-        contexts, examples = 1, contexts * examples
-    compressor = wrap(
-        net,
-        space,
-        example_input=dataset.train.inputs[:1],
-        weight_generator=spec,
-        initial=Initial() if paper_init else Initial.exact(),
-        family=family,
-        std_limits=None if FAMILIES[family].cuts_weights else models.std_limits(model),
-        pretrained=weights is not None,
-        seed=seed,
-    )
-    sizes = {"contexts": contexts, "examples": examples}
-    fit(
-        compressor,
-        dataset.train,
-        dataset.validation,
-        calibration_set=held_out,
-        recipe=make_recipe(
-            default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
-            {"rate": rate, "logvar_rate": logvar_rate, "context_weight": context_weight, **sizes},
-            steps=steps,
-            narrowing_steps=narrowing_steps,
-            consolidation_steps=consolidation_steps,
-            two_stage=two_stage,
-        ),
-        run=out,
-        resume=resume,
-        overwrite=force,
-        seed=seed,
-        class_names=dataset.class_names,
-        vocabulary=dataset.vocabulary,
-        checkpoint_every=checkpoint_every,
-        progress=default_progress(),
-        device=device,
-        deterministic=deterministic,
-        augment=datasets.augmentation_for(dataset.train.tensor) if augment else None,
-        autocast=torch.bfloat16 if bf16 else None,
-        processes=processes,
-    )
+    first = is_rank_zero() and processes.holds_first
+    with opened_run(out, resume=resume, overwrite=force, first=first):
+        own_net = _own_network(model, network, weights)
+        learned, splits = task_for(task, read), source.splits(read)
+        if isinstance(splits, DatasetSplits) and splits.set_aside:
+            say(f"{data} has no validation part: a tenth of what is learned from is set aside for it")
+        dataset, held_out = altered(splits, leave_out=leave_out, calibration=calibration, speeds=speeds)
+        subject = (
+            ours(model or "", weights, dataset, held_out, seed=seed)
+            if own_net is None
+            else own_net.on(source, dataset, learned, held_out)
+        )
+        if learned is not None and learned.from_network and not subject.pretrained:
+            raise BhcError("--labels none imitates a trained network, and this one is new", hint="give --weights")
+        space = joined(spaces_for(names, subject.data, chosen | {"two_stage": two_stage}), missing=missing)
+        if context == "none":  # one context: all examples are its own
+            contexts, examples = 1, contexts * examples
+        compressor = wrap(
+            subject.net,
+            space,
+            example_input=subject.example,
+            weight_generator=spec,
+            initial=Initial() if paper_init else Initial.exact(),
+            family=family,
+            std_limits=None if FAMILIES[family].cuts_weights else subject.std_limits,
+            task=learned,
+            pretrained=subject.pretrained,
+            seed=seed,
+        )
+        if own_net is not None and first and learned is None:
+            say_error_before(compressor.network, subject.data.validation)
+        sizes = {"contexts": contexts, "examples": examples}
+        fit(
+            compressor,
+            subject.data.train,
+            subject.data.validation,
+            workers=read.workers,
+            calibration_set=subject.held_out,
+            recipe=make_recipe(
+                default_recipe(compressor.network, ratio=narrow_to, kl_weight=kl_weight),
+                {"rate": rate, "logvar_rate": logvar_rate, "context_weight": context_weight, **sizes},
+                steps=steps,
+                narrowing_steps=narrowing_steps,
+                consolidation_steps=consolidation_steps,
+                two_stage=two_stage,
+            ),
+            run=out,
+            resume=resume,
+            overwrite=force,
+            seed=seed,
+            class_names=subject.class_names,
+            vocabulary=subject.data.vocabulary,
+            checkpoint_every=checkpoint_every,
+            progress=default_progress(),
+            device=device,
+            deterministic=deterministic,
+            augment=augmentation_of(subject.example) if augment else None,
+            autocast=torch.bfloat16 if bf16 else None,
+            processes=processes,
+        )
     if not first:
         return
-    training = compressor.model.training
+    if source.has_images:
+        remember_images(RunFolder(out), subject.data.train, read)
+    training, shown = compressor.model.training, compressor.network.task
     result = {
         "run": str(out),
         "default_threshold": compressor.model.default_threshold,
@@ -293,9 +235,74 @@ def train_command(
         "skipped_steps": training["skipped_steps"],
         "curve": training["curves"]["after"],
     }
-    show(result if json else describe_curve(training, compressor.model.default_threshold), as_json=json)
+    show(result if json else describe_curve(training, compressor.model.default_threshold, shown), as_json=json)
     say(f"wrote {out}")
-    say(" ".join(["next:", program(), "compress", str(out), *example_request(space), "--out small.bhc"]))
+    own = [] if task is None else ["--task", shlex.quote(task)]
+    say(" ".join(["next:", program(), "compress", str(out), *own, *example_request(space), "--out small.bhc"]))
+
+
+@contextmanager
+def opened_run(out: Path, *, resume: bool, overwrite: bool, first: bool) -> Iterator[None]:
+    """The folder of a run; one that was made here, and that nothing was written to, goes again after an error."""
+    new = not out.exists()
+    if first:
+        RunFolder(out).open(resume=resume, overwrite=overwrite)
+    try:
+        yield
+    except BaseException:
+        if first and new:
+            with suppress(OSError):
+                out.rmdir()
+        raise
+
+
+def _own_network(model: str | None, network: str | None, weights: Path | None) -> OwnNetwork | None:
+    """The network that is named; None for one of ours, which data must be there for."""
+    if (model is None) == (network is None):
+        given = "neither was given" if model is None else f"given {model} and {network}"
+        raise BhcError(
+            f"what is trained is named by --model or by --network: {given}",
+            hint=f"--model {models.NAMES[0]} for one of ours, --network {FUNCTION} for your own",
+        )
+    if network is not None:
+        return OwnNetwork.named(network, weights)
+    models.check(model or "")
+    return None
+
+
+def altered(
+    data: Data, *, leave_out: str | None, calibration: int | None, speeds: str | None
+) -> tuple[Data, datasets.Split | None]:
+    """A data set without what is left or held out of it, and with other voices; and what is held out."""
+    if not isinstance(data, DataSet):
+        for option, value in (("--leave-out", leave_out), ("--calibration", calibration), ("--speeds", speeds)):
+            if value is not None:
+                hint = "a function may give a part 'calibration'" if value == calibration else "leave it out"
+                raise BhcError(f"{option} is for data sets by name, or a bhc.data.DataSet", hint=hint)
+        return data, None
+    held_out = None
+    if leave_out is not None:
+        data, _ = data.without_source(leave_out)
+    if calibration is not None:
+        data, held_out = data.held_out(calibration)
+    if speeds is not None:
+        data = datasets.with_voices(data, _speeds(speeds))
+    return data, held_out
+
+
+def augmentation_of(example: Any) -> Augmentation:
+    """What suits examples like this one; floats are taken for images where they have rows and columns."""
+    if isinstance(example, torch.Tensor) and (example.dtype in (torch.int16, torch.int32) or example.dim() == 4):
+        return datasets.augmentation_for(example)
+    raise BhcError("--augment alters images, and the data are others", hint="alter them in a torch Dataset of your own")
+
+
+def remember_images(folder: RunFolder, train: Any, reading: Reading) -> None:
+    """Note in a run how its images were read, for those that it will be evaluated on."""
+    description = read_json(folder.description)
+    channels = reading.images["channels"] or (3 if train.image_shape[0] == 3 else None)
+    description["training"]["images"] = {**reading.images, "channels": channels}
+    write_json(folder.description, description)
 
 
 def make_recipe(
@@ -331,23 +338,30 @@ def joined(spaces: Sequence[ContextSpace], *, missing: float) -> ContextSpace:
     return spaces[0] if len(spaces) == 1 else Joint(*spaces, missing=missing)
 
 
-def describe_curve(training: dict[str, Any], default_threshold: float) -> str:
+def describe_curve(training: dict[str, Any], default_threshold: float, task: Task) -> str:
     """The trade-off after training in a few lines."""
     lines = []
     if training["original_error"] is not None:
-        lines.append(f"pretrained network on the same contexts: {training['original_error']:.2f} % validation error")
+        before = task.shown(training["original_error"])
+        lines.append(f"pretrained network on the same contexts: {before:.2f} % validation {task.error_name}")
     for point in training["curves"]["after"]:
         mark = "  <- default" if point["threshold"] == default_threshold else ""
         lines.append(
             f"threshold {point['threshold']:5.2f}: {point['ratio_harmonic']:8.1f} x smaller,"
-            f" {point['error']:5.2f} % error{mark}"
+            f" {task.shown(point['error']):5.2f} % {task.error_name}{mark}"
         )
     return "\n".join(lines)
 
 
 def example_request(space: ContextSpace) -> list[str]:
     """Options of a request this space accepts."""
-    return [f"{each.flag} {each.example}" for each in request_options() if each.name in space.conditions]
+    given = {each.name: each for each in request_options() if each.name in space.conditions}
+    examples = {name: option.example for name, option in given.items()}
+    if (classes := space.find(ClassSubsets)) is not None:
+        names = classes.class_names or tuple(map(str, range(classes.num_classes)))
+        usual = names == tuple(map(str, range(len(names)))) and len(names) > 4
+        examples["classes"] = "3,4" if usual else shlex.quote(",".join(names[:2]))
+    return [f"{option.flag} {examples[name]}" for name, option in given.items()]
 
 
 def _speeds(text: str) -> list[float]:

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -42,25 +42,50 @@ def read_npz(path: Path | str, *, limit: int = LARGEST) -> DatasetSplits[Pair]:
     >>> bhc.fit(model, splits.train, splits.validation)  # doctest: +SKIP
     """
     where = str(path)
-    arrays = _read(Path(path), limit=limit)
+    arrays = _read(Path(path), limit=limit, needed=("x", "y"))
     pairs = {part: _pair(arrays, part, where=where) for part in _PARTS if _has(arrays, part, where=where)}
     for part, pair in pairs.items():
         _check_alike(pairs[""], pair, part, where=where)
-    classes = _classes(arrays.get(_CLASSES), pairs, where=where)
+    classes = _classes(arrays.get(_CLASSES), where=where)
+    for part, (_, targets) in pairs.items():
+        _check_labels(targets, part, classes, where=where)
     train, validation = pairs[""], pairs.get("_validation")
     if validation is not None:
         return DatasetSplits(train, validation, pairs.get("_test"), classes, set_aside=False)
-    train, validation = _tenth_aside(train, classes)
+    rest, aside = _places_apart(train[0], train[1] if _are_labels(train[1]) else None, classes)
+    train, validation = ((_at(train[0], places), _at(train[1], places)) for places in (rest, aside))
     return DatasetSplits(train, validation, pairs.get("_test"), classes, set_aside=True)
 
 
-def _read(path: Path, *, limit: int) -> dict[str, NDArray[Any]]:
+def read_npz_inputs(path: Path | str, *, limit: int = LARGEST) -> DatasetSplits[Tensor]:
+    """Read the inputs of an ``.npz`` file as ``read_npz`` does, for a network that is to be imitated.
+
+    No targets are needed, and those that are there are passed over.
+
+    >>> splits = bhc.data.read_npz_inputs("measurements.npz")  # doctest: +SKIP
+    >>> bhc.fit(model, splits.train, splits.validation, task=bhc.Imitation())  # doctest: +SKIP
+    """
+    where = str(path)
+    arrays = _read(Path(path), limit=limit, needed=("x",))
+    parts = {part: _tensor(arrays[f"x{part}"], where=f"x{part} in {where}") for part in _PARTS if f"x{part}" in arrays}
+    for part, inputs in parts.items():
+        _check_alike((parts[""],), (inputs,), part, where=where)
+    classes = _classes(arrays.get(_CLASSES), where=where)
+    if "_validation" in parts:
+        return DatasetSplits(parts[""], parts["_validation"], parts.get("_test"), classes, set_aside=False)
+    rest, aside = _places_apart(parts[""], None, ())
+    return DatasetSplits(_at(parts[""], rest), _at(parts[""], aside), parts.get("_test"), classes, set_aside=True)
+
+
+def _read(path: Path, *, limit: int, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
+    if not path.exists():
+        raise BhcError(f"there is no file {path}", hint=_HINT)
     try:
         if path.stat().st_size > limit + _SLACK:
             raise _too_large(path, path.stat().st_size, limit)
         with zipfile.ZipFile(path) as archive:
             members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-            _check_names(list(members), where=str(path))
+            _check_names(list(members), needed, where=str(path))
             total = sum(entry.file_size for entry in members.values())
             if total > limit + _SLACK:
                 raise _too_large(path, total, limit)
@@ -96,10 +121,11 @@ def _too_large(path: Path, size: int, limit: int) -> BhcError:
     )
 
 
-def _check_names(names: list[str], *, where: str) -> None:
-    lacking = [name for name in _NAMES[:2] if name not in names]
+def _check_names(names: list[str], needed: Sequence[str], *, where: str) -> None:
+    lacking = [name for name in needed if name not in names]
     if lacking:
-        raise BhcError(f"{where} lacks {' and '.join(lacking)}; it has {', '.join(sorted(names)[:10])}", hint=_HINT)
+        hint = f"{_HINT}; without targets: bhc.data.read_npz_inputs, --labels none" if lacking == ["y"] else _HINT
+        raise BhcError(f"{where} lacks {' and '.join(lacking)}; it has {', '.join(sorted(names)[:10])}", hint=hint)
     others = [name for name in names if name not in _NAMES]
     if others:
         raise BhcError(f"{where} has arrays of other names: {', '.join(sorted(others)[:10])}", hint=_HINT)
@@ -137,8 +163,8 @@ def _are_labels(targets: Tensor) -> bool:
     return targets.ndim == 1 and not targets.is_floating_point() and not targets.is_complex()
 
 
-def _check_alike(train: Pair, other: Pair, part: str, *, where: str) -> None:
-    for letter, expected, found in zip("xy", train, other, strict=True):
+def _check_alike(train: Sequence[Tensor], other: Sequence[Tensor], part: str, *, where: str) -> None:
+    for letter, expected, found in zip("xy", train, other, strict=False):
         if (expected.shape[1:], expected.dtype) != (found.shape[1:], found.dtype):
             raise BhcError(
                 f"an example of {letter}{part} in {where} is {_one(found)}, and of {letter} {_one(expected)}"
@@ -149,23 +175,28 @@ def _one(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _classes(array: NDArray[Any] | None, pairs: Mapping[str, Pair], *, where: str) -> tuple[str, ...]:
+def _classes(array: NDArray[Any] | None, *, where: str) -> tuple[str, ...]:
     if array is None:
         return ()
     if array.ndim != 1 or array.dtype.kind != "U" or len(set(array.tolist())) < len(array):
         raise BhcError(f"{_CLASSES} in {where} is {array.shape} {array.dtype}", hint="give a list of names, each once")
-    for part, (_, targets) in pairs.items():
-        if not _are_labels(targets) or targets.min() < 0 or targets.max() >= len(array):
-            problem = f"y{part} in {where} is not made of labels from 0 to {len(array) - 1}, one for each class"
-            raise BhcError(problem, hint=f"leave {_CLASSES} out where the targets are not labels")
     return tuple(array.tolist())
 
 
-def _tenth_aside(pair: Pair, classes: tuple[str, ...]) -> tuple[Pair, Pair]:
-    inputs, targets = (tensor.numpy() for tensor in pair)  # torch cannot index by place in all types
-    labels = targets if _are_labels(pair[1]) else np.zeros(len(targets), dtype=np.int64)
-    aside = places_set_aside((row.tobytes() for row in inputs), labels, names=classes)
-    train, validation = (
-        (torch.from_numpy(inputs[places]), torch.from_numpy(targets[places])) for places in (~aside, aside)
-    )
-    return train, validation
+def _check_labels(targets: Tensor, part: str, classes: tuple[str, ...], *, where: str) -> None:
+    if classes and (not _are_labels(targets) or targets.min() < 0 or targets.max() >= len(classes)):
+        problem = f"y{part} in {where} is not made of labels from 0 to {len(classes) - 1}, one for each class"
+        raise BhcError(problem, hint=f"leave {_CLASSES} out where the targets are not labels")
+
+
+def _places_apart(
+    inputs: Tensor, labels: Tensor | None, classes: tuple[str, ...]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which examples are learned from, and which are set aside."""
+    groups = np.zeros(len(inputs), dtype=np.int64) if labels is None else labels.numpy()
+    aside = places_set_aside((row.tobytes() for row in inputs.numpy()), groups, names=classes)
+    return ~aside, aside
+
+
+def _at(tensor: Tensor, places: NDArray[np.bool_]) -> Tensor:
+    return torch.from_numpy(tensor.numpy()[places])  # torch cannot index by place in all types

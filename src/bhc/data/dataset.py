@@ -115,7 +115,8 @@ class DatasetSplits(Generic[T]):
     validation: T
     test: T | None
     classes: tuple[str, ...]
-    set_aside: bool  # whether the validation part was taken from the train part, for want of one
+    set_aside: bool = False  # whether the validation part was taken from the train part, for want of one
+    calibration: T | None = None  # examples that nothing has learned from, and that guarantees rest on
 
 
 def places_set_aside(
@@ -135,8 +136,9 @@ def places_set_aside(
     for places in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
         if len(places) < 2:
             label = labels[places[0]]
+            who = f"class {names[label] if names else label} has" if len(labels) > 1 else "there is"
             raise BhcError(
-                f"class {names[label] if names else label} has one training example, and no validation part is given",
+                f"{who} one training example, and no validation part is given",
                 hint="give a validation part, or more examples: a tenth of each class is set aside, at least one",
             )
         aside[sorted(places, key=hashes.__getitem__)[: max(1, len(places) // SET_ASIDE)]] = True

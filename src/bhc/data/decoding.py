@@ -103,7 +103,7 @@ class ImageReader:
             return image.convert("F")
         if self.channels == 1 and not self.greys and image.mode not in _GREY:
             problem = f"{path} has colours; the images that were looked at first are grey"
-            raise BhcError(problem, hint="channels=3 keeps colours, channels=1 makes them grey")
+            raise BhcError(problem, hint="channels=3 (--channels) keeps colours, channels=1 makes them grey")
         if "transparency" in image.info:  # of a palette: Pillow warns where it is dropped at once
             image = image.convert("RGBA")
         return image.convert(mode)
@@ -162,7 +162,7 @@ def by_channel(values: Numbers | None, channels: int, name: str) -> NDArray[np.f
 def different_sizes(path: str, size: tuple[int, int], other: str, other_size: tuple[int, int]) -> BhcError:
     (height, width), (high, wide) = size, other_size
     problem = f"{path} is {height} x {width} (height, width), {other} {high} x {wide}"
-    return BhcError(problem, hint="size=... resizes and crops all images to one size")
+    return BhcError(problem, hint="size=... (--size) resizes and crops all images to one size")
 
 
 def _check_pixels(path: str, width: int, height: int) -> None:

@@ -5,15 +5,12 @@ Pillow decodes: ``pip install 'bhc[images]'``. It is imported with the first fol
 
 import copy
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from operator import index as as_index
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +21,6 @@ from torch.utils.data import Dataset
 from bhc.data.dataset import DatasetSplits, places_set_aside
 from bhc.data.decoding import (
     MEND,
-    SUFFIXES,
     ImageHeader,
     ImageReader,
     Numbers,
@@ -36,6 +32,7 @@ from bhc.data.decoding import (
     height_and_width,
     read_header,
 )
+from bhc.data.listing import MOST_LISTED, ListedFiles, list_all, list_by_class
 from bhc.data.sources import logger
 from bhc.errors import BhcError
 
@@ -43,13 +40,87 @@ TRAIN, TEST, VALIDATION = "train", "test", ("validation", "val", "valid")
 _LOOKED_AT = 256  # images whose headers decide on the channels, where sizes need not be compared
 _TOGETHER = 64  # images that a thread looks at before it reports
 _MOST_THREADS = 16
-_LISTED = 5  # in a message
 
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
+Groups = tuple[NDArray[np.int64], tuple[str, ...]]  # a number for each image, and what each number stands for
 
 
-class ImageFolder(Dataset[tuple[Tensor, int]]):
+class _DecodedImages:
+    """Images in files, decoded when they are asked for; what is listed, and what an item is, follows."""
+
+    _list: Callable[..., ListedFiles]
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        size: int | tuple[int, int] | None = None,
+        mean: Numbers | None = None,
+        std: Numbers | None = None,
+        channels: Literal[1, 3] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        progress: Progress | None = None,
+        within: Path | str | None = None,
+    ) -> None:
+        _check_options(channels, on_error)
+        check_pillow()
+        fitted = None if size is None else height_and_width(size)
+        files = self._list(os.path.abspath(root), boundary=os.path.realpath(within or root))
+        look = decode if on_error == "skip" else read_header
+        all_of_them = on_error == "skip" or size is None
+        places = range(len(files)) if all_of_them else _spread(len(files)) if channels is None else ()
+        headers, unreadable = _look_at(files, places, look, progress)
+        self._files = _without(files, unreadable, on_error, self._groups(files))
+        self.left_out = {files.path(place): problem for place, problem in unreadable.items()}
+        count = channels or headers.channels
+        self._reader = ImageReader(
+            size=fitted or headers.one_size(),
+            resizes=fitted is not None,
+            channels=count,
+            greys=channels is not None,
+            mean=by_channel(mean, count, "mean"),
+            std=by_channel(std, count, "std"),
+        )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _read(self, index: int) -> tuple[Tensor, int]:
+        """An image, and its place in the list."""
+        place = as_index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"image {place} of {len(self):,}")
+        place %= len(self)
+        return self._reader.read(self._files.path(place)), place
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self._reader.channels, *self._reader.size
+
+    def path(self, index: int) -> Path:
+        """The file of an image."""
+        return Path(self._files.path(index))
+
+    def at(self, places: NDArray[np.int64]) -> Self:
+        """The images at some places alone, with all classes where there are some."""
+        part = copy.copy(self)
+        part._files = self._files.at(places)
+        return part
+
+    def set_aside(self) -> tuple[Self, Self]:
+        """Nine tenths and one tenth, of each class where there are some: it depends on the names of files alone."""
+        names = (self._files.name(place) for place in range(len(self)))
+        labels, classes = self._groups(self._files)
+        aside = places_set_aside(names, labels, names=classes)
+        return self.at(np.flatnonzero(~aside)), self.at(np.flatnonzero(aside))
+
+    def _groups(self, files: ListedFiles) -> Groups:
+        """Of which there must be images left, and a tenth is set aside: all together."""
+        return np.zeros(len(files), dtype=np.int64), ()
+
+
+class ImageFolder(_DecodedImages, Dataset[tuple[Tensor, int]]):
     """The images ``root/CLASS/*.png``, ``*.jpg`` and ``*.jpeg``, as a map-style data set.
 
     An item is a float32 tensor (channels, height, width) and the number of its class, by the order of their names.
@@ -71,47 +142,11 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
     ... # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        root: Path | str,
-        *,
-        size: int | tuple[int, int] | None = None,
-        mean: Numbers | None = None,
-        std: Numbers | None = None,
-        channels: Literal[1, 3] | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
-        progress: Progress | None = None,
-        within: Path | str | None = None,
-    ) -> None:
-        _check_options(channels, on_error)
-        check_pillow()
-        fitted = None if size is None else height_and_width(size)
-        files = _list_files(os.path.abspath(root), boundary=os.path.realpath(within or root))
-        look = decode if on_error == "skip" else read_header
-        all_of_them = on_error == "skip" or size is None
-        places = range(len(files)) if all_of_them else _spread(len(files)) if channels is None else ()
-        headers, unreadable = _look_at(files, places, look, progress)
-        self._files = _without(files, unreadable, on_error)
-        self.left_out = {files.path(place): problem for place, problem in unreadable.items()}
-        count = channels or headers.channels
-        self._reader = ImageReader(
-            size=fitted or headers.one_size(),
-            resizes=fitted is not None,
-            channels=count,
-            greys=channels is not None,
-            mean=by_channel(mean, count, "mean"),
-            std=by_channel(std, count, "std"),
-        )
-
-    def __len__(self) -> int:
-        return len(self._files)
+    _list = staticmethod(list_by_class)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        place = as_index(index)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"image {place} of {len(self):,}")
-        place %= len(self)
-        return self._reader.read(self._files.path(place)), int(self._files.labels[place])
+        image, place = self._read(index)
+        return image, int(self._files.labels[place])
 
     def __repr__(self) -> str:
         return (
@@ -120,32 +155,31 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self._files.classes
+        return self._files.folders
 
     @property
     def targets(self) -> Tensor:  # (N,) int64
         """The class of each image."""
         return torch.from_numpy(self._files.labels)
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return self._reader.channels, *self._reader.size
+    def _groups(self, files: ListedFiles) -> Groups:
+        return files.labels, files.folders
 
-    def path(self, index: int) -> Path:
-        """The file of an image."""
-        return Path(self._files.path(index))
 
-    def at(self, places: NDArray[np.int64]) -> "ImageFolder":
-        """The images at some places alone, with all classes."""
-        part = copy.copy(self)
-        part._files = self._files.at(places)
-        return part
+class ImageFiles(_DecodedImages, Dataset[Tensor]):
+    """The images ``root/*.png``, ``*.jpg`` and ``*.jpeg``, and those in folders of the root, without labels.
 
-    def set_aside(self) -> tuple["ImageFolder", "ImageFolder"]:
-        """Nine tenths and one tenth of each class, which depends on the names of the files alone."""
-        names = (self._files.name(place) for place in range(len(self)))
-        aside = places_set_aside(names, self._files.labels, names=self.classes)
-        return self.at(np.flatnonzero(~aside)), self.at(np.flatnonzero(aside))
+    An item is a float32 tensor (channels, height, width). What a folder is called says nothing. All else, and the
+    options, are as in ``ImageFolder``.
+    """
+
+    _list = staticmethod(list_all)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._read(index)[0]
+
+    def __repr__(self) -> str:
+        return f"ImageFiles({self._files.root!r}: {len(self):,} images {self.image_shape})"
 
 
 def image_folders(
@@ -167,18 +201,61 @@ def image_folders(
     >>> splits = bhc.data.image_folders("flowers", size=224)  # doctest: +SKIP
     >>> bhc.fit(model, splits.train, splits.validation)  # doctest: +SKIP
     """
-    parts = _parts_in(Path(root))
-    open_part = partial(ImageFolder, size=size, mean=mean, std=std, on_error=on_error, progress=progress, within=root)
-    train = open_part(parts[TRAIN], channels=channels)
+    options = {"size": size, "mean": mean, "std": std, "on_error": on_error, "progress": progress}
+    train, others = _opened(ImageFolder, Path(root), channels, options)
+    for name, part in others.items():
+        _check_classes(train, part, where=f"{root}{os.sep}{name}")
+    return _splits(train, others, train.classes)
+
+
+def unlabelled_images(
+    root: Path | str,
+    *,
+    size: int | tuple[int, int] | None = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    channels: Literal[1, 3] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    progress: Progress | None = None,
+) -> DatasetSplits[ImageFiles]:
+    """The images in ``root/train``, and in ``validation`` and ``test`` where these are there, without labels.
+
+    They lie right in it, or in folders whose names say nothing. All else is as in ``image_folders``.
+
+    >>> splits = bhc.data.unlabelled_images("photographs", size=224)  # doctest: +SKIP
+    >>> bhc.fit(model, splits.train, splits.validation, task=bhc.Imitation())  # doctest: +SKIP
+    """
+    options = {"size": size, "mean": mean, "std": std, "on_error": on_error, "progress": progress}
+    train, others = _opened(ImageFiles, Path(root), channels, options)
+    return _splits(train, others, ())
+
+
+Images = TypeVar("Images", bound=_DecodedImages)
+
+
+def _opened(
+    kind: type[Images], root: Path, channels: Literal[1, 3] | None, options: dict[str, Any]
+) -> tuple[Images, dict[str, Images]]:
+    """The train part, and others by their names, with images of the same shape."""
+    parts = _parts_in(root)
+    train = kind(parts[TRAIN], channels=channels, within=root, **options)
     # Colour among the images to train with makes grey ones elsewhere no exception.
     known = channels or (3 if train.image_shape[0] == 3 else None)
-    others = {name: open_part(path, channels=known) for name, path in parts.items() if name != TRAIN}
+    others = {path.name: kind(path, channels=known, within=root, **options) for path in list(parts.values())[1:]}
     for name, part in others.items():
-        _check_alike(train, part, where=str(parts[name]))
-    if "validation" in others:
-        return DatasetSplits(train, others["validation"], others.get(TEST), train.classes, set_aside=False)
-    rest, validation = train.set_aside()
-    return DatasetSplits(rest, validation, others.get(TEST), train.classes, set_aside=True)
+        if part.image_shape != train.image_shape:
+            problem = f"the images in {root / name} are {part.image_shape}, those to train with {train.image_shape}"
+            raise BhcError(problem, hint="size=... (--size) and channels=... (--channels) make them alike")
+    return train, others
+
+
+def _splits(train: Images, others: Mapping[str, Images], classes: tuple[str, ...]) -> DatasetSplits[Images]:
+    """With a tenth set aside where there is no part to validate with."""
+    validation = next((others[name] for name in VALIDATION if name in others), None)
+    if validation is not None:
+        return DatasetSplits(train, validation, others.get(TEST), classes, set_aside=False)
+    rest, aside = train.set_aside()
+    return DatasetSplits(rest, aside, others.get(TEST), classes, set_aside=True)
 
 
 def _parts_in(root: Path) -> dict[str, Path]:
@@ -188,115 +265,20 @@ def _parts_in(root: Path) -> dict[str, Path]:
     names = [name for name in VALIDATION if (root / name).is_dir()]
     if len(names) > 1:
         raise BhcError(f"{root} has {' and '.join(names)}", hint="one of them may be there, for validation")
-    parts = {TRAIN: root / TRAIN, TEST: root / TEST}
-    if names:
-        parts["validation"] = root / names[0]
-    return {name: path for name, path in parts.items() if path.is_dir()}
+    others = {name: root / name for name in (*names, TEST)}
+    return {TRAIN: root / TRAIN} | {name: path for name, path in others.items() if path.is_dir()}
 
 
-def _check_alike(train: ImageFolder, part: ImageFolder, *, where: str) -> None:
+def _check_classes(train: ImageFolder, part: ImageFolder, *, where: str) -> None:
     missing, new = set(train.classes) - set(part.classes), set(part.classes) - set(train.classes)
     if missing or new:
         said = [f"lacks {_some(missing)}"] * bool(missing) + [f"has {_some(new)}, which {TRAIN} has not"] * bool(new)
         raise BhcError(f"the classes of {where}: it {' and '.join(said)}", hint="all parts have the same classes")
-    if part.image_shape != train.image_shape:
-        problem = f"the images in {where} are {part.image_shape}, those to train with {train.image_shape}"
-        raise BhcError(problem, hint="size=... and channels=... make them alike")
 
 
 def _some(names: set[str]) -> str:
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return ", ".join(sorted(names)[:_LISTED]) + more
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Files by class, in few objects: a million of them are soon sent to a worker."""
-
-    root: str
-    classes: tuple[str, ...]
-    names: bytes  # end to end
-    ends: NDArray[np.int64]  # (N,), where each name ends
-    labels: NDArray[np.int64]  # (N,)
-
-    @classmethod
-    def of(cls, root: str, by_class: Mapping[str, Sequence[str]]) -> "_Files":
-        names = [os.fsencode(name) for own in by_class.values() for name in own]
-        labels = np.repeat(np.arange(len(by_class)), [len(own) for own in by_class.values()])
-        return cls(root, tuple(by_class), b"".join(names), _ends(names), labels)
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def name(self, place: int) -> bytes:
-        return self.names[self.ends[place - 1] if place else 0 : self.ends[place]]
-
-    def path(self, place: int) -> str:
-        return f"{self.root}{os.sep}{self.classes[self.labels[place]]}{os.sep}{os.fsdecode(self.name(place))}"
-
-    def at(self, places: NDArray[np.int64]) -> "_Files":
-        names = [self.name(place) for place in places]
-        return _Files(self.root, self.classes, b"".join(names), _ends(names), self.labels[places])
-
-
-def _ends(names: Sequence[bytes]) -> NDArray[np.int64]:
-    return np.cumsum([len(name) for name in names], dtype=np.int64)
-
-
-def _list_files(root: str, *, boundary: str) -> _Files:
-    """The images in the folders of a root; nothing is opened."""
-    if not os.path.isdir(root):
-        raise BhcError(f"there is no folder {root}", hint="give a folder that has one folder a class")
-    if not _is_inside(root, boundary):
-        raise _leads_out(root, boundary)
-    folders, others = _entries(root, boundary, wanted=os.DirEntry.is_dir)
-    if not folders:
-        raise BhcError(f"{root} has no folder of a class; {others}", hint=f"put images into {root}/CLASS/")
-    by_class = {}
-    for name in folders:
-        folder = os.path.join(root, name)
-        by_class[name], others = _entries(folder, boundary, wanted=_is_image)
-        if not by_class[name]:
-            hint = f"images are {', '.join(SUFFIXES)} files right in the folder of their class"
-            raise BhcError(f"the class {folder} has no image; {others}", hint=hint)
-    return _Files.of(root, by_class)
-
-
-def _entries(folder: str, boundary: str, *, wanted: Callable[["os.DirEntry[str]"], bool]) -> tuple[list[str], str]:
-    """The names in a folder that are wanted, in their order, and a word on what else there is; hidden ones are not."""
-    names, others = [], Counter[str]()
-    try:
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=attrgetter("name")):
-                if entry.name.startswith("."):
-                    continue
-                if not wanted(entry):
-                    others["folder" if entry.is_dir() else Path(entry.name).suffix or "no suffix"] += 1
-                    continue
-                if entry.is_symlink() and not _is_inside(entry.path, boundary):
-                    raise _leads_out(entry.path, boundary)
-                names.append(entry.name)
-    except OSError as error:
-        raise BhcError(f"could not read the folder {folder}: {error.strerror or error}") from error
-    counts = ", ".join(f"{kind} ({count:,})" for kind, count in others.most_common(_LISTED))
-    return names, f"it has {counts}" if counts else "it is empty"
-
-
-def _is_image(entry: "os.DirEntry[str]") -> bool:
-    """Whether a name is that of an image; a link that leads nowhere is one that cannot be read."""
-    if not entry.name.lower().endswith(SUFFIXES):
-        return False
-    return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
-
-
-def _is_inside(path: str, boundary: str) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(boundary)
-
-
-def _leads_out(path: str, boundary: str) -> BhcError:
-    problem = f"{path} is a link to {os.path.realpath(path)}, outside of {boundary}"
-    hint = "put the images themselves there; ImageFolder(within=...) follows links into a larger folder"
-    return BhcError(problem, hint=hint)
+    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(sorted(names)[:MOST_LISTED]) + more
 
 
 class _Headers:
@@ -323,7 +305,7 @@ def _spread(count: int) -> list[int]:
 
 
 def _look_at(
-    files: _Files, places: Sequence[int], look: Callable[[str], ImageHeader], progress: Progress | None
+    files: ListedFiles, places: Sequence[int], look: Callable[[str], ImageHeader], progress: Progress | None
 ) -> tuple[_Headers, dict[int, str]]:
     """What is seen of images at some places, and why those at others cannot be read."""
     headers, unreadable = _Headers(), {}
@@ -340,7 +322,9 @@ def _look_at(
     return headers, unreadable
 
 
-def _looked_at(files: _Files, look: Callable[[str], ImageHeader], places: Sequence[int]) -> list[ImageHeader | str]:
+def _looked_at(
+    files: ListedFiles, look: Callable[[str], ImageHeader], places: Sequence[int]
+) -> list[ImageHeader | str]:
     def found(path: str) -> ImageHeader | str:
         try:
             return look(path)
@@ -363,22 +347,23 @@ def _in_threads(
             pool.shutdown(cancel_futures=True)
 
 
-def _without(files: _Files, unreadable: Mapping[int, str], on_error: str) -> _Files:
-    """The files that can be read, of which there is one or more a class."""
+def _without(files: ListedFiles, unreadable: Mapping[int, str], on_error: str, groups: Groups) -> ListedFiles:
+    """The files that can be read, of which there is one or more in each group."""
     if not unreadable:
         return files
     problem = next(iter(unreadable.values()))
     more = f" (and {len(unreadable) - 1:,} more)" if len(unreadable) > 1 else ""
     if on_error == "raise":
         raise UnreadableImage(f"{problem}{more}", hint=MEND)
-    kept = files.at(np.delete(np.arange(len(files)), list(unreadable)))
-    empty = np.flatnonzero(np.bincount(kept.labels, minlength=len(files.classes)) == 0)
+    labels, names = groups
+    kept = np.delete(np.arange(len(files)), list(unreadable))
+    empty = np.flatnonzero(np.bincount(labels[kept], minlength=max(len(names), 1)) == 0)
     if len(empty):
-        name = files.classes[empty[0]]
-        first = next(problem for place, problem in unreadable.items() if files.labels[place] == empty[0])
-        raise BhcError(f"no image of the class {name} can be read: {first}", hint="mend them, or remove the class")
+        whose = f"of the class {names[empty[0]]}" if names else f"in {files.root}"
+        first = next(problem for place, problem in unreadable.items() if labels[place] == empty[0])
+        raise BhcError(f"no image {whose} can be read: {first}", hint="mend them, or remove the folder")
     logger.warning("%d of %d images are left out: %s%s", len(unreadable), len(files), problem, more)
-    return kept
+    return files.at(kept)
 
 
 def _check_options(channels: int | None, on_error: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bhc.errors import BhcError, NotRegisteredError
 from bhc.files import parse_tensors, read_bytes
-from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format
+from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format, said_in
 from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
 from bhc.formats.packed.read import unpack
 from bhc.formats.quantised import QuantisedNetwork
@@ -101,6 +101,7 @@ class Packed(Format):
             temperature=network.temperature,
             alarm=network.card.get("alarm"),
             appearance=appearance_in(path, network.card.get("context"), len(network.labels)),
+            **said_in(path, network.card, network.labels, network.card.get("measure")),
         )
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -59,6 +59,10 @@ class Deployed:
     temperature: float = 1.0  # logits are divided by it before the softmax
     alarm: Any = None  # as the file stores it, where the network flags inputs outside its context
     appearance: tuple[float, ...] | None = None  # how often each of the labels appears, where that is unequal
+    classes: tuple[int, ...] | None = None  # those of its context; None where no classes were asked for
+    class_names: tuple[str, ...] | None = None  # of the labels, where they are other than the numbers
+    error_name: str = "error"  # what its task measures
+    has_answers: bool = True  # whether its outputs are answers, of which one is chosen
 
 
 class Format(ABC):
@@ -223,7 +227,7 @@ def checked(
         raise ValueError(f"a temperature of {str(temperature)[:60]}")
     for batch in (1, 3):
         answer = logits(signature.zeros(batch))
-        if tuple(answer.shape[:2]) != (batch, len(labels)):
+        if tuple(answer.shape[:2]) != (batch, len(labels)):  # beyond them may lie places, as of pixels
             raise ValueError(f"{len(labels)} labels for outputs of shape {tuple(answer.shape)}")
     return Deployed(
         tuple(labels),
@@ -234,7 +238,36 @@ def checked(
         temperature=float(temperature),
         alarm=known.get("alarm"),
         appearance=appearance_in(path, known.get("context"), len(labels)),
+        **said_in(path, known, labels, _measure_in(known)),
     )
+
+
+def _measure_in(known: Mapping[str, Any]) -> Any:
+    match known.get("report"):
+        case {"error_name": name, "has_answers": answers}:
+            return [name, None, answers]
+    return None
+
+
+def said_in(path: Path, known: Mapping[str, Any], labels: Sequence[int], measure: Any) -> dict[str, Any]:
+    """What a file says of its classes and its task, as fields of ``Deployed``; ``measure`` is as in a card."""
+    context, names = known.get("context"), known.get("class_names")
+    classes = context.get("classes") if isinstance(context, Mapping) else None
+    lists = _is_list(classes, int) and _is_list(names, str) and (names is None or len(names) == len(labels))
+    match ["error", False, True] if measure is None else measure:
+        case [str(error_name), _, bool(has_answers)] if lists and error_name.isprintable():
+            return {
+                "classes": None if classes is None else tuple(classes),
+                "class_names": None if names in (None, [str(label) for label in labels]) else tuple(names),
+                "error_name": error_name,
+                "has_answers": has_answers,
+            }
+    words = ", ".join(str(part)[:60] for part in (classes, names, measure))
+    raise BhcError(f"{path} is damaged: {words} as its classes, their names and what its error is")
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return value is None or (isinstance(value, list) and all(type(each) is kind for each in value))
 
 
 def appearance_in(path: Path, context: Any, count: int) -> tuple[float, ...] | None:

@@ -214,7 +214,8 @@ class ConditionalNetwork(nn.Module):
         if members is None and self.space.decides_outputs:
             raise BhcError(
                 f"task {task.name!r} has no classes, and {type(self.space).__name__} chooses among them",
-                hint="use other contexts, such as SingleContext() or FeatureSubsets, or give the task class_outputs",
+                hint="use other contexts, such as SingleContext() or FeatureSubsets (--context none or features), or"
+                " give the task class_outputs",
             )
         self.num_classes = self.num_outputs if members is None else len(members)
         for part in self.space.parts:

@@ -7,6 +7,7 @@ from bhc.tasks.task import (
     checked_errors,
     checked_loss,
     checked_task,
+    load_task,
     register_task,
     task_named,
     widened,

@@ -56,7 +56,7 @@ class Classification(Task):
             raise BhcError(
                 f"targets of a classification are one class number an example, given {tuple(targets.shape)}"
                 f" {str(targets.dtype).removeprefix('torch.')}",
-                hint="give (N,) whole numbers from 0 on; for other targets give task=, an instance of bhc.Task",
+                hint="give (N,) whole numbers from 0 on; for other targets task= (--task), an instance of bhc.Task",
             )
         return targets.long()
 

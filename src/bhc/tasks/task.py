@@ -1,5 +1,6 @@
 """A task says what outputs are for: the loss of an example, its error, and which outputs belong to a class."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -8,11 +9,13 @@ import torch
 from torch import Tensor
 
 from bhc.errors import BhcError, NotRegisteredError
+from bhc.plugins import found_anywhere, made_by
 
 # What stands in the place of an output that a context takes away. Far below any logit, and finite: the masked entries
 # must not turn a gradient into NaN.
 ABSENT = -1e9
 OUTPUTS = 1  # their axis
+VARIABLE = "BHC_TASK"  # names the function of a task; processes that we start read it too
 
 
 class Task(ABC):
@@ -150,12 +153,30 @@ def register_task(task: Task) -> Task:
     return task
 
 
+def load_task(where: str) -> Task:
+    """The task that a user's function gives, ``package.module:function`` or ``file.py:function``; or an own class.
+
+    It is known by its name from now on, also in processes that are started later.
+    """
+    made = made_by(where)
+    if not isinstance(made, Task):
+        raise BhcError(
+            f"{where} gives a value of type {type(made).__name__}, and no task",
+            hint="name a subclass of bhc.Task, or a function that returns an instance of one",
+        )
+    register_task(made)
+    os.environ[VARIABLE] = found_anywhere(where)
+    return made
+
+
 def task_named(name: str) -> Task:
-    """The registered task of a name."""
+    """The registered task of a name, or the one that the environment names."""
+    if name not in _TASKS and os.environ.get(VARIABLE):
+        load_task(os.environ[VARIABLE])
     if name not in _TASKS:
         raise NotRegisteredError(
             f"the run was trained for the task {name!r}, which is not known here",
             "register_task",
-            instead="give it: bhc.load(path, task=...)",
+            instead="give it: --task FILE.py:FUNCTION, in Python bhc.load(path, task=...)",
         )
     return _TASKS[name]
