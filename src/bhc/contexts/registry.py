@@ -19,6 +19,7 @@ RESERVED = frozenset(
         *("threshold", "max_bytes", "max_flops", "max_error", "max_ram_bytes", "max_latency_ms", "confidence"),
         *("quantisation", "precision", "flag_outside", "float32", "format", "image", "name", "values", "none"),
         *("round_to", "run", "contexts", "out", "force", "json", "url", "token_file", "timeout", "path", "plot"),
+        *("task", "network"),
     )
 )
 LONGEST_EXAMPLE = 1000  # characters: of what may be left out, longer ones are
