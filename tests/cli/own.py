@@ -109,6 +109,16 @@ def with_calibration():
             {"train": data.train, "validation": data.validation, "calibration": held_out}.items()}
 def inputs_alone():
     return dict.fromkeys(("train", "validation", "test"), torch.rand(60, 1, 8, 8))
+def lists():
+    data = bhc.data.load("digits")
+    def listed(split): return (((split.inputs / 17 - 0.5) / 0.25).tolist(), split.labels.tolist())
+    return tuple(listed(split.at(slice(count))) for split, count in
+                 ((data.train, 100), (data.validation, 50), (data.test, 50)))
+def items():
+    data = bhc.data.load("digits").test
+    own = [((x / 17 - 0.5) / 0.25, int(y)) for x, y in zip(data.inputs[:100], data.labels[:100])]
+    return own, own[:50], own[50:]
+def triples(): return (1, 2, 3), (1, 2, 3)
 def two_arrays(): return np.zeros((4, 8)), np.zeros(4)
 def four(): return 1, 2, 3, 4
 def other_names(): return {"train": 1, "valid": 2}

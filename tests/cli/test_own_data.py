@@ -147,6 +147,15 @@ def test_without_labels_the_network_is_imitated(cli: Commands, tmp_path: Path, d
     assert again["test_error"] == given["test_error"]
 
 
+@pytest.mark.parametrize("function", ["lists", "items"])
+def test_lists_are_data(cli: Commands, tmp_path: Path, function: str) -> None:
+    data = f"my_data.py:{function}"
+    said = cli("train", "--network", "my_nets.py:build", "--data", data, "--out", tmp_path / "run", *QUICK).err
+    assert float(said.split("the network errs on ")[1].split(" %")[0]) < 10
+    cli("compress", tmp_path / "run", "--classes", "3,4", "--threshold", "1", "--out", tmp_path / "small.bhc")
+    assert cli.json("evaluate", tmp_path / "small.bhc", "--data", data)["test_images"] > 4
+
+
 def test_several_inputs_by_name(cli: Commands, tmp_path: Path) -> None:
     out, small = tmp_path / "run", tmp_path / "small.bhc"
     said = cli("train", "--network", "my_nets.py:Words", "--data", "my_data.py:texts", "--out", out, *QUICK)

@@ -170,6 +170,7 @@ NET, IMAGES = ("--network", "my_nets.py:build"), ("--data", "images")
         ((*NET, "--data", "my_data.py:other_names"), "a dict with train, valid", "validation"),
         ((*NET, "--data", "my_data.py:a_number"), "gives a value of type int", "DatasetSplits"),
         ((*NET, "--data", "my_data.py:numbers"), "the first example of my_data.py:numbers", "Dataset"),
+        ((*NET, "--data", "my_data.py:triples"), "a tuple of 3", "(inputs, targets)"),
         ((*NET, "--data", "my_data.py:broken"), "OSError: disk on fire", ""),
         ((*NET, "--data", "my_data.py:vectors"), "targets of a classification", "--task"),
         ((*NET, "--data", "my_data.py:texts"), "does not run on an example of my_data.py:texts", ""),

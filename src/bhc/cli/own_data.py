@@ -18,7 +18,7 @@ from bhc.cli.console import Given
 from bhc.contexts import Option
 from bhc.data import DataSet, DatasetSplits, ImageFolder, Split
 from bhc.errors import BhcError
-from bhc.examples import Inputs, batches
+from bhc.examples import Inputs, batches, put_together
 from bhc.graph import Signature
 from bhc.plugins import made_by
 from bhc.training import Progress, default_progress
@@ -222,29 +222,42 @@ def _source(data: str, data_dir: Path | None) -> Source:
 
 
 def in_memory(data: Any) -> tuple[Any, Any] | None:
-    """Inputs and targets where they are tensors or arrays; None for a data set or a loader."""
+    """Inputs and targets where they are tensors, arrays or lists of numbers; None for a data set or a loader."""
     if isinstance(data, Split):
         return data.inputs, data.labels if data.targets is None else data.targets
     if isinstance(data, Tensor | np.ndarray | Mapping):
         return data, None
-    if isinstance(data, tuple | list) and len(data) == 2 and _are_arrays(data[0]) and not isinstance(data[1], Mapping):
-        return data[0], data[1]
-    return None
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise BhcError(f"a part of the data is a tuple of {len(data)}", hint="give a pair (inputs, targets)")
+        return data
+    pair = isinstance(data, list) and len(data) == 2 and not isinstance(data[1], Mapping)
+    return (data[0], data[1]) if pair and (_several(data[0]) or isinstance(data[0], Tensor | np.ndarray)) else None
 
 
-def _are_arrays(inputs: Any) -> bool:
-    if isinstance(inputs, tuple | list):
-        return bool(inputs) and all(isinstance(value, Tensor | np.ndarray) for value in inputs)
-    return isinstance(inputs, Tensor | np.ndarray | Mapping)
+def _several(inputs: Any) -> bool:
+    arrays = isinstance(inputs, tuple | list) and all(isinstance(value, Tensor | np.ndarray) for value in inputs)
+    return bool(arrays and inputs)
 
 
 def each_array(inputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same with every array a tensor, changed."""
     if isinstance(inputs, Mapping):
-        return {name: change(torch.as_tensor(value)) for name, value in inputs.items()}
-    if isinstance(inputs, tuple | list):
-        return tuple(change(torch.as_tensor(value)) for value in inputs)
-    return change(torch.as_tensor(inputs))
+        return {name: change(_tensor(value)) for name, value in inputs.items()}
+    if _several(inputs):
+        return tuple(change(_tensor(value)) for value in inputs)
+    return change(_tensor(inputs))
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def collation(data: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
+    """A data set, or that of a loader, and how its items become a batch."""
+    if not isinstance(data, DataLoader):
+        return data, put_together
+    return data.dataset, put_together if data.collate_fn is default_collate else data.collate_fn
 
 
 def parts_of(
@@ -256,7 +269,7 @@ def parts_of(
         parts = _reader(data, signature, wants_targets, workers).parts(progress)
     else:
         inputs = signature.taken(each_array(held[0], lambda tensor: tensor))
-        targets = None if held[1] is None else torch.as_tensor(held[1])
+        targets = None if held[1] is None else _tensor(held[1])
         pieces = batches(inputs, CHUNK)
         rows = [None] * len(pieces) if targets is None else targets.split(CHUNK)
         parts = zip(pieces, rows, strict=True)
@@ -267,11 +280,10 @@ def parts_of(
 
 
 def _reader(data: Any, signature: Signature, wants_targets: bool, workers: int) -> DatasetExamples:
-    collate = default_collate
-    if isinstance(data, DataLoader):
-        collate, workers, data = data.collate_fn, workers or data.num_workers, data.dataset
-    reader = Reader(data, signature, collate, wants_targets=wants_targets)
-    return DatasetExamples(reader, torch.arange(len(data)), None, workers=workers)
+    items, collate = collation(data)
+    reader = Reader(items, signature, collate, wants_targets=wants_targets)
+    own = data.num_workers if isinstance(data, DataLoader) else 0
+    return DatasetExamples(reader, torch.arange(len(items)), None, workers=workers or own)
 
 
 def known_names(names: Sequence[str] | None, labels: Sequence[int], folders: Sequence[str]) -> dict[str, int]:

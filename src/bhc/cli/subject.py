@@ -15,11 +15,11 @@ import typer
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, Subset
 
 import bhc.models as models
 from bhc.cli.console import say
-from bhc.cli.own_data import Data, Reading, Source, each_array, in_memory, parts_of
+from bhc.cli.own_data import Data, Reading, Source, collation, each_array, in_memory, parts_of
 from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
@@ -222,8 +222,7 @@ def first_inputs(data: Any, net: nn.Module, name: str) -> Any:
     try:
         if held is not None:
             return each_array(held[0], lambda tensor: tensor[:1])
-        collate = data.collate_fn if isinstance(data, DataLoader) else default_collate
-        items = data.dataset if isinstance(data, DataLoader) else data
+        items, collate = collation(data)
         return each_array(_inputs_of(collate([items[0]]), net), lambda tensor: tensor)
     except BhcError:
         raise
@@ -274,13 +273,12 @@ def say_error_before(network: ConditionalNetwork, data: Any) -> None:
 def some_of(data: Any, count: int) -> Any:
     """At most so many examples, spread over all."""
     held = in_memory(data)
-    items: Any = data.dataset if isinstance(data, DataLoader) else data
-    total = len(items) if held is None else len(pytree.tree_leaves(held[0])[0])
+    items, collate = collation(data)
+    total = len(items) if held is None else len(pytree.tree_leaves(each_array(held[0], lambda tensor: tensor))[0])
     places = torch.linspace(0, total - 1, min(count, total)).long()
     if held is not None:
-        return each_array(held[0], lambda tensor: tensor[places]), torch.as_tensor(held[1])[places]
-    part = Subset(items, places.tolist())
-    return DataLoader(part, collate_fn=data.collate_fn) if isinstance(data, DataLoader) else part
+        return each_array(held[0], lambda tensor: tensor[places]), each_array(held[1], lambda tensor: tensor[places])
+    return DataLoader(Subset(items, places.tolist()), collate_fn=collate)
 
 
 def load_state_(net: nn.Module, path: Path, where: str) -> None:
