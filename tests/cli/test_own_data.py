@@ -41,7 +41,8 @@ def test_a_network_is_trained_on_a_folder_of_images(cli: Commands, tmp_path: Pat
     assert "--classes d0,d1 --out small.bhc" in said.err
     model = bhc.load(tmp_path / "run")
     assert model.model.class_names == NAMES
-    assert model.model.training["images"] == {"size": None, "mean": [0.5], "std": [0.25], "channels": None}
+    reading = {"size": None, "mean": [0.5], "std": [0.25], "channels": None, "on_error": "raise"}
+    assert model.model.training["images"] == reading
     shown = cli("inspect", tmp_path / "run").out
     assert "task          classification; reported is the error" in shown
     assert "sample        " in shown
@@ -52,6 +53,18 @@ def test_a_network_is_trained_on_a_folder_of_images(cli: Commands, tmp_path: Pat
     assert cli.json("inspect", tmp_path / "run")["sample"] == {
         "examples": len(sample), "bytes": sample.tensor.nelement() * 4, "dtypes": ["float32"], "labelled": True,
     }  # fmt: skip
+
+
+def test_images_that_cannot_be_read_are_left_out_where_that_is_asked(cli: Commands, tmp_path: Path) -> None:
+    shutil.copytree("images", tmp_path / "images")
+    broken = next((tmp_path / "images" / "train").glob("*/*.png"))
+    broken.write_bytes(broken.read_bytes()[:60])
+    words = ("train", "--network", "my_nets.py:build", "--data", tmp_path / "images", *SCALED, *QUICK)
+    cli.refused(broken.name, *words, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    cli.refused("raise, or skip", *words, "--on-error", "ignore", "--out", tmp_path / "run")
+    cli(*words, "--on-error", "skip", "--out", tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_folder_is_read_for_evaluation_as_the_run_read_it(cli: Commands, images_run: Path, tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def _numbers(typed: str) -> tuple[float, ...]:
         raise BhcError(f"cannot read the numbers {typed!r}", hint=hint) from None
 
 
+def _on_error(typed: str) -> str:
+    if typed not in ("raise", "skip"):
+        raise BhcError(f"--on-error {typed}", hint="raise, or skip to leave out images that cannot be read")
+    return typed
+
+
 def _labels(typed: str) -> str:
     if typed not in ("given", "none"):
         raise BhcError(f"--labels {typed}", hint="given, or none to have the network imitated")
@@ -65,6 +71,7 @@ IMAGE_OPTIONS = (
     Option("mean", "Folder: subtract this from pixels, 0 to 1; one number, or one a channel.", parse=_numbers),
     Option("std", "Folder: then divide by this.", parse=_numbers),
     Option("channels", "Folder: 1 for grey, 3 for colour. Default: what the images have.", value_type=int),
+    Option("on_error", "Folder: skip leaves out images that cannot be read. Default: raise.", parse=_on_error),
 )
 LABELS = Option("labels", "none: the data need no labels, for the network is imitated.", parse=_labels)
 WORKERS = Option("workers", "Processes that read a folder, or a Dataset of your own.", value_type=int, default=0)
@@ -75,7 +82,7 @@ READING = (*IMAGE_OPTIONS, LABELS, WORKERS)
 class Reading:
     """How a user's own data are read."""
 
-    images: Mapping[str, Any]  # size, mean, std and channels, as readers of folders take them
+    images: Mapping[str, Any]  # size, mean, std, channels and what to do on errors, as readers of folders take them
     labelled: bool = True
     workers: int = 0
 
@@ -84,6 +91,7 @@ class Reading:
         """As options say it; what they do not say is as it was ``remembered`` by a run."""
         images = {option.name: given[option.name] for option in IMAGE_OPTIONS}
         images = {name: (remembered or {}).get(name) if value is None else value for name, value in images.items()}
+        images["on_error"] = images["on_error"] or "raise"
         said = given[LABELS.name]
         if given[WORKERS.name] < 0:
             raise BhcError(f"--workers {given[WORKERS.name]}", hint="give 0 or more processes")
