@@ -64,7 +64,7 @@ class Reader:
         except BhcError as error:
             raise BhcError(f"{error.problem}, from items {places[0]}, ... of the data set", hint=error.hint) from error
         _check_lengths(x, targets, len(places))
-        _check_finite(x, places)
+        check_finite(x, places)
         return x, targets
 
     def _items(self, places: Sequence[int]) -> list[Any]:
@@ -319,11 +319,12 @@ def _check_lengths(x: Inputs, targets: Tensor | None, count: int) -> None:
             )
 
 
-def _check_finite(x: Inputs, places: Sequence[int]) -> None:
+def check_finite(x: Inputs, places: Sequence[int], called: str = "item") -> None:
+    """BhcError names the first example whose inputs contain NaN or infinity."""
     for tensor in several(x):
         if tensor.is_floating_point() and not tensor.isfinite().all():
             odd = int((~tensor.flatten(1).isfinite().all(1)).nonzero()[0])
-            raise BhcError(f"the inputs of item {places[odd]:,} contain NaN or infinity", hint=GO_ON)
+            raise BhcError(f"the inputs of {called} {places[odd]:,} contain NaN or infinity", hint=GO_ON)
 
 
 def _kind(value: Any) -> str:

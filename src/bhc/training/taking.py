@@ -14,7 +14,7 @@ from bhc.examples import GIVE_LABELS, Examples, Inputs, Split, each, put_togethe
 from bhc.hypernet import ConditionalNetwork
 from bhc.tasks import ABSENT, Classification, Task, checked_errors, checked_loss
 from bhc.training.config import TrainingSets
-from bhc.training.loading import TARGETS, DatasetExamples, Reader
+from bhc.training.loading import TARGETS, DatasetExamples, Reader, check_finite
 from bhc.training.progress import Progress
 from bhc.training.samples import answers_of, with_answers
 from bhc.training.stages import restrict
@@ -77,7 +77,7 @@ class Taking:
             (given, wanted), sources = _pair(data), None
             targets = None if wanted is None else _tensor(wanted, "targets")
         x = network.signature.taken(_tensors(given))
-        _check_finite(x)
+        check_finite(x, range(len(several(x)[0])), "example")
         targets = _whole_numbers(targets)
         self._try(x, targets)
         if network.task.from_network:
@@ -306,10 +306,3 @@ def _column(data: Any, name: str) -> Any:
     if own is None and name == "targets" and len(getattr(data, "tensors", ())) == 2:
         return data.tensors[1]
     return own if isinstance(own, Tensor | np.ndarray | Sequence) else None
-
-
-def _check_finite(x: Inputs) -> None:
-    for tensor in several(x):
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            odd = int((~tensor.flatten(1).isfinite().all(1)).nonzero()[0])
-            raise BhcError(f"the inputs of example {odd:,} contain NaN or infinity", hint="leave it out, or mend it")
