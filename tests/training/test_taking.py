@@ -188,7 +188,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_what_cannot_be_taken_is_refused_with_a_way_out(data: Any, noun: str) -> None:
     with pytest.raises(BhcError, match=noun) as error:
         take(data)
-    assert error.value.problem.startswith("train_set: ")
+    assert error.value.problem.count("train_set: ") == 1
 
 
 @pytest.mark.parametrize(

@@ -38,19 +38,20 @@ class Taking:
     def examples(self, data: Any, name: str, labels: Any = None) -> Examples:
         """Whatever was given, with the class of each example; ``name`` is what it is called in errors."""
         try:
-            if isinstance(data, IterableDataset):
-                raise BhcError(
-                    "an IterableDataset cannot be asked for an example of a class",
-                    hint="give a map-style Dataset, with __len__ and __getitem__, or tensors",
-                )
-            if isinstance(data, DataLoader):
-                return self._taken_apart(data, name, labels)
-            taken = self._split(data, labels) if _is_in_memory(data) else self._dataset(data, labels)
-            self._check_labels(taken)
-            self._try_alone(taken)
-            return taken
+            return self._taken_apart(data, labels) if isinstance(data, DataLoader) else self._examples(data, labels)
         except BhcError as error:
             raise BhcError(f"{name}: {error.problem}", hint=error.hint) from error
+
+    def _examples(self, data: Any, labels: Any) -> Examples:
+        if isinstance(data, IterableDataset):
+            raise BhcError(
+                "an IterableDataset cannot be asked for an example of a class",
+                hint="give a map-style Dataset, with __len__ and __getitem__, or tensors",
+            )
+        taken = self._split(data, labels) if _is_in_memory(data) else self._dataset(data, labels)
+        self._check_labels(taken)
+        self._try_alone(taken)
+        return taken
 
     def sets(self, given: Mapping[str, Any], labels: Any) -> TrainingSets:
         """The sets of a run by the names of ``fit``; labels are those of the training set, or a tuple for all."""
@@ -62,11 +63,11 @@ class Taking:
         held_out = None if calibration is None else with_answers(self.network, calibration.loaded())
         return TrainingSets(taken["train_set"], taken["validation_set"], held_out)
 
-    def _taken_apart(self, loader: "DataLoader[Any]", name: str, labels: Any) -> Examples:
+    def _taken_apart(self, loader: "DataLoader[Any]", labels: Any) -> Examples:
         """A loader's data set, collation and processes; batches are drawn by class, not as it draws them."""
         collate = self.collate or (None if loader.collate_fn is default_collate else loader.collate_fn)
         own = replace(self, collate=collate, workers=self.workers or loader.num_workers)
-        return own.examples(loader.dataset, name, labels)
+        return own._examples(loader.dataset, labels)
 
     def _split(self, data: Any, labels: Any) -> Split:
         network = self.network
