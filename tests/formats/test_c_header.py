@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bhc.errors import BhcError
-from bhc.formats import Codes, QuantisedNetwork, WeightForm, c_memory, c_obstacle, c_text, identifier
+from bhc.formats import Codes, QuantisedNetwork, WeightForm, c_memory, c_memory_if_any, c_obstacle, c_text, identifier
 
 from .chains import CHAINS, GRAPHS, TORCH_REMARKS, assert_alike, graph_of, inputs, quantised
 from .graphs import wired
@@ -210,3 +210,11 @@ def test_a_value_that_is_read_twice_is_refused_in_c() -> None:
     network = QuantisedNetwork(graph.requires_grad_(False), (4,), (0, 1))
     with pytest.raises(BhcError, match="more than one step"):
         c_text(network, "net")
+
+
+def test_maps_of_outputs_are_refused_in_c() -> None:
+    graph = wired(("first", nn.Conv2d(1, 3, 3)), ("end", nn.Conv2d(3, 2, 1)))
+    network = QuantisedNetwork(graph.requires_grad_(False), (1, 6, 6), (0, 1))
+    with pytest.raises(BhcError, match=r"outputs are of shape \(2, 4, 4\)"):
+        c_text(network, "net")
+    assert c_memory_if_any(network) is None

@@ -35,11 +35,14 @@ class CMemory:
 
 def c_obstacle(network: QuantisedNetwork) -> str | None:
     """Why the network has no C form; None where it has one."""
-    for each in shaped_steps(network.graph, network.input_shape):
+    shaped = list(shaped_steps(network.graph, network.input_shape))
+    for each in shaped:
         kind = kind_of(each.module)
         obstacle = kind.c_obstacle(each.module, each.arriving[0][1:])
         if obstacle is not None:
             return f"{'layer' if kind.keeps_name else 'step'} {each.name!r} {obstacle}"
+    if shaped and len(shaped[-1].leaving) > 2:
+        return f"its outputs are of shape {shaped[-1].leaving[1:]}, and not one number a label"
     return None if network.graph.is_chain else "a value is read by more than one step"
 
 
