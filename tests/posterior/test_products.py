@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from bhc.posterior import kl_scales, kl_weights, log_dropout
+from bhc.posterior.families import ScaleDivergence
 from bhc.posterior.products import (
     MeanAndVariance,
     Sampled,
     SampledScales,
     ScaledByNoise,
-    ScaleDivergence,
     SharedWeights,
 )
 

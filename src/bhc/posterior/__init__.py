@@ -11,6 +11,12 @@ from bhc.posterior.beliefs import (
     PooledNoise,
     Scales,
     WeightMean,
+    clip_variance,
+    kl_weights,
+    log_dropout,
+    marginal_variance,
+    masked_mean,
+    relaxed_mask,
 )
 from bhc.posterior.families import (
     FAMILIES,
@@ -20,19 +26,10 @@ from bhc.posterior.families import (
     InputOutputNormalJeffreys,
     SparseVariationalDropout,
     check_family,
-)
-from bhc.posterior.moments import (
-    clip_variance,
     kl_gamma,
     kl_inverse_gamma,
     kl_scales,
-    kl_weights,
-    log_dropout,
-    marginal_variance,
-    masked_mean,
-    relaxed_mask,
 )
-from bhc.posterior.multiples import ChannelRounding, Multiples
-from bhc.posterior.operators import operator_of
-from bhc.posterior.passes import BayesianGraph, masked_pass, noisy_pass
+from bhc.posterior.kept_together import ChannelRounding, Multiples
+from bhc.posterior.passes import BayesianGraph, masked_pass, noisy_pass, operator_of
 from bhc.posterior.pruning import InputMask, LayerMask, MaskFinder, NetworkMask

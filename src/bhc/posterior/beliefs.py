@@ -1,19 +1,100 @@
-"""What is believed about one layer in K contexts: its scales, and the values a generator hands to a noisy layer; and
-where the standard normal numbers come from that are drawn from it."""
+"""What is believed about one layer in K contexts: its scales and their moments, the values a generator hands to a noisy
+layer; and where the standard normal numbers come from that are drawn from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import log, prod
 from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
-from bhc.posterior.moments import TINY, kl_weights, log_dropout
 from bhc.posterior.products import SampledScales, ScaledByNoise, SharedWeights
 
+# Keeps the logarithm of a squared scale finite when the scale crosses zero.
+TINY = 1e-8
 NOISIEST = 2.0  # log dropout rate of scales that are drawn at single places, at most
+
+
+def log_dropout(scale_mean: Tensor, scale_logvar: Tensor) -> Tensor:
+    """``log alpha = log sigma_z^2 - log mu_z^2``: the rate of a unit's multiplicative noise."""
+    return scale_logvar - torch.log(scale_mean * scale_mean + TINY)
+
+
+def relaxed_mask(log_dropout: Tensor, noise: Tensor) -> Tensor:
+    """``(1 + sqrt(alpha) E) / sqrt(1 + alpha)``: a drawn scale over its root mean square, whatever its mean's sign.
+
+    1 where the scale is known, noise where nothing is known of it. A log-normal scale counts as a normal one with the
+    same rate. By way of logarithms, for their gradients are finite at every rate.
+    """
+    known, unknown = (0.5 * F.logsigmoid(-log_dropout)).exp(), (0.5 * F.logsigmoid(log_dropout)).exp()
+    return torch.addcmul(known, unknown, noise)
+
+
+def masked_mean(
+    weight_mean: Tensor,  # (K, O, I, ...)
+    in_scale_mean: Tensor,  # (K, I) or (K, 1)
+    out_scale_mean: Tensor,  # (K, O)
+    keep_in: Tensor,  # (K, I) or (K, 1)
+    keep_out: Tensor,  # (K, O)
+) -> Tensor:
+    """``diag(m_z mu_z) M_w diag(m_s mu_s)``: the weights of the deterministic network (paper, Eq. 4)."""
+    rows = _over_outputs(keep_out * out_scale_mean, like=weight_mean)
+    columns = _over_inputs(keep_in * in_scale_mean, like=weight_mean)
+    return rows * weight_mean * columns
+
+
+def marginal_variance(
+    weight_mean: Tensor,  # (K, O, I, ...)
+    weight_logvar: Tensor,
+    in_scale_mean: Tensor,  # (K, I) or (K, 1)
+    in_scale_logvar: Tensor,
+    out_scale_mean: Tensor,  # (K, O)
+    out_scale_logvar: Tensor,
+) -> Tensor:
+    """``V(w_ij)`` with both scales integrated out; it sets how many bits a weight deserves.
+
+    ``(s_z^2 + m_z^2)(s_ij^2 + m_ij^2)(s_s^2 + m_s^2) - m_z^2 m_ij^2 m_s^2``
+    """
+    z2 = _over_inputs(in_scale_mean.square(), like=weight_mean)
+    s2 = _over_outputs(out_scale_mean.square(), like=weight_mean)
+    w2 = weight_mean.square()
+    second_moment = (
+        (_over_inputs(in_scale_logvar.exp(), like=weight_mean) + z2)
+        * (weight_logvar.exp() + w2)
+        * (_over_outputs(out_scale_logvar.exp(), like=weight_mean) + s2)
+    )
+    return second_moment - z2 * w2 * s2
+
+
+def clip_variance(weight_logvar: Tensor, largest_std: float) -> Tensor:
+    """Hold the standard deviation of a layer's weights under ``largest_std`` (paper: 0.2 in the first layer)."""
+    return weight_logvar.clamp(max=2 * log(largest_std))
+
+
+def _over_inputs(per_input: Tensor, *, like: Tensor) -> Tensor:
+    return per_input.reshape(per_input.shape[0], 1, -1, *[1] * (like.dim() - 3))
+
+
+def _over_outputs(per_output: Tensor, *, like: Tensor) -> Tensor:
+    return per_output.reshape(per_output.shape[0], -1, 1, *[1] * (like.dim() - 3))
+
+
+def kl_weights(
+    squared_norm: Tensor,  # (K,) sum of the squared means
+    weight_logvar: Tensor,  # (K, ...)
+    prior_std: float = 1.0,
+) -> Tensor:  # (K,)
+    """KL(q(W | z, s) || p(W | z, s)): both scales cancel, leaving a normal prior of standard deviation p.
+
+    ``sum_ij 1/2 ((sigma_ij^2 + mu_ij^2) / p^2 - 1 - log(sigma_ij^2 / p^2))``; the means enter through their squared
+    norm alone, so that a low-rank mean need not be multiplied out.
+    """
+    relative = weight_logvar - 2 * log(prior_std)
+    variance_part = (relative.exp() - 1 - relative).flatten(1).sum(1)
+    return 0.5 * (squared_norm / prior_std**2 + variance_part)
 
 
 class Scales(Protocol):

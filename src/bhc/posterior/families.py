@@ -1,18 +1,78 @@
-"""Sparsity families: which scales a layer has, what is believed of them, and how far that is from the prior."""
+"""Sparsity families: which scales a layer has, what is believed of them, and how far that is from the normal-Jeffreys
+or the horseshoe prior."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from bhc.errors import BhcError
 from bhc.graph import Layer
-from bhc.posterior.beliefs import LayerPosterior, LogNormalScales, NormalScales, Scales
-from bhc.posterior.moments import kl_gamma, kl_inverse_gamma, kl_scales, log_dropout
-from bhc.posterior.products import ScaleDivergence
+from bhc.posterior.beliefs import TINY, LayerPosterior, LogNormalScales, NormalScales, Scales, log_dropout
+
+# Constants of the sigmoid-softplus fit to the scale divergence (paper, section 4.3).
+K1, K2, K3 = 0.63576, 1.87320, 1.48695
+
+# Beyond this a rate is settled: clamping ends its gradient before the exponentials overflow.
+LOG_DROPOUT_LIMIT = 10.0
+
+# A log-normal mean beyond this exponent is no longer told apart: its gradient ends before it overflows.
+LARGEST_EXPONENT = 20.0
+
+LOG_2 = log(2)
+
+
+def kl_scales(log_dropout: Tensor) -> Tensor:  # (K, n) -> (K,)
+    """KL(q(z) || p(z)) for the improper prior 1 / |z|, up to its constant.
+
+    ``-(k1 sigmoid(k2 + k3 log alpha) - 1/2 softplus(-log alpha) - k1)`` summed over the scales.
+    """
+    x = log_dropout.clamp(-LOG_DROPOUT_LIMIT, LOG_DROPOUT_LIMIT)
+    return (K1 + 0.5 * F.softplus(-x) - K1 * torch.sigmoid(K2 + K3 * x)).sum(-1)
+
+
+class ScaleDivergence(Function):
+    """``kl_scales(log_dropout(mean, logvar))``, (K, n) -> (K,).
+
+    With ``x = log alpha`` and ``s = sigmoid(k2 + k3 x)`` the slope is ``-1/2 sigmoid(-x) - k1 k3 s (1 - s)``, and
+    ``dx / d logvar = 1``, ``dx / d mean = -2 mean / (mean^2 + tiny)``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, logvar: Tensor) -> Tensor:
+        rate = log_dropout(mean, logvar)
+        ctx.save_for_backward(mean, rate)
+        return kl_scales(rate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        mean, rate = ctx.saved_tensors
+        s = torch.sigmoid(K2 + K3 * rate)
+        slope = torch.sigmoid(-rate).mul_(-0.5).addcmul_(s, 1 - s, value=-K1 * K3)
+        slope.mul_(rate.abs() <= LOG_DROPOUT_LIMIT).mul_(gradient[:, None])
+        return slope * mean / (mean * mean).add_(TINY).mul_(-0.5), slope
+
+
+def kl_gamma(log_mean: Tensor, log_logvar: Tensor) -> Tensor:  # (K, n) -> (K,)
+    """KL(LogNormal(m, v) || Gamma(1/2, 1)) summed over n variables.
+
+    ``exp(m + v / 2) - (m + log v + 1 + log 2) / 2``
+    """
+    mean = (log_mean + 0.5 * log_logvar.exp()).clamp(max=LARGEST_EXPONENT).exp()
+    return (mean - 0.5 * (log_mean + log_logvar + 1 + LOG_2)).sum(-1)
+
+
+def kl_inverse_gamma(log_mean: Tensor, log_logvar: Tensor) -> Tensor:  # (K, n) -> (K,)
+    """KL(LogNormal(m, v) || InverseGamma(1/2, 1)): that of the inverse variable from a gamma variable."""
+    return kl_gamma(-log_mean, log_logvar)
 
 
 class Family(ABC):

@@ -5,7 +5,7 @@ contexts share the weights this is one product; otherwise one product a context,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bhc.graph import Graph, Layer
-from bhc.layers import Embed, Recurrence, transpose_convolve
+from bhc.layers import Embed, transpose_convolve
 from bhc.posterior.beliefs import Noise, Scales, WeightMean
 from bhc.posterior.products import ConvolvedMoments, MeanAndVariance
-from bhc.posterior.recurrence import Recurrent
 
 
 def sample_scales(scales: Scales, h: Tensor, *, noise: Noise) -> Tensor:  # (K, B, n)
@@ -98,36 +96,6 @@ class Operator(ABC):
     @abstractmethod
     def add_low_rank(self, product: Tensor, h: Any, left: Tensor, right: Tensor) -> Tensor:
         """``product`` plus ``h`` times ``left right^T`` (K, O, R), (I * kernel area, R), never multiplied out."""
-
-
-def operator_of(layer: Layer) -> Operator | Recurrent:
-    return layer.kind.operator(layer.module, _Operators())
-
-
-def operators_of(graph: Graph, layers: Sequence[Layer]) -> tuple[Operator | Recurrent, ...]:
-    """One for each layer; what drives a recurrence draws its noise once a sequence, as that does."""
-    driving = {name for step in graph.steps if isinstance(step.module, Recurrence) for name in step.reads}
-    found = [(not driving.isdisjoint(layer.calls), operator_of(layer)) for layer in layers]
-    return tuple(Driving() if drives and isinstance(operator, Linear) else operator for drives, operator in found)
-
-
-class _Operators:
-    """Those there are, for kinds of layers to choose from (``layers.protocols.Operators``)."""
-
-    def linear(self) -> "Linear":
-        return Linear()
-
-    def convolution(self, module: Any) -> "Convolution":
-        return Convolution.of(module)
-
-    def transposed_convolution(self, module: Any) -> "Transposed":
-        return Transposed.of(module)
-
-    def lookup(self, module: Any) -> "Lookup":
-        return Lookup(module)
-
-    def recurrence(self, module: Recurrence) -> Recurrent:
-        return Recurrent(module, Linear())
 
 
 def apply_mean(operator: Operator, h: Any, weight: WeightMean) -> Tensor:

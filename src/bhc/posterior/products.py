@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bhc.posterior.moments import K1, K2, K3, LOG_DROPOUT_LIMIT, TINY, kl_scales, log_dropout
-
 
 class SharedWeights(Function):
     """Means and variances of weights that all contexts share, as the products see them, and ``kl_weights`` of them.
@@ -71,29 +69,6 @@ class SharedWeights(Function):
         own = weighted.flatten(0, 1).mT @ left.flatten(0, 1)  # (R, R)
         of_right = (mean.view(len(whole), -1).mT @ whole).addmm_(right, own)
         return flat.view_as(mean), of_logvar, None, of_left, of_right
-
-
-class ScaleDivergence(Function):
-    """``kl_scales(log_dropout(mean, logvar))``, (K, n) -> (K,).
-
-    With ``x = log alpha`` and ``s = sigmoid(k2 + k3 x)`` the slope is ``-1/2 sigmoid(-x) - k1 k3 s (1 - s)``, and
-    ``dx / d logvar = 1``, ``dx / d mean = -2 mean / (mean^2 + tiny)``.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, logvar: Tensor) -> Tensor:
-        rate = log_dropout(mean, logvar)
-        ctx.save_for_backward(mean, rate)
-        return kl_scales(rate)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        mean, rate = ctx.saved_tensors
-        s = torch.sigmoid(K2 + K3 * rate)
-        slope = torch.sigmoid(-rate).mul_(-0.5).addcmul_(s, 1 - s, value=-K1 * K3)
-        slope.mul_(rate.abs() <= LOG_DROPOUT_LIMIT).mul_(gradient[:, None])
-        return slope * mean / (mean * mean).add_(TINY).mul_(-0.5), slope
 
 
 class MeanAndVariance(Function):

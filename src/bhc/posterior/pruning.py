@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from bhc.graph import Branch, Layer, Units
 from bhc.posterior.beliefs import LayerDropout
-from bhc.posterior.heads_and_branches import BranchFinder, HeadFinder, find_pairs, of_writers, where_none
-from bhc.posterior.multiples import ChannelRounding
+from bhc.posterior.kept_together import BranchFinder, ChannelRounding, HeadFinder, find_pairs, where_none
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class MaskFinder(nn.Module):
                 keep_in, unread = _skip(keep_in, _of_readers(layer, dropout), threshold, own)
                 rescued = _either(rescued, unread)
             if one_of_several:
-                rates = of_writers(dropout)
+                rates = _of_writers(dropout)
                 rates = None if rates is None else rates.masked_fill(must_write, -torch.inf)
                 keep_out, _ = _skip(keep_out, rates, threshold)
             if rounding is not None:
@@ -220,7 +219,7 @@ class MaskFinder(nn.Module):
 
     def noisiest_links(self, dropouts: Sequence[LayerDropout], outputs: Tensor) -> Tensor:  # (K, U)
         """What each unit's life hangs on: it stays while this is under the threshold."""
-        writers = [of_writers(dropout) for dropout in dropouts]
+        writers = [_of_writers(dropout) for dropout in dropouts]
         readers = [_of_readers(layer, dropout) for layer, dropout in zip(self.layers, dropouts, strict=True)]
         written = self._least_noisy(self.writes, writers, self.num_written, like=outputs)
         read = self._least_noisy(self.reads, readers, self.num_read, like=outputs)
@@ -272,6 +271,10 @@ class MaskFinder(nn.Module):
         parts = [(kept if rate is None else rate).expand(contexts, count) for rate, count in each]
         worst = torch.full((contexts, self.num_units), torch.inf, device=like.device)
         return worst.scatter_reduce(1, index.expand(contexts, -1), torch.cat(parts, dim=1), "amin")
+
+
+def _of_writers(dropout: LayerDropout) -> Tensor | None:  # (K, O)
+    return dropout.out_log_dropout if dropout.weights is None else dropout.weights.flatten(2).amin(2)
 
 
 def _of_readers(layer: Layer, dropout: LayerDropout) -> Tensor | None:  # (K, channels that arrive)
