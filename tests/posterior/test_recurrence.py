@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from bhc.posterior.recurrence import Recurrent
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -10,7 +9,7 @@ from bhc.layers import Recurrence
 from bhc.layers.recurrent import CELLS, Cell
 from bhc.posterior import LayerMask, LogNormalScales, NormalScales, masked_pass, noisy_pass
 from bhc.posterior.operators import Driving, Linear
-from bhc.posterior.passes import operators_of
+from bhc.posterior.passes import Recurrent, operators_of
 from bhc.posterior.products import VARIANCE_FLOOR
 
 from ..formats.graphs import in_a_row

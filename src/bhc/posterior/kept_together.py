@@ -1,5 +1,5 @@
-"""What is kept together: channels in multiples that hardware likes; heads of attention, groups of convolutions, pairs of
-queries and keys, and branches beside a shortcut, which go as a whole or not at all."""
+"""What is kept together: channels in multiples that hardware likes; and what goes as a whole or not at all: heads of
+attention, groups of convolutions, pairs of queries and keys, branches beside a shortcut."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
