@@ -7,16 +7,6 @@ from bhc.contexts.budgets import BinaryBudget, Budgets
 from bhc.contexts.classes import ClassSubsets, parse_classes
 from bhc.contexts.context import Context, ContextBatch, Presence
 from bhc.contexts.domains import InputAsItIs, InputDomains, SampleMean, Spectrum, Summary, from_token, to_token
-from bhc.contexts.embedders import (
-    Bernoulli,
-    BudgetEmbedder,
-    Gaussian,
-    ImageEmbedder,
-    JointEmbedder,
-    Likelihood,
-    PooledGaussian,
-    VectorEmbedder,
-)
 from bhc.contexts.features import FeatureSubsets, VocabularySubsets
 from bhc.contexts.joint import Joint, SingleContext
 from bhc.contexts.masks import (
@@ -40,7 +30,20 @@ from bhc.contexts.registry import (
     spaces_for,
     training_options,
 )
-from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
+from bhc.contexts.space import (
+    Bernoulli,
+    BudgetEmbedder,
+    ContextSpace,
+    Gaussian,
+    ImageEmbedder,
+    JointEmbedder,
+    Likelihood,
+    Option,
+    PooledGaussian,
+    ProbeRequest,
+    TrainingData,
+    VectorEmbedder,
+)
 from bhc.contexts.subsets import (
     ConsecutivePairs,
     ListedSubsets,

@@ -9,9 +9,17 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.embedders import BudgetEmbedder, Gaussian, Likelihood, VectorEmbedder
 from bhc.contexts.registry import register_context
-from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
+from bhc.contexts.space import (
+    BudgetEmbedder,
+    ContextSpace,
+    Gaussian,
+    Likelihood,
+    Option,
+    ProbeRequest,
+    TrainingData,
+    VectorEmbedder,
+)
 from bhc.errors import BhcError
 
 MEANING = "0 is accuracy first, 1 is smallest"

@@ -11,9 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.embedders import Bernoulli, Likelihood, VectorEmbedder
 from bhc.contexts.registry import register_context
-from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
+from bhc.contexts.space import Bernoulli, ContextSpace, Likelihood, Option, ProbeRequest, TrainingData, VectorEmbedder
 from bhc.contexts.subsets import SUBSETS, RandomSubsets, SubsetSampler, sampler_from_dict, sampler_named
 from bhc.errors import BhcError
 

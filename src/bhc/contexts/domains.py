@@ -20,9 +20,18 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch
-from bhc.contexts.embedders import Gaussian, ImageEmbedder, Likelihood, PooledGaussian, VectorEmbedder
 from bhc.contexts.registry import register_context
-from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
+from bhc.contexts.space import (
+    ContextSpace,
+    Gaussian,
+    ImageEmbedder,
+    Likelihood,
+    Option,
+    PooledGaussian,
+    ProbeRequest,
+    TrainingData,
+    VectorEmbedder,
+)
 from bhc.contexts.subsets import (
     SUBSETS,
     ConsecutivePairs,

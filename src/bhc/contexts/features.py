@@ -10,10 +10,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch, Presence
-from bhc.contexts.embedders import Bernoulli, Likelihood, VectorEmbedder
 from bhc.contexts.masks import MaskSampler, WordsOfTexts, draw_masks, mask_sampler_from_dict, usual_sampler
 from bhc.contexts.registry import register_context
-from bhc.contexts.space import ContextSpace, Option, ProbeRequest, TrainingData
+from bhc.contexts.space import Bernoulli, ContextSpace, Likelihood, Option, ProbeRequest, TrainingData, VectorEmbedder
 from bhc.errors import BhcError
 from bhc.files import LARGEST_ARRAY, read_array, read_bytes
 

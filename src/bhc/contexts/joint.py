@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 
 from bhc.contexts.context import ContextBatch, Presence
 from bhc.contexts.domains import InputDomains
-from bhc.contexts.embedders import JointEmbedder, Likelihood
 from bhc.contexts.registry import from_dict, register_context
-from bhc.contexts.space import ContextSpace, ProbeRequest, Trainable
+from bhc.contexts.space import ContextSpace, JointEmbedder, Likelihood, ProbeRequest, Trainable
 from bhc.errors import BhcError
 
 
