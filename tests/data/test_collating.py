@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import bhc.examples.collating as collating
+import bhc.examples.split as collating
 from bhc.data import PadTexts
 from bhc.errors import BhcError
 from bhc.examples import put_together

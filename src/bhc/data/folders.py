@@ -19,10 +19,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bhc.data.dataset import DatasetSplits, places_set_aside
-from bhc.data.decoding import (
+from bhc.data.image_files import (
     MEND,
+    MOST_LISTED,
     ImageHeader,
     ImageReader,
+    ListedFiles,
     Numbers,
     UnreadableImage,
     by_channel,
@@ -30,9 +32,10 @@ from bhc.data.decoding import (
     decode,
     different_sizes,
     height_and_width,
+    list_all,
+    list_by_class,
     read_header,
 )
-from bhc.data.listing import MOST_LISTED, ListedFiles, list_all, list_by_class
 from bhc.data.sources import logger
 from bhc.errors import BhcError
 

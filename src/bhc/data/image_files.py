@@ -1,26 +1,22 @@
-"""Files of images: which there are in a folder, by name and class, with no link followed out of a boundary; and one as a
-tensor, decoded within bounds, resized, cropped and normalised. Pillow decodes."""
+"""Files of images: which there are in a folder, by name and class, with no link followed out of a boundary; and one as
+a tensor, decoded within bounds, resized, cropped and normalised. Pillow decodes."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from operator import index as as_index
+from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from bhc.errors import BhcError
-import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from pathlib import Path
-import numpy as np
-from numpy.typing import NDArray
-from bhc.errors import BhcError
 
+from bhc.errors import BhcError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
