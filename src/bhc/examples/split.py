@@ -1,23 +1,18 @@
-"""Examples with what is to be said of them, in memory or wherever else they are kept; and items of a data set put together
-in one batch: as torch does it, lists of numbers too, and texts filled up at their ends."""
+"""Examples with what is to be said of them, in memory or wherever else they are kept; and items of a data set put
+together in one batch: as torch does it, lists of numbers too, and texts filled up at their ends."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
-import torch
-from torch import Tensor
-from bhc.errors import BhcError, renamed, warn
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
-from bhc.errors import BhcError
 
+from bhc.errors import BhcError, renamed, warn
 
 Inputs = Tensor | tuple[Tensor, ...]  # what a network takes: one tensor, or several in its order
 
