@@ -1,19 +1,17 @@
-"""What counts: a task says what outputs are for: the loss of an example, its error, and which outputs belong to a class."""
+"""What counts. A task says what outputs are for: the loss that is learned from, the error that networks are chosen and
+reported by, and which outputs belong to a class."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
-import torch
-from torch import Tensor
-from bhc.errors import BhcError, NotRegisteredError
-from bhc.plugins import found_anywhere, made_by
-from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from bhc.errors import BhcError
 
+from bhc.errors import BhcError, NotRegisteredError
+from bhc.plugins import found_anywhere, made_by
 
 # What stands in the place of an output that a context takes away. Far below any logit, and finite: the masked entries
 # must not turn a gradient into NaN.

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import bhc
-from bhc import plugins
+from bhc import plugins, tasks
 from bhc.data import DataSet
-from bhc.tasks import task as tasks
 from tests.cli.commands import Commands
 from tests.cli.own import fill
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 import bhc
+from bhc import tasks
 from bhc.errors import BhcError
 from bhc.tasks import load_task, task_named
-from bhc.tasks import task as tasks
 from tests.cli.commands import PNG, Commands
 from tests.cli.own import QUICK, SCALED
 from tests.studio.serving import serving
