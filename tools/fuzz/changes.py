@@ -11,8 +11,8 @@ import torch
 from tools.fuzz.envelope import NAME, joined, split, with_checksum
 
 from bhc.files import parse_tensors, tensors_to_bytes
-from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.content import CHECKSUM, MAGIC
+from bhc.formats.bhc_content import CHECKSUM, MAGIC
+from bhc.formats.cbor import dumps
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from bhc.formats.packed.cbor import loads
-from bhc.formats.packed.content import CHECKSUM, MAGIC, to_varint
+from bhc.formats.bhc_content import CHECKSUM, MAGIC, to_varint
+from bhc.formats.cbor import loads
 
 NAME = Path("fuzzed.bhc")
 

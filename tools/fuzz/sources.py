@@ -10,9 +10,9 @@ from torch import nn
 
 from bhc.files import tensors_to_bytes
 from bhc.formats import Codes, QuantisedNetwork, pack
-from bhc.formats.packed.cbor import dumps
-from bhc.formats.packed.coding import Counted, encode
-from bhc.formats.packed.content import abbreviate, to_varint
+from bhc.formats.bhc_content import abbreviate, to_varint
+from bhc.formats.cbor import dumps
+from bhc.formats.range_coding import Counted, encode
 from bhc.graph import INPUT, Graph, Step, describe
 from bhc.layers import (
     Add,

@@ -3,6 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
+from bhc.formats.bhc_content import Part, pack, packed_parts, packed_size
 from bhc.formats.bhc_file import NetworkFile, Packed, parse_network, read_network
 from bhc.formats.c_header import c_memory, c_memory_if_any, c_obstacle, c_text, identifier
 from bhc.formats.exported_program import load_program, torch_bytes
@@ -16,11 +17,11 @@ from bhc.formats.format import (
     format_of,
     format_wanted,
     formats,
+    median_ms,
     open_deployed,
     register_format,
 )
-from bhc.formats.onnx_model import median_ms, onnx_bytes, onnx_latency_ms, open_session
-from bhc.formats.packed.content import Part, pack, packed_parts, packed_size
+from bhc.formats.onnx_model import onnx_bytes, onnx_latency_ms, open_session
 from bhc.formats.quantised import (
     LARGEST_BIAS_CODE,
     Codes,

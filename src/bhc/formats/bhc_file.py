@@ -1,4 +1,4 @@
-"""The ``.bhc`` file: written in the newest version (``packed``), read in all of them.
+"""The ``.bhc`` file: written in the newest version (``bhc_content``), read in all of them.
 
 Version 1, which is no longer written, is a chain's description and its float32 tensors.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from bhc.errors import BhcError, NotRegisteredError
 from bhc.files import parse_tensors, read_bytes
+from bhc.formats.bhc_content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
+from bhc.formats.bhc_reader import unpack
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format, said_in
-from bhc.formats.packed.content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
-from bhc.formats.packed.read import unpack
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Graph, Inputs, rebuild, shaped_steps
 from bhc.layers import Select, Shape, kinds

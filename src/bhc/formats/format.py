@@ -1,12 +1,14 @@
 """What an export format is: one object that writes networks, and opens what it has written; and all there are."""
 
 import inspect
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from bhc.layers import NoForm, kind_of
 
 Rule = Callable[..., Any]
 LARGEST_FILE = 1 << 28
+RUNS, WARM_UPS = 101, 10  # of a network that is timed
 
 
 class WeightForm(Enum):
@@ -288,3 +291,14 @@ def not_ours(path: Path, error: Exception) -> BhcError:
         f"{path} is damaged, or was not written by bhc: {reason}",
         hint=f"make one with: bhc export small.bhc --to ... --out {path.name}",
     )
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    """Median milliseconds of a call, once it is warm."""
+    times = []
+    for run in range(WARM_UPS + RUNS):
+        began = time.perf_counter()
+        call()
+        if run >= WARM_UPS:
+            times.append(1e3 * (time.perf_counter() - began))
+    return median(times)

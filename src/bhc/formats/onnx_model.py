@@ -6,15 +6,15 @@ Written by the layers' own rules, or by torch's exporter where a step has none; 
 import io
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bhc.errors import BhcError
 from bhc.files import read_bytes
@@ -25,21 +25,228 @@ from bhc.formats.format import (
     Format,
     WeightForm,
     checked,
+    median_ms,
     not_ours,
     register_format,
     signature_in,
 )
-from bhc.formats.onnx_writer import OUTPUT, ModelWriter
-from bhc.formats.quantised import QuantisedNetwork, driven, fold_normalisation, unrolled
-from bhc.graph import Inputs, Signature
+from bhc.formats.quantised import (
+    COPIES,
+    POOL,
+    DrivenRecurrence,
+    PooledConvolution,
+    QuantisedNetwork,
+    driven,
+    fold_normalisation,
+    unrolled,
+)
+from bhc.graph import INPUT, Graph, Input, Inputs, Signature, Step, output_dtype, output_shape
 from bhc.graph.exporting import quietly
-from bhc.layers import EXAMPLES, NoForm
+from bhc.graph.signature import SHORTER
+from bhc.layers import EXAMPLES, NetworkInput, NoForm, Shape, kind_of, onnx_recurrence
+from bhc.layers.protocols import OnnxValue
+
+OPSET, IR_VERSION = 21, 10
+OUTPUT = "logits"  # the name of the model's result
+
+
+class ModelWriter:
+    """Collects nodes and initialisers; ``value`` is the name of what the last node gave, or of what a step reads.
+
+    Shapes are those of ``EXAMPLES`` examples. Sizes that another batch would change are found by a second look at all
+    shapes, for another batch, when a rule first asks.
+    """
+
+    def __init__(self, network: QuantisedNetwork, graph: Graph, *, integers: bool) -> None:
+        import onnx
+
+        self.network, self.graph, self.integers = network, graph, integers
+        self.made = onnx.ModelProto(ir_version=IR_VERSION, producer_name="bhc")
+        self.made.graph.name = "bhc"
+        self.inputs = network.signature.names
+        self.value = self.inputs[0]
+        self.others: list[str] = []  # what a joint reads beside it
+        self.reads: tuple[OnnxValue, ...] = ()
+        self.arriving: dict[str, Shape] = {}  # of the first value that each step reads, without the batch
+        self.values = {INPUT: OnnxValue(self.inputs[0], (EXAMPLES, *network.input_shape))}
+        self._sources: tuple[str, ...] = ()
+        self._sizes: dict[tuple[str, int], str] = {}
+        self.owners, self._weights = network.graph.owners, dict[str, str]()  # of layers, the names of their weights
+        self._shared: dict[Any, tuple[str, object]] = {}  # by owner, or by content; owners are kept alive
+
+    def write(self, step: Step) -> None:
+        self._sources, module = step.reads, step.module
+        self.reads = tuple(self.values[name] for name in step.reads)
+        self.value, *self.others = [value.name for value in self.reads]
+        shapes = [value.shape for value in self.reads]
+        self.arriving[step.name] = shapes[0][1:]
+        dtype = _dtype(step, self.reads)
+        write = FUSED.get(type(module))
+        if write is None:
+            kind_of(module).to_onnx(module, step.name, self)
+        else:
+            write(self, step.name, module)
+        self.values[step.name] = OnnxValue(self.value, _shape(module, *shapes), dtype)
+
+    def node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
+        taken = name in (*self.inputs, OUTPUT)  # a step may be called as the model's own values are
+        name = f"{name}.value" if taken else name
+        self.side_node(kind, name, self.value, *inputs, **attributes)
+        self.value = name
+
+    def side_node(self, kind: str, name: str, *inputs: str, **attributes: Any) -> None:
+        self.add(kind, inputs, [name], **attributes)
+
+    def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+        import onnx
+
+        self.made.graph.node.append(onnx.helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
+
+    def constant(self, name: str, values: np.ndarray) -> str:
+        """Written in its place at once: most of the time goes into copies of large tensors."""
+        import onnx
+
+        tensor = self.made.graph.initializer.add()
+        tensor.name, tensor.data_type = name, onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor.dims.extend(values.shape)
+        tensor.raw_data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        return name
+
+    def number(self, name: str, value: float) -> str:
+        return self.constant(name, np.array(value, dtype=np.float32))
+
+    def shared(self, values: np.ndarray, owner: object = None) -> str:
+        content = id(owner) if owner is not None else values.tobytes()
+        key = (values.dtype, values.shape, content)
+        if key not in self._shared:
+            # No step's name begins with a dot.
+            self._shared[key] = self.constant(f".{len(self._shared)}", values), owner
+        return self._shared[key][0]
+
+    def weight(self, name: str, module: Any) -> str:
+        """The name of the layer's weights, dequantised first where they are stored as integers."""
+        owner = self.owners.get(name, name)
+        if owner in self._weights:  # a layer that was called before
+            return self._weights[owner]
+        self._weights[owner] = f"{name}.weight"
+        codes = self.network.weights.get(owner) if self.integers else None
+        if codes is None:
+            return self.constant(f"{name}.weight", module.weight.numpy())
+        stored = self.constant(f"{name}.codes", codes.codes.astype(np.int8 if codes.bits <= 8 else np.int16))
+        self.side_node("DequantizeLinear", f"{name}.weight", stored, self.number(f"{name}.step", codes.step))
+        return f"{name}.weight"
+
+    def size(self, value: str, axis: int) -> str:
+        if (value, axis) not in self._sizes:
+            name = f"{value}.size_{axis}"
+            self.add("Shape", [value], [name], start=axis, end=axis + 1)
+            self._sizes[value, axis] = name
+        return self._sizes[value, axis]
+
+    def varies(self, place: int, axis: int) -> bool:
+        return self._shapes_elsewhere[self._sources[place]][axis] != self.reads[place].shape[axis]
+
+    @cached_property
+    def _shapes_elsewhere(self) -> Mapping[str, Shape]:
+        """Of all values, for a batch twice as large that is shorter where it may be."""
+        count = 2 * EXAMPLES
+        shapes = {INPUT: (count, *self.network.input_shape)}
+        for step in self.graph.steps:
+            if isinstance(step.module, NetworkInput):
+                shapes[step.name] = (count, *_shorter(Input.of(step.module)))
+                continue
+            try:
+                shapes[step.name] = _shape(step.module, *[shapes[name] for name in step.reads])
+            except ValueError as error:
+                raise NoForm(f"step {step.name!r} takes no other batch: {error}") from error
+        return shapes
+
+    def model(self) -> Any:
+        import onnx
+
+        self._end()
+        info, graph = onnx.helper.make_tensor_value_info, self.made.graph
+        graph.input.extend(info(each.name, _element(each), each.sizes()) for each in self.network.signature)
+        graph.output.append(info(OUTPUT, onnx.TensorProto.FLOAT, self._result_sizes()))
+        self.made.opset_import.append(onnx.helper.make_opsetid("", OPSET))
+        return self.made
+
+    def _result_sizes(self) -> list[int | str | None]:
+        last = self.graph.last_step
+        shape = self.values[last].shape
+        if len(shape) == 2:
+            return ["batch", len(self.network.labels)]
+        pairs = zip(shape, self._shapes_elsewhere[last], strict=True)
+        return [size if size == other else None for size, other in pairs]
+
+    def _end(self) -> None:
+        """The result gets its name."""
+        dtype = self.values[self.graph.last_step].dtype
+        if dtype != torch.float32:
+            raise NoForm(f"the result is {dtype}")
+        nodes = self.made.graph.node
+        given = nodes[-1].output if nodes else []
+        if self.value in given:
+            given[list(given).index(self.value)] = OUTPUT
+        else:
+            self.add("Identity", [self.value], [OUTPUT])
+
+
+def _dtype(step: Step, reads: Sequence[OnnxValue]) -> torch.dtype:
+    try:
+        return output_dtype(step.module, [value.shape for value in reads], [value.dtype for value in reads])
+    except ValueError as error:
+        raise NoForm(f"step {step.name!r}: {error}") from error
+
+
+def _shape(module: nn.Module, *arriving: Shape) -> Shape:
+    if type(module) not in FUSED:
+        return output_shape(module, *arriving)
+    ((count, *shape),) = arriving
+    fused: Any = module
+    return (count, *fused.output_shape(tuple(shape)))
+
+
+def _shorter(given: Input) -> Shape:
+    """Of one example, less of it along the axes that allow it."""
+    sizes = enumerate(given.shape, start=1)
+    return tuple(max(int(SHORTER * size), 1) if axis in given.dynamic else size for axis, size in sizes)
+
+
+def _element(given: Input) -> int:
+    """ONNX's number for the dtype of an input."""
+    import onnx
+
+    return onnx.helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=given.dtype).numpy().dtype)
+
+
+def _write_pooled(writer: ModelWriter, name: str, module: PooledConvolution) -> None:
+    biases = [] if module.bias is None else [writer.constant(f"{name}.bias", module.bias.numpy())]
+    numbers = writer.constant(f"{name}.weight", module.weight.numpy())
+    writer.node("Conv", f"{name}.copies", numbers, *biases, strides=[POOL, POOL], pads=module.padding * 2)
+    windows = [0, COPIES, *module.output_shape(writer.arriving[name])]  # 0: the batch, as it comes
+    shape = writer.constant(f"{name}.shape", np.array(windows))
+    writer.node("Reshape", f"{name}.windows", shape)
+    writer.node("ReduceMax", f"{name}.largest", writer.constant(f"{name}.axis", np.array([1])), keepdims=0)
+    kind_of(module.activation).to_onnx(module.activation, name, writer)
+
+
+def _write_driven(writer: ModelWriter, name: str, module: DrivenRecurrence) -> None:
+    linear, recurrence = module.names
+    onnx_recurrence(writer, recurrence, module.recurrence, writer.weight(linear, module.linear), module.linear.bias)
+
+
+# Steps that stand for several; each can say its ``output_shape`` for one example.
+FUSED: dict[type[nn.Module], Callable[[ModelWriter, str, Any], None]] = {
+    PooledConvolution: _write_pooled,
+    DrivenRecurrence: _write_driven,
+}
+
 
 if TYPE_CHECKING:
     import onnx
 
 TOLERANCE = 1e-3  # of the largest number
-RUNS, WARM_UPS = 101, 10
 ERRORS_ONLY = 3
 
 
@@ -181,14 +388,3 @@ def onnx_latency_ms(content: bytes, signature: Signature) -> float:
     session = open_session(content, threads=1)
     feed = {name: zeros.numpy() for name, zeros in zip(signature.names, signature.zeros(1), strict=True)}
     return median_ms(lambda: session.run(None, feed))
-
-
-def median_ms(call: Callable[[], object]) -> float:
-    """Median milliseconds of a call, once it is warm."""
-    times = []
-    for run in range(WARM_UPS + RUNS):
-        began = time.perf_counter()
-        call()
-        if run >= WARM_UPS:
-            times.append(1e3 * (time.perf_counter() - began))
-    return median(times)

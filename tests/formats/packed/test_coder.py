@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bhc.formats.packed.coding import Bell, Bytes, Counted, Decoder, Flat, Nibbles, Prior, choose_prior, encode
+from bhc.formats.range_coding import Bell, Bytes, Counted, Decoder, Flat, Nibbles, Prior, choose_prior, encode
 
 from .reference_coding import RangeDecoder, RangeEncoder
 

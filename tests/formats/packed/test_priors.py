@@ -3,8 +3,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bhc.formats.packed.cbor import dumps, loads
-from bhc.formats.packed.coding import (
+from bhc.formats.cbor import dumps, loads
+from bhc.formats.range_coding import (
     BIT,
     LARGEST_BELL,
     TOTAL,

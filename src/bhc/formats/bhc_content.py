@@ -1,5 +1,6 @@
 """From a quantised network to a file's content: magic, version, header, kept inputs, plain arrays, coded weights,
-checksum."""
+checksum. This is version 2; ``docs/format.md`` specifies it byte by byte.
+"""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.formats.packed.cbor import brief, dumps, loads
-from bhc.formats.packed.coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
+from bhc.formats.cbor import brief, dumps, loads
 from bhc.formats.quantised import Codes, QuantisedNetwork
+from bhc.formats.range_coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
 from bhc.graph import INPUT, shaped_steps
 from bhc.layers import EXAMPLES, Tied, kind_of, kind_tagged
 from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect

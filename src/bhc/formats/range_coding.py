@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bhc.formats.packed.cbor import brief, dumps
+from bhc.formats.cbor import brief, dumps
 
 TOTAL = 1 << 16
 ONE = 1 << 31  # the largest relative weight of a bell, and 1.0 as its factors count

@@ -16,9 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bhc.formats.packed.cbor import brief, loads
-from bhc.formats.packed.coding import Counted, Decoder, StatedPrior, prior_from_list
-from bhc.formats.packed.content import (
+from bhc.formats.bhc_content import (
     AGAIN,
     CARD,
     CARD_NAMES,
@@ -38,7 +36,9 @@ from bhc.formats.packed.content import (
     positive,
     take_apart,
 )
+from bhc.formats.cbor import brief, loads
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
+from bhc.formats.range_coding import Counted, Decoder, StatedPrior, prior_from_list
 from bhc.graph import INPUT, Graph, Step, output_dtype, output_shape
 from bhc.layers import (
     EXAMPLES,
