@@ -16,9 +16,9 @@ from bhc.files import write_tensors
 from bhc.layers import Normalise
 from bhc.training import FreezeOffsets, Processes, TrainingConfig, TrainingSets
 from bhc.training.batches import BatchSource
+from bhc.training.config import Team, joined
 from bhc.training.launch import train_in_team
 from bhc.training.step import make_step
-from bhc.training.team import Team, joined
 from tests.training.runs import multiplied
 
 CPU = torch.device("cpu")

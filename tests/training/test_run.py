@@ -17,7 +17,7 @@ from bhc.data import DataSet
 from bhc.errors import BhcError
 from bhc.files import read_tensors, tensors_to_bytes, write_tensors
 from bhc.training import RunFolder
-from bhc.training.checkpoint import read_checkpoint
+from bhc.training.loop import read_checkpoint
 from tests.training.runs import ENVIRONMENT, RECIPE, Fit, assert_same_bits, command, wait_until
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.training import Silent, samples
+from bhc.training import Silent, batches
 from tests.tasks.own import DIGITS, SIZE, Segmentation, digits_on_noise
 
 RECIPE = (bhc.Learn(steps=2, contexts=2, examples=4), bhc.Consolidate(steps=2, contexts=2, examples=4))
@@ -22,7 +22,7 @@ def fitted(validation: tuple[Tensor, Tensor]) -> bhc.Compressor:
 def test_maps_and_answers_to_them_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = SIZE * SIZE
     one = 4 * pixels + 8 * pixels + 4 * (1 + DIGITS) * pixels + 8  # a picture, its map, the answers to it, its class
-    monkeypatch.setattr(samples, "MOST_BYTES", 20 * one + one // 2)
+    monkeypatch.setattr(batches, "MOST_BYTES", 20 * one + one // 2)
     model = fitted(digits_on_noise()[1]).model
     sample, answers = model.validation, model.base_logits
     assert sample is not None
@@ -30,7 +30,7 @@ def test_maps_and_answers_to_them_need_room_too(monkeypatch: pytest.MonkeyPatch)
     assert len(sample) == 20
     assert sample.known_labels.bincount().tolist() == [5] * DIGITS
     tensors = (sample.tensor, sample.wanted, sample.known_labels, answers)
-    assert sum(tensor.nbytes for tensor in tensors) <= samples.MOST_BYTES
+    assert sum(tensor.nbytes for tensor in tensors) <= batches.MOST_BYTES
 
 
 def test_floats_are_rounded_only_where_a_task_has_answers_that_can_stay_the_same() -> None:

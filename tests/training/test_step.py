@@ -13,7 +13,7 @@ from bhc.data import DataSet
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import FAMILIES
 from bhc.training import Stage, TrainingConfig
-from bhc.training.checkpoint import Position
+from bhc.training.config import Position
 from bhc.training.stages import StepScalars
 from bhc.training.step import LARGEST, LATEST, SpikeLimit, TrainingStep, gradient_norm, make_step
 from tests.training.runs import CPU, Draw, Fit, StopAt, assert_same_bits, multiplied, resumed

@@ -11,9 +11,9 @@ from bhc.files import read_tensors
 from bhc.posterior import PooledNoise
 from bhc.training import RunFolder, Stage, load_run
 from bhc.training.batches import BatchSource
+from bhc.training.config import ALONE, Team
 from bhc.training.launch import train_in_team
 from bhc.training.stages import Loss, StepScalars
-from bhc.training.team import ALONE, Team
 from tests.training.ranks import CASES, CPU, config_of, first_gradients, run_two, sets_of, tiny_model
 
 pytest.importorskip("lightning_fabric")

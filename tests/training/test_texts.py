@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import bhc
 from bhc.errors import BhcError
-from bhc.training import Silent, samples
+from bhc.training import Silent
 
 WORDS, CLASSES, LONGEST = 50, 3, 11
 RECIPE = (bhc.Learn(steps=3, contexts=2, examples=4), bhc.Consolidate(steps=2, contexts=2, examples=4))
@@ -134,7 +134,7 @@ def test_a_number_that_stands_for_no_word_is_refused_wherever_it_comes_from() ->
 def test_a_sample_of_texts_has_room_for_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first text tells little of how long others are."""
     room = 30 * (2 * 8 * LONGEST + 4 * CLASSES + 8)  # two int64 a word, a logit a class, a label
-    monkeypatch.setattr(samples, "MOST_BYTES", room)
+    monkeypatch.setattr(batches, "MOST_BYTES", room)
     sample = fitted(ITEMS, collate=PAD).model.validation
     assert sample is not None
     assert len(sample) == 30

@@ -4,7 +4,15 @@ from importlib import import_module
 from typing import Any
 
 from bhc.errors import warn
-from bhc.training.config import TrainingConfig, TrainingSets, computing, configure_process, describe_device, find_device
+from bhc.training.config import (
+    TrainingConfig,
+    TrainingSets,
+    computing,
+    configure_process,
+    describe_device,
+    find_device,
+    is_rank_zero,
+)
 from bhc.training.evaluation import (
     Panel,
     Point,
@@ -32,7 +40,6 @@ from bhc.training.run import FAR, STORED, RunFolder, SeenDomains, TrainedModel, 
 from bhc.training.stages import Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.taking import Taking
-from bhc.training.team import is_rank_zero
 
 _PRETRAINING = ("BatchNormPretraining", "Pretraining", "error_of", "load_weights", "pretrain", "save_weights")
 _MOVED = {name: f"bhc.pretraining.{name}" for name in _PRETRAINING} | {

@@ -13,7 +13,7 @@ from bhc.examples import Examples, Inputs, Split, batches, each, together
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import LayerDropout, LayerMean, NetworkMask
 from bhc.tasks import checked_errors
-from bhc.training.samples import looked_at
+from bhc.training.batches import looked_at
 from bhc.training.stages import restrict
 
 CHUNK = 4096  # examples in one pass

@@ -27,11 +27,21 @@ from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.plugins import import_plugins
 from bhc.tasks import Task
-from bhc.training.config import TrainingConfig, TrainingSets, computing, configure_process
+from bhc.training.config import (
+    ALONE,
+    LostContact,
+    Team,
+    TrainingConfig,
+    TrainingSets,
+    computing,
+    configure_process,
+    joined,
+    require_fabric,
+    team_size,
+)
 from bhc.training.loop import train
 from bhc.training.progress import Progress, Silent
 from bhc.training.run import RunFolder, TrainedModel, load_network_, load_run, save_run
-from bhc.training.team import ALONE, LostContact, Team, joined, require_fabric, team_size
 
 NODES_ENVIRONMENT = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # where the first machine is, and which one this is
 LOOK_EVERY = 0.05  # seconds

@@ -1,37 +1,35 @@
-"""The training loop: stages one after the other, with checkpoints, a diary and progress."""
+"""The training loop: stages one after the other, with checkpoints, a diary and progress.
+
+A checkpoint is everything a run needs to go on to the same bits, in one file that is replaced whole.
+"""
 
 import hashlib
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.optim import Optimizer
 
 from bhc.errors import BhcError, warn
 from bhc.examples import Examples, Inputs, Split, several
+from bhc.files import read_tensors, write_tensors
 from bhc.hypernet import ConditionalNetwork
 from bhc.posterior import PooledNoise
 from bhc.tasks import Classification
 from bhc.training.batches import BatchSource
-from bhc.training.checkpoint import (
-    Header,
-    Position,
-    read_checkpoint,
-    restore_generators_,
-    restore_network_,
-    restore_optimizer_,
-    save_checkpoint,
-)
-from bhc.training.config import TrainingConfig, TrainingSets, describe_device
+from bhc.training.config import ALONE, Position, Team, TrainingConfig, TrainingSets, describe_device
 from bhc.training.loading import DatasetExamples, LoadedSource
 from bhc.training.measuring import CollapseWatch, Measurements
 from bhc.training.progress import Silent
 from bhc.training.recipes import Consolidate, Learn
-from bhc.training.run import RunFolder, SeenDomains, TrainedModel, save_run
+from bhc.training.run import RunFolder, SeenDomains, TrainedModel, load_network_, save_run
 from bhc.training.stages import Stage
 from bhc.training.step import TrainingStep, make_step
-from bhc.training.team import ALONE, Team
 
 MOST_SKIPPED = 50
 NARROW_EVERY = 50  # steps
@@ -61,6 +59,94 @@ def train(network: ConditionalNetwork, sets: TrainingSets, config: TrainingConfi
 def _finish(folder: RunFolder, model: TrainedModel) -> None:
     save_run(folder, model)
     folder.checkpoint.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a checkpoint says beside its tensors."""
+
+    position: Position
+    gates: bool  # whether they were frozen
+    processes: int = 1  # that trained together
+
+
+def save_checkpoint(
+    folder: RunFolder,
+    network: ConditionalNetwork,
+    optimizer: Optimizer,
+    states: Sequence[dict[str, Tensor]],  # of each process's generators
+    header: Header,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in _optimizer_tensors(optimizer, network).items()}
+    for rank, own in enumerate(states):
+        tensors |= {_generators_of(rank) + name: state for name, state in own.items()}
+    write_tensors(folder.checkpoint, tensors, asdict(header) | {"settings": settings})
+
+
+def read_checkpoint(folder: RunFolder, *, settings: dict[str, Any]) -> tuple[dict[str, Tensor], Header]:
+    tensors, header = read_tensors(folder.checkpoint)
+    saved, wanted = header.get("settings", {}), json.loads(json.dumps(settings))
+    different = [name for name in wanted if saved.get(name) != wanted[name]]
+    if different:
+        raise BhcError(
+            f"{folder.checkpoint} belongs to a run with another {', another '.join(different)}",
+            hint="resume with the options of the first call, or choose another folder",
+        )
+    try:
+        told = dict(header["position"])
+        if "gone" in told:  # as it was called before
+            told["dropped_fraction"] = told.pop("gone")
+        position = Position(**told)
+        return tensors, Header(position, bool(header["gates"]), int(header.get("processes", 1)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BhcError(f"{folder.checkpoint} is damaged: {error!r}") from error
+
+
+def restore_network_(
+    network: ConditionalNetwork, tensors: dict[str, Tensor], *, gates: bool, folder: RunFolder
+) -> None:
+    hint = "use the model, generator and context it was made with"
+    load_network_(network, _part(tensors, "network."), gates=gates, source=folder.checkpoint, hint=hint)
+
+
+def restore_optimizer_(optimizer: Optimizer, tensors: dict[str, Tensor], network: ConditionalNetwork) -> None:
+    """Put moments and step counts back, parameter by parameter."""
+    parameters = dict(network.named_parameters())
+    for key, value in _part(tensors, "optimizer.").items():
+        name, _, part = key.rpartition(":")
+        if name not in parameters:
+            raise BhcError(
+                f"the checkpoint has an optimiser's {key!r}, which belongs to nothing here",
+                hint="it was written by another version; start again with overwrite=True",
+            )
+        optimizer.state[parameters[name]][part] = value.to(parameters[name].device)
+
+
+def restore_generators_(generators: dict[str, Generator], tensors: dict[str, Tensor], *, rank: int = 0) -> None:
+    """Those of one process; where it had no part in the run before, they stay as they are."""
+    for name, state in _part(tensors, _generators_of(rank)).items():
+        if name in generators:
+            generators[name].set_state(state)
+
+
+def _generators_of(rank: int) -> str:
+    return f"generator.{rank}." if rank else "generator."
+
+
+def _optimizer_tensors(optimizer: Optimizer, network: ConditionalNetwork) -> dict[str, Tensor]:
+    """By the names of parameters: their order among the optimiser's groups follows from their rates."""
+    return {
+        f"{name}:{part}": torch.as_tensor(value)
+        for name, parameter in network.named_parameters()
+        for part, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 class _Trainer:

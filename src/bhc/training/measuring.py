@@ -10,8 +10,8 @@ import torch
 from bhc.contexts import ContextBatch
 from bhc.errors import BhcError, warn
 from bhc.hypernet import ConditionalNetwork
-from bhc.training.checkpoint import Position
-from bhc.training.config import TrainingConfig, TrainingSets
+from bhc.training.batches import sample_for
+from bhc.training.config import Position, Team, TrainingConfig, TrainingSets
 from bhc.training.evaluation import (
     Panel,
     Point,
@@ -28,9 +28,7 @@ from bhc.training.evaluation import (
 )
 from bhc.training.progress import Progress
 from bhc.training.recipes import Consolidate, ratios_around
-from bhc.training.samples import sample_for
 from bhc.training.stages import Stage
-from bhc.training.team import Team
 
 CURVE_POINTS = 13
 TOLERANCE = 0.75  # points of validation error that the default threshold may cost

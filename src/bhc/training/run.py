@@ -42,7 +42,7 @@ from bhc.files import (
 )
 from bhc.hypernet import ConditionalNetwork
 from bhc.tasks import Classification, Task, task_named
-from bhc.training.samples import answers_of, looked_at
+from bhc.training.batches import answers_of, looked_at
 
 MOST_DOMAINS = 64
 FAR = 1.25  # of the usual distance: domains of training stay under 0.9, classes in new company near 1

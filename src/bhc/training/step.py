@@ -18,10 +18,9 @@ from bhc.errors import warn
 from bhc.hypernet import ConditionalNetwork
 from bhc.training import optimiser
 from bhc.training.batches import BatchSource
-from bhc.training.config import TrainingConfig
+from bhc.training.config import ALONE, Team, TrainingConfig
 from bhc.training.optimiser import PiecewiseAdam, SideBySide
 from bhc.training.stages import Stage, StepScalars
-from bhc.training.team import ALONE, Team
 
 LANES = 8  # streams that a captured step is spread over
 WARM_UP = 3  # real steps before the capture: libraries set themselves up in them

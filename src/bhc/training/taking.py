@@ -13,10 +13,10 @@ from bhc.errors import BhcError
 from bhc.examples import GIVE_LABELS, Examples, Inputs, Split, each, put_together, several
 from bhc.hypernet import ConditionalNetwork
 from bhc.tasks import ABSENT, Classification, Task, checked_errors, checked_loss
+from bhc.training.batches import answers_of, with_answers
 from bhc.training.config import TrainingSets
 from bhc.training.loading import TARGETS, DatasetExamples, Reader, check_finite
 from bhc.training.progress import Progress
-from bhc.training.samples import answers_of, with_answers
 from bhc.training.stages import restrict
 
 SAME = 1e-3  # how near the same loss comes to itself, worked out alone and beside others
