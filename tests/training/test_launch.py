@@ -14,7 +14,7 @@ import torch
 import bhc
 from bhc.data import DataSet
 from bhc.errors import BhcError
-from bhc.training import Processes, ResumeWarning, RunFolder, Silent, launch, load_run, team
+from bhc.training import Processes, ResumeWarning, RunFolder, Silent, config, launch, load_run
 from tests.training.ranks import tiny_data, tiny_model
 from tests.training.runs import ENVIRONMENT, OPTIONS, StopAt, Stopped, assert_same_bits, command, wait_until
 
@@ -228,7 +228,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(digits: DataSet, monkeypatch
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(BhcError, match="needs lightning-fabric") as refused:
         fit(digits, processes=TWO)
-    assert refused.value.hint == team.INSTALL
+    assert refused.value.hint == config.INSTALL
 
 
 def test_a_run_in_the_way_is_named_before_anything_is_started(

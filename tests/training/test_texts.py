@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import bhc
 from bhc.errors import BhcError
-from bhc.training import Silent
+from bhc.training import Silent, batches
 
 WORDS, CLASSES, LONGEST = 50, 3, 11
 RECIPE = (bhc.Learn(steps=3, contexts=2, examples=4), bhc.Consolidate(steps=2, contexts=2, examples=4))
