@@ -9,10 +9,9 @@ import typer
 
 from bhc.cli.compress import compress_command, export_command
 from bhc.cli.console import INTERRUPTED, WRONG_USE, say, say_error, show
-from bhc.cli.demo import demo_command
+from bhc.cli.demo import demo_command, pretrain_command
 from bhc.cli.evaluate import evaluate_command
 from bhc.cli.inspect import inspect_command
-from bhc.cli.pretrain import pretrain_command
 from bhc.cli.serve import pull_command, serve_command
 from bhc.cli.train import train_command
 from bhc.errors import BhcError

@@ -1,13 +1,30 @@
-"""``bhc demo``: the whole story in about two minutes."""
+"""``bhc demo``: the whole story in about two minutes; and ``bhc pretrain``: a network of ours to start from."""
 
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
+
 import typer
+from torch import nn
+
 import bhc.data as datasets
-from bhc.cli.console import DataDir, Json, Seed, program, say, show, table
+import bhc.models as models
+from bhc.cli.console import (
+    Calibration,
+    DataDir,
+    Force,
+    Json,
+    LeaveOut,
+    Seed,
+    program,
+    refuse_existing,
+    say,
+    show,
+    table,
+)
 from bhc.cli.plots import contexts_figure, run_figure, save_figure
+from bhc.cli.subject import torch_file
 from bhc.compressor import Compressor, fit, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
@@ -15,22 +32,9 @@ from bhc.data import DataSet
 from bhc.emission import Float32
 from bhc.errors import BhcError
 from bhc.files import make_folder, write_json
-from bhc.pretraining import Pretraining, error_of, pretrain, save_weights
-from bhc.results import Outcome, environment, judge, summarise
-from bhc.training import Consolidate, Learn, default_progress
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
-import typer
-from torch import nn
-import bhc.data as datasets
-import bhc.models as models
-from bhc.cli.console import Calibration, DataDir, Force, Json, LeaveOut, Seed, program, refuse_existing, say, show
-from bhc.cli.subject import torch_file
-from bhc.errors import BhcError
 from bhc.pretraining import BatchNormPretraining, Pretraining, build_for, error_of, pretrain, save_weights, usual_recipe
-from bhc.training import default_progress, find_device
-
+from bhc.results import Outcome, environment, judge, summarise
+from bhc.training import Consolidate, Learn, default_progress, find_device
 
 MODEL = "lenet-300-100"
 RATIOS = (20, 100)  # times fewer weights, the two sizes that every context is shown at

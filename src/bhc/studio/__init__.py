@@ -1,5 +1,5 @@
 """HTTP service and web page: a network for whoever asks.
 
-``schemas`` what a request may say, ``service`` what is answered, ``preview`` and ``inputs`` what the page shows;
-``workers`` the processes that answer, ``app`` the HTTP around them, ``server`` the socket and its end.
+``schemas`` what a request may say, ``service`` what is answered, ``preview`` what the page shows of
+contexts and takes as inputs; ``workers`` the processes that answer, ``server`` the HTTP around them.
 """

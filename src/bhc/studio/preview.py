@@ -1,28 +1,24 @@
-"""What the page shows of a context: the network layer by layer, the trade-off, the rates it was cut by."""
+"""What the page shows of a context: the network layer by layer, the trade-off, the rates it was cut by; and inputs to
+try on it: examples of the validation sample by their numbers, raw values, and texts."""
 
-from collections.abc import Iterator
-from math import prod
-from typing import Any
-import numpy as np
-import torch
-from torch import Tensor
-from bhc.emission import BranchCut, CandidateFactory, Compressed, Cut, Cutter, Judge, find_branch_cuts
-from bhc.posterior import LayerDropout
-from bhc.training import TrainedModel
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil, prod
 from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from bhc.emission import BranchCut, CandidateFactory, Compressed, Cut, Cutter, Judge, find_branch_cuts
 from bhc.errors import BhcError
 from bhc.examples import AnyVocabulary, Tokenizer
 from bhc.graph import INPUT, Input, Inputs, Signature
 from bhc.layers import kind_of
+from bhc.posterior import LayerDropout
 from bhc.studio.drawings import Drawing, ImageRenderer, Renderer, SeveralRenderer, png, renderer_of
 from bhc.training import TrainedModel
-
 
 POINTS = 13  # of a curve
 MOST_PLACES = 4096

@@ -21,8 +21,7 @@ from bhc.emission import Compressed, Cutter, Float32, Request, emit
 from bhc.errors import BhcError
 from bhc.formats import Packed, format_named, formats
 from bhc.studio.answers import answer, output_names
-from bhc.studio.inputs import ExampleInputs, as_input, as_words, reads_texts
-from bhc.studio.preview import Preview, thresholds_of
+from bhc.studio.preview import ExampleInputs, Preview, as_input, as_words, reads_texts, thresholds_of
 from bhc.tasks import Task
 from bhc.training import TrainedModel
 
