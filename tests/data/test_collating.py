@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import bhc.examples.split as collating
 from bhc.data import PadTexts
 from bhc.errors import BhcError
 from bhc.examples import put_together
@@ -20,7 +19,7 @@ TOKENS: list[dict[str, Any]] = [
 
 
 def test_the_example_of_its_docstring_is_what_it_gives() -> None:
-    assert doctest.testmod(collating, extraglobs={"bhc": __import__("bhc")}).failed == 0
+    assert doctest.testmod(split, extraglobs={"bhc": __import__("bhc")}).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Examples as training and emission take them: what they are, how they are altered, and texts as numbers of words."""
 
-from bhc.examples.augmentations import Augmentation, CropAndFlip, DropWords, Shift, ShiftAndNoise, augmentation_for
 from bhc.examples.split import (
     GIVE_LABELS,
     Examples,
@@ -14,13 +13,19 @@ from bhc.examples.split import (
     several,
     together,
 )
-from bhc.examples.vocabulary import (
+from bhc.examples.transforms import (
     PADDING,
     UNKNOWN,
     AnyVocabulary,
+    Augmentation,
+    CropAndFlip,
+    DropWords,
     Restricted,
+    Shift,
+    ShiftAndNoise,
     Tokenizer,
     Vocabulary,
+    augmentation_for,
     split_words,
     vocabulary_from_dict,
 )

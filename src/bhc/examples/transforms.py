@@ -1,5 +1,5 @@
-"""What is done to examples before a network reads them: texts become the numbers of their words, and examples are altered
-at random, so that more is learned from them."""
+"""What is done to examples before a network reads them: texts become the numbers of their words, and examples are
+altered at random, so that more is learned from them."""
 
 import json
 import re
@@ -7,17 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-import torch
-from torch import Tensor
-from bhc.errors import BhcError
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
-from bhc.errors import BhcError, renamed
 
+from bhc.errors import BhcError, renamed
 
 PADDING, UNKNOWN = 0, 1  # no word, and a word that has no number of its own
 RESERVED = ("<padding>", "<unknown>")
