@@ -1,7 +1,20 @@
 """What comes out: from a request to a cut, a candidate within the limits, and its files and report."""
 
 from bhc.emission.candidate import Candidate, CandidateFactory
-from bhc.emission.compressed import Compressed, Prediction, from_file, read
+from bhc.emission.compressed import (
+    FINER_SCALES,
+    SCALES,
+    Compressed,
+    Float32,
+    Limits,
+    Prediction,
+    Quantisation,
+    Request,
+    VarianceBits,
+    from_file,
+    read,
+    scales_for,
+)
 from bhc.emission.cut import (
     BranchCut,
     ContextScales,
@@ -19,5 +32,4 @@ from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, emit, emit
 from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, Guarantee, auroc, outside_score, upper_bound
 from bhc.emission.judge import Judge, expected_calibration_error
 from bhc.emission.report import Report
-from bhc.emission.request import FINER_SCALES, SCALES, Float32, Limits, Quantisation, Request, VarianceBits, scales_for
 from bhc.emission.weights import SlimLayer, Slimmer, assemble, slim_model

@@ -1,25 +1,23 @@
-"""A network that is asked for: its context, limits on it, how exact its weights are, and which widths suit.
+"""What is asked for, and what comes out. A request has a context, limits on the network, how exact its weights are, and
+which widths suit; an emitted network, in the user's hands, is written in several forms.
 
-Limits never reach the hypernetwork; they choose among what it offers."""
+Limits never reach the hypernetwork; they choose among what it offers.
+"""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from math import inf
-from numbers import Real
-from typing import Any
-from bhc.contexts import Context
-from bhc.emission.guarantee import AlarmSamples
-from bhc.errors import BhcError
-from bhc.posterior import Family, Multiples
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any
+
 import torch
 from torch import Tensor, nn
-from bhc.emission.guarantee import NAME, Alarm, outside_score
+
+from bhc.contexts import Context
+from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, outside_score
 from bhc.emission.report import Report, from_card, from_version_1
 from bhc.errors import BhcError
 from bhc.files import write_bytes
@@ -37,7 +35,7 @@ from bhc.formats import (
     read_network,
 )
 from bhc.layers import NoForm
-
+from bhc.posterior import Family, Multiples
 
 LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
 WHOLE = {"max_bytes": "bytes", "max_flops": "operations", "max_ram_bytes": "bytes"}  # limits on counts

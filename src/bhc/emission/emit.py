@@ -13,10 +13,9 @@ from itertools import islice
 from math import ceil, inf
 
 from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most, report_of, sizes_without_multiples
-from bhc.emission.compressed import Compressed
+from bhc.emission.compressed import Compressed, Limits, Request
 from bhc.emission.cut import Cutter
 from bhc.emission.guarantee import MORE_IMAGES, Calibration, Guarantee
-from bhc.emission.request import Limits, Request
 from bhc.emission.search import Search
 from bhc.errors import BhcError, warn
 from bhc.training import TrainedModel

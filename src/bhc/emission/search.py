@@ -13,8 +13,8 @@ from math import inf
 import numpy as np
 
 from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most
+from bhc.emission.compressed import FINER_SCALES, Float32, Limits, Quantisation, scales_for
 from bhc.emission.judge import Judge
-from bhc.emission.request import FINER_SCALES, Float32, Limits, Quantisation, scales_for
 from bhc.errors import BhcError
 from bhc.posterior import Family
 
