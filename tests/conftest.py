@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import bhc
-from bhc import tasks
+from bhc import layers, tasks
 from bhc.contexts import registry as contexts
 from bhc.data import DataSet
 from bhc.formats import format
-from bhc.layers import registry as layers
 from tests import quick_model as kept
 
 # Everything here is small: two threads would mostly wait for each other (make test-machines tries both).

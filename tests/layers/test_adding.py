@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import bhc
+from bhc import layers
 from bhc.errors import BhcError
 from bhc.formats import open_session
-from bhc.layers import registry
 from tests.pages import bhc_command, blocks, executed
 
 from ..graph.test_taken import cut_in_half, near
@@ -72,7 +72,7 @@ def test_the_norm_goes_into_a_program_and_not_into_c(page: dict[str, Any], tmp_p
 
 
 def test_a_file_with_a_layer_that_is_not_registered_is_refused_by_name(page: dict[str, Any]) -> None:
-    for table in (registry._BY_MODULE, registry._BY_NAME, registry._BY_TAG):
+    for table in (layers._BY_MODULE, layers._BY_NAME, layers._BY_TAG):
         for key in [key for key, kind in table.items() if "acme" in kind.name]:  # type: ignore[attr-defined]
             del table[key]  # type: ignore[attr-defined]
     for read in (bhc.read, bhc.open_deployed):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bhc.layers import Recurrence, RecurrentLayer, kind_of
-from bhc.layers.recurrent import CELLS, LONGEST_SEQUENCE
+from bhc.layers.sequences import CELLS, LONGEST_SEQUENCE
 
 from ..graph.nets import seeded
 

@@ -12,7 +12,7 @@ from bhc.errors import BhcError
 from bhc.formats import load_program, onnx_bytes, open_session, parse_network, torch_bytes
 from bhc.graph import capture
 from bhc.layers import kind_of
-from bhc.layers.transposed import TransposedConvolution
+from bhc.layers.convolution import TransposedConvolution
 
 from ..graph.nets import net_of, seeded
 from ..graph.test_goes import can_go

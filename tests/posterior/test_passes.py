@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck
 
-from bhc.layers.transposed import TransposedConvolution
+from bhc.layers.convolution import TransposedConvolution
 from bhc.posterior import LayerMask, LayerMean, LayerPosterior, WeightMean, masked_mean, masked_pass, noisy_pass
 from bhc.posterior.operators import Convolution, Linear, Transposed
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bhc.layers import Recurrence
-from bhc.layers.recurrent import CELLS, Cell
+from bhc.layers.sequences import CELLS, Cell
 from bhc.posterior import LayerMask, LogNormalScales, NormalScales, masked_pass, noisy_pass
 from bhc.posterior.operators import Driving, Linear
 from bhc.posterior.passes import Recurrent, operators_of

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from bhc.graph import find_layers, find_units
 from bhc.layers import Add, Concat, GlobalMean, Multiply, PadChannels
-from bhc.layers.transposed import TransposedConvolution
+from bhc.layers.convolution import TransposedConvolution
 from bhc.posterior import FreshNoise, LayerDropout, LayerMean, LayerPosterior, MaskFinder, NormalScales, WeightMean
 
 from ..formats.graphs import in_a_row, wired

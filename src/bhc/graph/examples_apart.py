@@ -16,12 +16,12 @@ from torch import nn
 
 from bhc.graph.graph import Graph, Step, output_shape
 from bhc.layers import Movement, Shape, call_of, kind_of
-from bhc.layers.along_axes import AlongAxes
 from bhc.layers.aten import AtenCall, Own, Read, SizeOf, flat
 from bhc.layers.call_families import Pointwise
 from bhc.layers.calls import with_own
-from bhc.layers.joins import Add, Multiply
+from bhc.layers.elementwise import Add, Multiply
 from bhc.layers.kind import Elementwise, fixed
+from bhc.layers.pools import AlongAxes
 from bhc.layers.reshape import Flattening
 
 PRODUCTS = ("bmm", "matmul")

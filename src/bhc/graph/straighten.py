@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from bhc.graph.graph import INPUT, Graph, Step, needed_steps
-from bhc.layers import Movement, Shape, bare_copy, call_of, is_product, weighted_kind
+from bhc.layers import Movement, Shape, bare_copy, call_of, is_product, kind_of, weighted_kind
 from bhc.layers.aten import Read, SizeOf, flat
 from bhc.layers.kind import fixed
-from bhc.layers.registry import kind_of
 from bhc.layers.reshape import Flattening
 
 MOVES = ("reshape", "permute", "slice", "select")

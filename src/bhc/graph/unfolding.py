@@ -16,7 +16,7 @@ from bhc.layers import Recurrence
 from bhc.layers.aten import AtenCall, Own
 from bhc.layers.contractions import Letters
 from bhc.layers.linear import with_numbers
-from bhc.layers.recurrent import CELLS, LONGEST_SEQUENCE, Cell
+from bhc.layers.sequences import CELLS, LONGEST_SEQUENCE, Cell
 
 OUTPUTS, LAST_STATES = 0, 1  # among the results of a kernel
 ZEROS, REPEATS = ("zeros", "zeros_like", "new_zeros"), ("expand", "repeat")

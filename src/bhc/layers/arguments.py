@@ -159,6 +159,20 @@ def windows(shape: Shape, span: Sequence[int], stride: Any, padding: Sequence[in
     return tuple(fits)
 
 
+def conv_padding(module: Any) -> tuple[int, ...]:
+    """Zeros added before each direction, then after each, whatever way the layer spells them."""
+    directions = module.weight.dim() - 2
+    if isinstance(module.padding, str):
+        expect(module.padding in ("valid", "same"), f"padding {module.padding!r}")
+        if module.padding == "valid":
+            return (0,) * 2 * directions
+        expect(set(sizes(module.stride, directions)) == {1}, "padding 'same' needs a stride of 1")
+        span = spans(module.kernel_size, module.dilation, directions)
+        before = tuple((size - 1) // 2 for size in span)
+        return (*before, *[size - 1 - pad for size, pad in zip(span, before, strict=True)])
+    return sizes(module.padding, directions) * 2
+
+
 def resized(shape: Sequence[int], axis: int, size: int) -> Shape:
     """A shape with another size along an axis."""
     return tuple(size if place == axis else length for place, length in enumerate(shape))

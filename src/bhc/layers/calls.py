@@ -274,4 +274,29 @@ def with_own(module: AtenCall, numbers: Mapping[str, Tensor]) -> AtenCall:
     return twin
 
 
+def count_kept(x: Tensor, keep: Tensor, axes: Sequence[int]) -> Tensor:
+    """How many there are, at least one; sizes of 1 along the axes. ``keep`` is broadcast to ``x``."""
+    keep = keep.reshape(*[1] * (x.dim() - keep.dim()), *keep.shape)
+    spread = 1
+    for axis in axes:
+        spread *= x.shape[axis] if keep.shape[axis] == 1 else 1
+    return (keep.sum(list(axes), keepdim=True) * spread).clamp(min=1)
+
+
+def mean_of_kept(x: Tensor, keep: Tensor, axes: Sequence[int], *, keepdim: bool = True) -> Tensor:
+    """``sum_i m_i x_i / sum_i m_i``."""
+    mean = x.masked_fill(~keep, 0.0).sum(list(axes), keepdim=True) / count_kept(x, keep, axes)
+    return mean if keepdim else mean.squeeze(tuple(axes))
+
+
+def variance_of_kept(
+    x: Tensor, keep: Tensor, axes: Sequence[int], *, correction: float = 0, keepdim: bool = True
+) -> Tensor:
+    """``sum_i m_i (x_i - mean)^2 / (sum_i m_i - correction)``."""
+    away = (x - mean_of_kept(x, keep, axes)).masked_fill(~keep, 0.0)
+    count = (count_kept(x, keep, axes) - correction).clamp(min=0)
+    variance = away.square().sum(list(axes), keepdim=True) / count
+    return variance if keepdim else variance.squeeze(tuple(axes))
+
+
 KINDS = (OpaqueKind,)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bhc.layers.along_axes import are_cells
 from bhc.layers.arguments import Kept, Shape
 from bhc.layers.aten import AtenCall, Own, Read
 from bhc.layers.calls import AtenKind, count_flops, with_own
 from bhc.layers.kind import Example, own_copy
+from bhc.layers.pools import are_cells
 from bhc.layers.protocols import UnitSearch
 
 BATCH = "abcdefgh"  # letters of axes that both sides and the product have
@@ -130,6 +130,87 @@ class ProductKind(AtenKind):
         return [
             (Product("aten.matmul.default", [Read(0), Read(1)]), ((2, 3, 4), (2, 4, 5))),
             (Product("aten.einsum.default", ["bik,bjk->bij", [Read(0), Read(1)]]), ((2, 3, 4), (2, 5, 4))),
+        ]
+
+
+class Attention(AtenCall):
+    """``softmax(query key^T scale + mask) value``, for each head."""
+
+    family: ClassVar[str] = "attention"
+
+    @classmethod
+    def covers(cls, target: str) -> bool:
+        return target == "aten.scaled_dot_product_attention.default"
+
+
+class AttentionKind(AtenKind):
+    """Queries and keys in pairs, values by themselves, heads as a whole; the scale stays what it was."""
+
+    name, module = Attention.family, Attention
+
+    def follow(self, module: Attention, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:
+        places = [module.argument(name) for name in ("query", "key", "value")]
+        mask, grouped = module.argument("attn_mask"), module.argument("enable_gqa", False)
+        if not all(isinstance(side, Read) for side in places):
+            return keep_whole(search, leaving, arriving)
+        query, key, value = (arriving[side.place] for side in places)
+        if grouped and query.dim() == 4:  # heads that share keys and values
+            times = query.shape[1] // key.shape[1]
+            key, value = (units.repeat_interleave(times, 1) for units in (key, value))
+        batch = BATCH[: query.dim() - 2]
+        scores = product_units(search, Letters(f"{batch}mk", f"{batch}nk", f"{batch}mn"), query, key)
+        if scores is None:
+            return keep_whole(search, leaving, arriving)
+        shape = (*query.shape[:-1], key.shape[-2])
+        scores = scores.expand(shape)
+        if isinstance(mask, Read):
+            units = arriving[mask.place]
+            if any(search.varies(units, axis) for axis in range(units.dim())):
+                search.join(scores, units.expand(shape))
+        found = product_units(search, Letters(f"{batch}mk", f"{batch}kn", f"{batch}mn"), scores, value)
+        return keep_whole(search, leaving, arriving) if found is None else found.expand(leaving)
+
+    def counts_kept(self, module: Attention, axes: Sequence[tuple[int, ...]], dimensions: Sequence[int]) -> bool:
+        query = module.argument("query")
+        return isinstance(query, Read) and dimensions[query.place] - 1 in axes[query.place]
+
+    def masked(self, module: Attention, keeps: Sequence[Tensor | None], *values: Tensor) -> Tensor:
+        query = module.argument("query").place
+        alone = [keep if place == query else None for place, keep in enumerate(keeps)]
+        return module(*with_zeros(alone, values))
+
+    def narrowed(self, module: Attention, arriving: Sequence[Kept], leaving: Kept) -> nn.Module:
+        query = arriving[module.argument("query").place]
+        scale = module.argument("scale")
+        if scale is None:
+            before = (
+                query.cells.before if query.cells is not None and query.cells.axis == query.dimensions - 1 else None
+            )
+            before = len(query.mask) if query.axis == query.dimensions - 1 else before
+            module = module if before is None else module.with_arguments(scale=before**-0.5)  # type: ignore[assignment]
+        own = dict(module.named_own())
+        mask = module.argument("attn_mask")
+        heads = query.axis - query.dimensions
+        if isinstance(mask, Own) and heads <= -3 and query.lies_along(own[mask.name]):
+            own[mask.name] = own[mask.name].index_select(heads, torch.from_numpy(query.index))
+        return with_own(module, own)
+
+    def shares_of_flops(
+        self, module: Attention, arriving: Sequence[Shape], leaving: Shape
+    ) -> Sequence[tuple[int, tuple[int, ...]]]:
+        query, value = (module.argument(name) for name in ("query", "value"))
+        if not (isinstance(query, Read) and isinstance(value, Read)):
+            return super().shares_of_flops(module, arriving, leaving)
+        whole = self.num_flops(module, arriving, leaving)
+        scores = whole * arriving[query.place][-1] // (arriving[query.place][-1] + arriving[value.place][-1])
+        return [(scores, (query.place,)), (whole - scores, (-1,))]
+
+    def num_flops(self, module: Attention, arriving: Sequence[Shape], leaving: Shape) -> int:
+        return count_flops(module, arriving, leaving)
+
+    def examples(self) -> Sequence[Example]:
+        return [
+            (Attention("aten.scaled_dot_product_attention.default", [Read(0), Read(1), Read(2)]), ((2, 2, 3, 4),) * 3)
         ]
 
 
@@ -273,4 +354,4 @@ def _spread(units: Tensor, out: str, axes: Sequence[str]) -> Tensor:
     return units.permute(order).reshape([sizes.get(letter, 1) for letter in out])
 
 
-KINDS = (ProductKind,)
+KINDS = (ProductKind, AttentionKind)

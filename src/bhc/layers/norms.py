@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bhc.layers.along_axes import mean_of_kept, variance_of_kept
 from bhc.layers.arguments import Argument, Kept, Positive, Shape, Size, must_fit
 from bhc.layers.aten import AtenCall, Own, Read
-from bhc.layers.calls import AtenKind, with_own_narrowed
+from bhc.layers.calls import AtenKind, mean_of_kept, variance_of_kept, with_own_narrowed
 from bhc.layers.kind import Example, OfChannels, first_along, own_copy, picked
 from bhc.layers.protocols import OnnxWriter, UnitSearch
 

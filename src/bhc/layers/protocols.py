@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bhc.layers.arguments import Shape
+from bhc.layers.arguments import Shape, conv_padding, pair
 
 
 class Captured(Protocol):
@@ -257,3 +257,82 @@ def each_number(writer: CWriter, name: str, shape: Shape, expression: str, *, ma
     writer.lines(name, loop)
     writer.source = target
     writer.uses_math = writer.uses_math or math
+
+
+LOWEST = "-3.402823466e+38f"
+
+
+def c_window(
+    statement: str,
+    size: tuple[int, int],
+    *,
+    places: Sequence[str],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: Sequence[int],
+) -> list[str]:
+    """In C: a statement for each ``row`` and ``column`` of a window; what padding has put there adds nothing."""
+    row, column = (
+        f"{places[axis]} * {stride[axis]} + {offset} * {dilation[axis]}"
+        + (f" - {padding[axis]}" if padding[axis] else "")
+        for axis, offset in enumerate("uv")
+    )
+    outside = f"        if (row < 0 || row >= {size[0]} || column < 0 || column >= {size[1]}) continue;"
+    return [
+        f"    for (u = 0; u < {kernel[0]}; u++)",
+        f"    for (v = 0; v < {kernel[1]}; v++) {{",
+        f"        const int row = {row}, column = {column};",
+        *([outside] if any(padding) else []),
+        f"        {statement}",
+        "    }",
+    ]
+
+
+def c_convolution(
+    writer: CWriter, name: str, module: nn.Conv2d, arriving: Shape, leaving: Shape, *, window: tuple[int, int]
+) -> None:
+    """Loops over filters and places; with a window, the largest of each as it is computed: the map is never stored."""
+    (channels, height, width), (filters, rows, columns) = arriving, leaving
+    kernel, stride, dilation = pair(module.kernel_size), pair(module.stride), pair(module.dilation)
+    padding = conv_padding(module)
+    weight, factor = writer.weights(name, module.weight.numpy())
+    bias, target = writer.bias(name, module), writer.target(prod(leaving))
+    pooled = window != (1, 1)
+    places = [f"(y * {window[0]} + p)", f"(x * {window[1]} + q)"] if pooled else ["y", "x"]
+    index = f"((o * {channels} + c) * {kernel[0]} + u) * {kernel[1]} + v"
+    of_one_place = [
+        "    float sum = 0.0f;",
+        f"    for (c = 0; c < {channels}; c++)",
+        *c_window(
+            f"sum += {weight(index)} * {writer.source}[(c * {height} + row) * {width} + column];",
+            (height, width),
+            places=places,
+            kernel=kernel,
+            stride=stride,
+            dilation=dilation,
+            padding=padding,
+        ),
+    ]
+    of_a_window = [
+        f"    float best = {LOWEST};",
+        f"    for (p = 0; p < {window[0]}; p++)",
+        f"    for (q = 0; q < {window[1]}; q++) {{",
+        *[f"    {line}" for line in of_one_place],
+        "        if (sum > best) best = sum;",
+        "    }",
+    ]
+    writer.lines(
+        f"{name}: {channels} channels, {filters} filters of {kernel[0]} x {kernel[1]}"
+        + (f", the largest of {window[0]} x {window[1]}" if pooled else ""),
+        [
+            "int o, y, x, c, u, v" + (", p, q;" if pooled else ";"),
+            f"for (o = 0; o < {filters}; o++)",
+            f"for (y = 0; y < {rows}; y++)",
+            f"for (x = 0; x < {columns}; x++) {{",
+            *(of_a_window if pooled else of_one_place),
+            f"    {target}[(o * {rows} + y) * {columns} + x] = {'best' if pooled else 'sum'}{factor}{bias};",
+            "}",
+        ],
+    )
+    writer.source = target

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bhc.graph import Graph, Inputs, Layer, Step, Units
 from bhc.layers import Recurrence, kind_of
 from bhc.layers.linear import TiedKind
-from bhc.layers.recurrent import CELLS
+from bhc.layers.sequences import CELLS
 from bhc.posterior.beliefs import LayerMean, LayerPosterior, Noise, Scales, WeightMean
 from bhc.posterior.operators import (
     Convolution,

@@ -10,7 +10,7 @@ import torch
 
 from bhc.formats import onnx_bytes, onnx_model, open_session
 from bhc.layers.calls import OPERATORS
-from bhc.layers.onnx_rules.node_call import RULES
+from bhc.layers.onnx_rules import RULES
 
 from ...formats.chains import TORCH_REMARKS
 from . import cases, placed_cases

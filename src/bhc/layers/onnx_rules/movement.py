@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from bhc.layers.aten import Read, SizeOf
-from bhc.layers.onnx_rules.node_call import BEYOND, NodeCall, Rule, rule
+from bhc.layers.onnx_rules import BEYOND, NodeCall, Rule, rule
 
 BEFORE = -BEYOND  # every place, counted from the end
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bhc.layers.aten import SizeOf
-from bhc.layers.onnx_rules.node_call import NodeCall, Rule, rule
+from bhc.layers.onnx_rules import NodeCall, Rule, rule
 from bhc.layers.protocols import wide
 
 
