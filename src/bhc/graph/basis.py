@@ -1,32 +1,29 @@
-"""Norms without numbers of their own: gains and shifts go into layers that read them, means off those that write.
+"""Other axes for a network that computes the same: those along which it can be cut best.
 
-A norm may stand on a stream, as BERT has them: its gain lies between the norm and the shortcut around what reads it. A
-layer of its own on the shortcut takes it in, ``x + f(x) = D n + f(n)`` with ``x = D n``. Each norm then has a stream of
-its own, which may be turned: the layer leads from the axes of one to those of the next."""
+They need norms without numbers of their own: gains and shifts go into layers that read them, means off those that
+write. A norm may stand on a stream, as BERT has them: its gain lies between the norm and the shortcut around what reads
+it. A layer of its own on the shortcut takes it in, ``x + f(x) = D n + f(n)`` with ``x = D n``. Each norm then has a
+stream of its own, which may be turned: the layer leads from the axes of one to those of the next.
+"""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-import torch
-from torch import Tensor, nn
-from bhc.graph.basis.coordinates import Gain, Reader, Search
-from bhc.graph.basis.spaces import Classes, Space, find_spaces, follow, turn_
-from bhc.graph.graph import INPUT, Graph, Step
-from bhc.layers import Shape, call_of
-from bhc.layers.aten import AtenCall, Own, Read
-from bhc.layers.kind import fixed
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
-import torch
-from torch import Tensor
-from bhc.errors import BhcError
-from bhc.graph.basis.spaces import End, Space, find_spaces, follow, turn_
-from bhc.graph.graph import Graph, Inputs, Step
-from bhc.graph.signature import Signature
-from bhc.layers import Shape
 
+import torch
+from torch import Tensor, nn
+
+from bhc.errors import BhcError
+from bhc.graph.coordinates import Gain, Reader, Search
+from bhc.graph.graph import INPUT, Graph, Inputs, Step
+from bhc.graph.signature import Signature
+from bhc.graph.spaces import Classes, End, Space, balanced, find_free, find_spaces, follow, principal, turn_
+from bhc.layers import Shape, call_of
+from bhc.layers.aten import AtenCall, Own, Read
+from bhc.layers.kind import fixed
 
 SMALLEST = 1e-4  # of the largest gain: what is less is not divided by
 
@@ -218,7 +215,6 @@ def _identity(width: int) -> nn.Linear:
 
 
 CHUNK = 64  # examples that go through a network at once
-FLOOR = 1e-6  # of the largest variance: what is less was never seen, and a direction of rounding errors
 TINY = 1e-30
 TOLERANCE = 1e-4  # of the largest output, in single precision
 
@@ -290,8 +286,6 @@ def with_streams_freed(graph: Graph, input_shape: Shape) -> Graph:
         names = {name: layer for name, layer in names.items() if layer in used}
 
 
-
-
 def turn_to_principal_axes_(graph: Graph, x: Inputs, input_shape: Shape) -> None:
     """Turn every space of a graph, in place."""
     spaces = find_free(graph, input_shape)
@@ -306,37 +300,6 @@ def turn_to_principal_axes_(graph: Graph, x: Inputs, input_shape: Shape) -> None
 
 def _of_unit_trace(moment: Tensor) -> Tensor:
     return moment / moment.trace().clamp(min=TINY)
-
-
-def principal(moment: Tensor) -> tuple[Tensor, Tensor]:
-    """The rotation to the eigenvectors of a second moment, the largest first, and back."""
-    _, axes = _eigen(moment)
-    return axes.mT, axes
-
-
-def balanced(written: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
-    """``A`` and its inverse: ``A M A^T = A^-T G A^-1 = diag(s)``, the largest first.
-
-    ``M^(1/2) G M^(1/2) = U diag(s^2) U^T``, ``A = diag(s)^(1/2) U^T M^(-1/2)``. Eigenvalues of ``M`` and ``s`` have a
-    floor, under which they tell no more than how sums were rounded.
-    """
-    variances, axes = _eigen(written)
-    root = _floored(variances).sqrt()
-    squares, turn = _eigen(root[:, None] * (axes.mT @ read @ axes) * root)
-    scale = _floored(squares.clamp(min=0).sqrt()).sqrt()
-    return scale[:, None] * turn.mT / root @ axes.mT, axes @ (root[:, None] * turn / scale)
-
-
-def _eigen(moment: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues from the largest on, eigenvectors as columns, of each the largest number positive."""
-    values, vectors = torch.linalg.eigh(moment)
-    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    return values.flip(0), (vectors * largest.sign()).flip(1)
-
-
-def _floored(values: Tensor) -> Tensor:
-    largest = values.max()
-    return values.clamp(min=FLOOR * largest) if largest > 0 else torch.ones_like(values)
 
 
 def second_moments(graph: Graph, x: Inputs, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bhc.graph.basis.coordinates import Gain, Marked, Search, Tensors, contracted, einsum, mixed
+from bhc.graph.coordinates import Gain, Marked, Search, Tensors, contracted, einsum, mixed
 from bhc.graph.graph import Step, output_shape
 from bhc.layers import GlobalMean, Shape, weighted_kind
 from bhc.layers.aten import AtenCall, Dtype, Own, Read

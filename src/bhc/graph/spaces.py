@@ -1,6 +1,7 @@
 """Spaces: coordinates that stand in the same vectors wherever they are read, so that they may be mixed.
 
-They are found by going through a graph: who moves numbers moves their coordinates, a sum turns what it adds alike.
+They are found by going through a graph: who moves numbers moves their coordinates, a sum turns what it adds alike. The
+axes that suit a space follow from second moments of what stands in it.
 """
 
 from collections import Counter, defaultdict
@@ -11,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bhc.graph.basis import rules
-from bhc.graph.basis.coordinates import Marked, Reader, Search, Source, Tensors, mixed
-from bhc.graph.basis.rules import Rule, Visit
+from bhc.graph import coordinate_rules as rules
+from bhc.graph.coordinate_rules import Rule, Visit
+from bhc.graph.coordinates import Marked, Reader, Search, Source, Tensors, mixed
 from bhc.graph.graph import Graph, Step
 from bhc.layers import (
     EXAMPLES,
@@ -213,6 +214,14 @@ def find_spaces(search: Search) -> tuple[list[Space], Classes]:
     return [space for space in spaces if space.size > 1], classes
 
 
+def find_free(graph: Graph, input_shape: Shape) -> list[Space]:
+    """The spaces whose axes may be chosen: those that layers read, or vectors that are multiplied with theirs."""
+    search = follow(graph, input_shape)
+    search.staying += [lines.flatten() for lines in search.norms.values()]  # a mean is taken off there still
+    spaces, _ = find_spaces(search)
+    return [space for space in spaces if space.orthogonal or {end.opposite for end in space.ends} == {False, True}]
+
+
 class _Ends:
     """Looks for the places where the vectors of every block stand, each in the order of its classes."""
 
@@ -282,3 +291,37 @@ def turn_(graph: Graph, end: End, matrix: Tensor) -> None:
         vectors = numbers.index_select(axis, end.index).double()
         turned = torch.tensordot(matrix, vectors, dims=([1], [axis])).movedim(0, axis)
         numbers.index_copy_(axis, end.index, turned.to(numbers.dtype))
+
+
+FLOOR = 1e-6  # of the largest variance: what is less was never seen, and a direction of rounding errors
+
+
+def principal(moment: Tensor) -> tuple[Tensor, Tensor]:
+    """The rotation to the eigenvectors of a second moment, the largest first, and back."""
+    _, axes = _eigen(moment)
+    return axes.mT, axes
+
+
+def balanced(written: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
+    """``A`` and its inverse: ``A M A^T = A^-T G A^-1 = diag(s)``, the largest first.
+
+    ``M^(1/2) G M^(1/2) = U diag(s^2) U^T``, ``A = diag(s)^(1/2) U^T M^(-1/2)``. Eigenvalues of ``M`` and ``s`` have a
+    floor, under which they tell no more than how sums were rounded.
+    """
+    variances, axes = _eigen(written)
+    root = _floored(variances).sqrt()
+    squares, turn = _eigen(root[:, None] * (axes.mT @ read @ axes) * root)
+    scale = _floored(squares.clamp(min=0).sqrt()).sqrt()
+    return scale[:, None] * turn.mT / root @ axes.mT, axes @ (root[:, None] * turn / scale)
+
+
+def _eigen(moment: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues from the largest on, eigenvectors as columns, of each the largest number positive."""
+    values, vectors = torch.linalg.eigh(moment)
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    return values.flip(0), (vectors * largest.sign()).flip(1)
+
+
+def _floored(values: Tensor) -> Tensor:
+    largest = values.max()
+    return values.clamp(min=FLOOR * largest) if largest > 0 else torch.ones_like(values)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.graph import Graph, capture
-from bhc.graph.basis.norm_folding import fold_gains, take_means_off
-from bhc.graph.basis.principal_axes import find_free, with_streams_freed, without_norms_numbers
+from bhc.graph.basis import fold_gains, take_means_off, with_streams_freed, without_norms_numbers
+from bhc.graph.spaces import find_free
 
 from ..nets import net_of, seeded
 from . import networks as ours

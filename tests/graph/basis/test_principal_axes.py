@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 import bhc
 from bhc.errors import BhcError
-from bhc.graph import Graph, capture, describe, rebuild
-from bhc.graph.basis import principal_axes
-from bhc.graph.basis.principal_axes import balanced, principal
+from bhc.graph import Graph, basis, capture, describe, rebuild
+from bhc.graph.spaces import balanced, principal
 
 from ..nets import net_of, seeded
 from . import networks as ours
@@ -128,8 +127,8 @@ def test_the_network_computes_the_same(name):
 def test_what_is_free_is_found(name):
     net, x = made(name)
     graph = capture(net, x[:2])
-    bare = principal_axes.without_norms_numbers(graph, tuple(x.shape[1:]))
-    spaces = principal_axes.find_free(bare, tuple(x.shape[1:]))
+    bare = basis.without_norms_numbers(graph, tuple(x.shape[1:]))
+    spaces = basis.find_free(bare, tuple(x.shape[1:]))
     streams, heads = FOUND[name]
     assert [space.size for space in spaces if space.orthogonal and space.size > 4] == streams
     assert sum(space.size == 4 and not space.orthogonal for space in spaces) == heads
@@ -305,7 +304,7 @@ def test_inputs_that_are_not_finite_are_refused():
 
 
 def test_a_network_that_would_compute_something_else_is_refused(monkeypatch):
-    monkeypatch.setattr(principal_axes, "principal", lambda moment: (2 * torch.eye(12).double(),) * 2)
+    monkeypatch.setattr(basis, "principal", lambda moment: (2 * torch.eye(12).double(),) * 2)
     net, x = made("ViT, qkv unflattened")
     with pytest.raises(BhcError, match="coordinates"):
         turned(net, x)

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 import bhc
 from bhc.graph import Graph, capture
-from bhc.graph.basis.principal_axes import find_free, without_norms_numbers
-from bhc.graph.basis.spaces import components, turn_
+from bhc.graph.basis import without_norms_numbers
+from bhc.graph.spaces import components, find_free, turn_
 
 from ..cases import CASES
 from ..nets import net_of, seeded
