@@ -3,8 +3,8 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from bhc.formats.bhc_content import Part, pack, packed_parts, packed_size
-from bhc.formats.bhc_file import NetworkFile, Packed, parse_network, read_network
+from bhc.formats.bhc_content import Part
+from bhc.formats.bhc_file import NetworkFile, Packed, pack, packed_parts, packed_size, parse_network, read_network
 from bhc.formats.c_header import c_memory, c_memory_if_any, c_obstacle, c_text, identifier
 from bhc.formats.exported_program import load_program, torch_bytes
 from bhc.formats.format import (

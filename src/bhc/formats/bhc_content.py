@@ -5,7 +5,7 @@ checksum. This is version 2; ``docs/format.md`` specifies it byte by byte.
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -13,11 +13,29 @@ import numpy as np
 from torch import Tensor, nn
 
 from bhc.errors import BhcError
-from bhc.formats.cbor import brief, dumps, loads
+from bhc.formats.coding import (
+    BIT,
+    LARGEST_BELL,
+    TOTAL,
+    Bell,
+    Bytes,
+    Counted,
+    Flat,
+    Nibbles,
+    StatedPrior,
+    bell_curves,
+    bits_of,
+    brief,
+    coding_cost,
+    description_cost,
+    dumps,
+    encode,
+    log2,
+    to_frequencies,
+)
 from bhc.formats.quantised import Codes, QuantisedNetwork
-from bhc.formats.range_coding import BIT, Counted, StatedPrior, choose_prior, coding_cost, description_cost, encode
 from bhc.graph import INPUT, shaped_steps
-from bhc.layers import EXAMPLES, Tied, kind_of, kind_tagged
+from bhc.layers import Tied, kind_of, kind_tagged
 from bhc.layers.arguments import LARGEST_NUMBER, SMALLEST_NUMBER, expect
 
 MAGIC, VERSION, CHECKSUM = b"BHC", 2, 4
@@ -182,50 +200,6 @@ def to_varint(number: int) -> bytes:
     return bytes(result)
 
 
-def pack(network: QuantisedNetwork) -> bytes:
-    """The bytes of the network's file; the same on every machine."""
-    content = take_apart(network)
-    packed = content.to_bytes()
-    _check_limits(content, len(packed))
-    _check_activations(network)
-    return packed
-
-
-def packed_size(network: QuantisedNetwork) -> int:
-    """How many bytes that would be; whether a reader would take them is not asked."""
-    return len(take_apart(network).to_bytes())
-
-
-def _check_limits(content: Content, size: int) -> None:
-    """What a reader would take for damage must not be written."""
-    try:
-        loads(content.header_bytes)
-    except ValueError as error:
-        raise BhcError(f"what is known about the network does not fit into a .bhc file: {error}") from error
-    if len(content.header[STEPS]) > MOST_STEPS:
-        raise BhcError(f"a network of {len(content.header[STEPS])} steps, a .bhc file holds at most {MOST_STEPS}")
-    if content.numbers > most_numbers(size):
-        raise BhcError(
-            f"{content.numbers:,} weights, codes and inputs in {size:,} bytes, which no reader would believe",
-            hint="layers this large with next to nothing in them should be pruned first",
-        )
-
-
-def _check_activations(network: QuantisedNetwork) -> None:
-    sizes = [prod(each.leaving) // EXAMPLES for each in shaped_steps(network.graph, network.input_shape)]
-    if max(sizes, default=0) > LARGEST_ACTIVATION or sum(sizes) > LARGEST_ACTIVATIONS:
-        raise BhcError(
-            f"steps that give up to {max(sizes):,} numbers, {sum(sizes):,} in all;"
-            f" a .bhc file holds at most {LARGEST_ACTIVATION:,} and {LARGEST_ACTIVATIONS:,}",
-            hint="smaller inputs make them fewer",
-        )
-
-
-def packed_parts(network: QuantisedNetwork) -> tuple[Part, ...]:
-    """What these bytes are for."""
-    return tuple(take_apart(network).parts())
-
-
 def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | None = None) -> Content:
     """The network as a file sees it; ``priors`` of layers where they are known already."""
     priors = priors or {}
@@ -254,6 +228,52 @@ def take_apart(network: QuantisedNetwork, priors: Mapping[str, StatedPrior] | No
         steps.append(step if back == [1] or kind.joins else [FROM, *back, step])
         places[shaped.name] = place
     return content
+
+
+USUAL_COUNT, USUAL_BELLS = 64, 256  # codes of most layers; how many tables of bells for them are kept, 10 MB at most
+
+
+def choose_prior(codes: np.ndarray) -> StatedPrior:
+    """The prior under which ``codes`` and the prior itself take the fewest bytes; the first of equals."""
+    lowest = int(codes.min()) if codes.size else 0
+    counts = np.bincount(codes.ravel().astype(np.int64) - lowest, minlength=1)
+    return min(_candidates(lowest, counts), key=lambda offer: offer[1] + description_cost(offer[0]))[0]
+
+
+def _candidates(lowest: int, counts: np.ndarray) -> Iterator[tuple[StatedPrior, int]]:
+    """Priors to choose from, each with what the codes cost under it."""
+    count = len(counts)
+    flat = Flat(lowest, count)
+    yield flat, coding_cost(flat, counts)
+    if count == 1:
+        return
+    if count <= LARGEST_BELL:
+        average = int((counts * np.arange(count)).sum() // counts.sum())
+        for centre in sorted({average, min(max(-lowest, 0), count - 1)}):
+            yield _best_bell(lowest, counts, centre)
+    rarity = 16 * BIT - bits_of(np.maximum(counts, 1)) if counts.max() <= TOTAL else log2(np.maximum(counts, 1))
+    rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
+    for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
+        levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)
+        prior = kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist()))
+        yield prior, coding_cost(prior, counts)
+
+
+def _best_bell(lowest: int, counts: np.ndarray, centre: int) -> tuple[Bell, int]:
+    """All shapes at once; they cost the same to describe."""
+    count = len(counts)
+    bits = (_usual_bell_bits if count <= USUAL_COUNT else _bell_bits)(count, centre)
+    costs = (counts * bits).sum(1)
+    shape = int(costs.argmin())
+    return Bell(lowest, count, shape, centre), int(costs[shape])
+
+
+def _bell_bits(count: int, centre: int) -> np.ndarray:  # (2 * WIDTHS, count)
+    """What each of ``count`` codes costs under every bell around ``centre``, in 1/256 bit."""
+    return bits_of(to_frequencies(bell_curves(count)[:, np.abs(np.arange(count) - centre)]))
+
+
+_usual_bell_bits = lru_cache(USUAL_BELLS)(_bell_bits)
 
 
 class _Writer:
@@ -299,6 +319,23 @@ def abbreviate(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [abbreviate(item) for item in value]
     return value
+
+
+def spell_out(value: Any) -> Any:
+    """The same plain data with numbers turned back into names."""
+    if isinstance(value, dict):
+        return {_name(name): spell_out(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [spell_out(item) for item in value]
+    return value
+
+
+def _name(key: int | str) -> str:
+    if isinstance(key, str):
+        return key
+    if not 0 <= key < len(CARD_NAMES):
+        raise ValueError(f"the unknown name {key}")
+    return CARD_NAMES[key]
 
 
 def _raw(values: Tensor) -> bytes:

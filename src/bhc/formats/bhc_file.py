@@ -14,12 +14,26 @@ from torch import Tensor
 
 from bhc.errors import BhcError, NotRegisteredError
 from bhc.files import parse_tensors, read_bytes
-from bhc.formats.bhc_content import FROM, LARGEST_ACTIVATION, LARGEST_LABEL, MAGIC, VERSION, Part, pack
+from bhc.formats.bhc_content import (
+    FROM,
+    LARGEST_ACTIVATION,
+    LARGEST_ACTIVATIONS,
+    LARGEST_LABEL,
+    MAGIC,
+    MOST_STEPS,
+    STEPS,
+    VERSION,
+    Content,
+    Part,
+    most_numbers,
+    take_apart,
+)
 from bhc.formats.bhc_reader import unpack
+from bhc.formats.coding import loads
 from bhc.formats.format import LARGEST_FILE, Deployed, Export, Format, appearance_in, register_format, said_in
 from bhc.formats.quantised import QuantisedNetwork
 from bhc.graph import Graph, Inputs, rebuild, shaped_steps
-from bhc.layers import Select, Shape, kinds
+from bhc.layers import EXAMPLES, Select, Shape, kinds
 from bhc.layers.arguments import expect
 
 SHORTEST = 16
@@ -72,6 +86,50 @@ def parse_network(content: bytes, path: Path) -> NetworkFile:
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, MemoryError, BhcError) as error:
         raise BhcError(f"{path} is damaged: {str(error)[:200]}", hint="copy or make it again") from error
     return NetworkFile(network, VERSION, len(content), parts)
+
+
+def pack(network: QuantisedNetwork) -> bytes:
+    """The bytes of the network's file; the same on every machine."""
+    content = take_apart(network)
+    packed = content.to_bytes()
+    _check_limits(content, len(packed))
+    _check_activations(network)
+    return packed
+
+
+def packed_size(network: QuantisedNetwork) -> int:
+    """How many bytes that would be; whether a reader would take them is not asked."""
+    return len(take_apart(network).to_bytes())
+
+
+def packed_parts(network: QuantisedNetwork) -> tuple[Part, ...]:
+    """What these bytes are for."""
+    return tuple(take_apart(network).parts())
+
+
+def _check_limits(content: Content, size: int) -> None:
+    """What a reader would take for damage must not be written."""
+    try:
+        loads(content.header_bytes)
+    except ValueError as error:
+        raise BhcError(f"what is known about the network does not fit into a .bhc file: {error}") from error
+    if len(content.header[STEPS]) > MOST_STEPS:
+        raise BhcError(f"a network of {len(content.header[STEPS])} steps, a .bhc file holds at most {MOST_STEPS}")
+    if content.numbers > most_numbers(size):
+        raise BhcError(
+            f"{content.numbers:,} weights, codes and inputs in {size:,} bytes, which no reader would believe",
+            hint="layers this large with next to nothing in them should be pruned first",
+        )
+
+
+def _check_activations(network: QuantisedNetwork) -> None:
+    sizes = [prod(each.leaving) // EXAMPLES for each in shaped_steps(network.graph, network.input_shape)]
+    if max(sizes, default=0) > LARGEST_ACTIVATION or sum(sizes) > LARGEST_ACTIVATIONS:
+        raise BhcError(
+            f"steps that give up to {max(sizes):,} numbers, {sum(sizes):,} in all;"
+            f" a .bhc file holds at most {LARGEST_ACTIVATION:,} and {LARGEST_ACTIVATIONS:,}",
+            hint="smaller inputs make them fewer",
+        )
 
 
 @register_format

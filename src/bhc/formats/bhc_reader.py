@@ -19,7 +19,6 @@ from torch import nn
 from bhc.formats.bhc_content import (
     AGAIN,
     CARD,
-    CARD_NAMES,
     CHECKSUM,
     FROM,
     INPUT_SHAPE,
@@ -34,11 +33,24 @@ from bhc.formats.bhc_content import (
     most_numbers,
     name_of,
     positive,
+    spell_out,
     take_apart,
 )
-from bhc.formats.cbor import brief, loads
+from bhc.formats.coding import (
+    LARGEST_BELL,
+    TOTAL,
+    WIDTHS,
+    Bell,
+    Bytes,
+    Counted,
+    Decoder,
+    Flat,
+    Nibbles,
+    StatedPrior,
+    brief,
+    loads,
+)
 from bhc.formats.quantised import LARGEST_BIAS_CODE, LARGEST_CODE, Codes, QuantisedNetwork
-from bhc.formats.range_coding import Counted, Decoder, StatedPrior, prior_from_list
 from bhc.graph import INPUT, Graph, Step, output_dtype, output_shape
 from bhc.layers import (
     EXAMPLES,
@@ -99,6 +111,30 @@ class _Reader:
             if byte < 0x80:
                 return number
         raise ValueError("a length is too long")
+
+
+def prior_from_list(data: Any) -> StatedPrior:
+    """The prior that ``to_list`` described; ValueError for anything else."""
+    strict = isinstance(data, list) and all(type(part) in (int, bytes) for part in data)  # True is no 1
+    match data if strict else None:
+        case [0, int(lowest), int(count)] if 1 <= count < TOTAL:
+            return Flat(lowest, count)
+        case [1, int(lowest), int(count), int(shape), int(centre)] if (
+            1 <= count <= LARGEST_BELL and 0 <= shape < 2 * WIDTHS and 0 <= centre < count
+        ):
+            return Bell(lowest, count, shape, centre)
+        case [2, int(lowest), int(count), bytes(pairs)] if 1 <= count < TOTAL and len(pairs) == (count + 1) // 2:
+            levels = [level for pair in pairs for level in divmod(pair, 16)][:count]
+            return Nibbles(lowest, _some(levels))
+        case [3, int(lowest), bytes(levels)] if 1 <= len(levels) < TOTAL:
+            return Bytes(lowest, _some(list(levels)))
+    raise ValueError(f"a table of frequencies that is none: {brief(data)}")
+
+
+def _some(levels: list[int]) -> tuple[int, ...]:
+    if not any(levels):
+        raise ValueError("a table of frequencies without any")
+    return tuple(levels)
 
 
 @dataclass
@@ -348,20 +384,3 @@ def _buffer(reader: _Reader, like: torch.Tensor) -> torch.Tensor:
         raise ValueError("a truth is neither")
     values = np.frombuffer(content, dtype=kind.newbyteorder("<")).astype(kind)
     return torch.from_numpy(values.reshape(tuple(like.shape)))
-
-
-def spell_out(value: Any) -> Any:
-    """The same plain data with numbers turned back into names."""
-    if isinstance(value, dict):
-        return {_name(name): spell_out(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [spell_out(item) for item in value]
-    return value
-
-
-def _name(key: int | str) -> str:
-    if isinstance(key, str):
-        return key
-    if not 0 <= key < len(CARD_NAMES):
-        raise ValueError(f"the unknown name {key}")
-    return CARD_NAMES[key]

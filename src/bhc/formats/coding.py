@@ -1,15 +1,26 @@
-"""Plain data as few bytes: the part of CBOR (RFC 8949) that a header needs, in its one shortest form."""
+"""Few bytes: plain data as the part of CBOR (RFC 8949) that a header needs, in its one shortest form; and whole numbers
+as a stream of bytes: range coding under frequency tables (priors) made with whole numbers alone.
+
+A prior is what is expected of a layer's codes before they are read.
+Every table adds up to ``TOTAL`` and has no zero in it. Four kinds, from cheap to say to exact:
+
+``Flat``     all codes equally often
+``Bell``     falls off from a centre, by one factor (Laplace) or ever faster (Gauss)
+``Nibbles``  the frequency of each code, as a power of two in steps of a half
+``Bytes``    the same in steps of a sixteenth
+
+Costs are counted in whole numbers too, so every machine makes the same choice and thereby the same file.
+"""
 
 import struct
-from typing import Any
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from math import isqrt
 from typing import Any, ClassVar
-import numpy as np
 
+import numpy as np
 
 DEEPEST = 12
 MOST_VALUES = 1 << 17  # a header of real use has some hundreds, that of a deep transformer tens of thousands
@@ -139,7 +150,6 @@ ONE = 1 << 31  # the largest relative weight of a bell, and 1.0 as its factors c
 WIDTHS = 40  # of bells, from a quarter of a code to some two hundred codes
 LARGEST_BELL = 1 << 12
 BIT = 1 << 8  # costs are counted in 1/256 bit
-USUAL_COUNT, USUAL_BELLS = 64, 256  # codes of most layers; how many tables of bells for them are kept, 10 MB at most
 WORD = 4  # bytes; the coder works in 32-bit words, stored with the highest byte first
 
 
@@ -257,40 +267,9 @@ class Bytes(Levels):
         return [self.kind, self.lowest, bytes(self.levels)]
 
 
-def prior_from_list(data: Any) -> StatedPrior:
-    """The prior that ``to_list`` described; ValueError for anything else."""
-    strict = isinstance(data, list) and all(type(part) in (int, bytes) for part in data)  # True is no 1
-    match data if strict else None:
-        case [0, int(lowest), int(count)] if 1 <= count < TOTAL:
-            return Flat(lowest, count)
-        case [1, int(lowest), int(count), int(shape), int(centre)] if (
-            1 <= count <= LARGEST_BELL and 0 <= shape < 2 * WIDTHS and 0 <= centre < count
-        ):
-            return Bell(lowest, count, shape, centre)
-        case [2, int(lowest), int(count), bytes(pairs)] if 1 <= count < TOTAL and len(pairs) == (count + 1) // 2:
-            levels = [level for pair in pairs for level in divmod(pair, 16)][:count]
-            return Nibbles(lowest, _some(levels))
-        case [3, int(lowest), bytes(levels)] if 1 <= len(levels) < TOTAL:
-            return Bytes(lowest, _some(list(levels)))
-    raise ValueError(f"a table of frequencies that is none: {brief(data)}")
-
-
-def _some(levels: list[int]) -> tuple[int, ...]:
-    if not any(levels):
-        raise ValueError("a table of frequencies without any")
-    return tuple(levels)
-
-
-def choose_prior(codes: np.ndarray) -> StatedPrior:
-    """The prior under which ``codes`` and the prior itself take the fewest bytes; the first of equals."""
-    lowest = int(codes.min()) if codes.size else 0
-    counts = np.bincount(codes.ravel().astype(np.int64) - lowest, minlength=1)
-    return min(_candidates(lowest, counts), key=lambda offer: offer[1] + description_cost(offer[0]))[0]
-
-
 def coding_cost(prior: Prior, counts: np.ndarray) -> int:
     """What the codes, ``counts`` of each, cost under ``prior``, in 1/256 bit."""
-    return int((counts * _bits_of(prior.frequencies)).sum())
+    return int((counts * bits_of(prior.frequencies)).sum())
 
 
 def description_cost(prior: StatedPrior) -> int:
@@ -305,42 +284,6 @@ def to_frequencies(weights: np.ndarray) -> np.ndarray:
     rows = shares.reshape(-1, count)
     rows[np.arange(len(rows)), weights.reshape(-1, count).argmax(-1)] += TOTAL - rows.sum(-1)
     return rows.reshape(shares.shape)
-
-
-def _candidates(lowest: int, counts: np.ndarray) -> Iterator[tuple[StatedPrior, int]]:
-    """Priors to choose from, each with what the codes cost under it."""
-    count = len(counts)
-    flat = Flat(lowest, count)
-    yield flat, coding_cost(flat, counts)
-    if count == 1:
-        return
-    if count <= LARGEST_BELL:
-        average = int((counts * np.arange(count)).sum() // counts.sum())
-        for centre in sorted({average, min(max(-lowest, 0), count - 1)}):
-            yield _best_bell(lowest, counts, centre)
-    rarity = 16 * BIT - _bits_of(np.maximum(counts, 1)) if counts.max() <= TOTAL else log2(np.maximum(counts, 1))
-    rarity = rarity.max() - rarity  # how far below the most frequent, as a power of two
-    for steps, kind, highest in ((2, Nibbles, 15), (16, Bytes, 255)):
-        levels = np.maximum(highest - (rarity * steps + BIT // 2) // BIT, 1)
-        prior = kind(lowest, tuple(np.where(counts > 0, levels, 0).tolist()))
-        yield prior, coding_cost(prior, counts)
-
-
-def _best_bell(lowest: int, counts: np.ndarray, centre: int) -> tuple[Bell, int]:
-    """All shapes at once; they cost the same to describe."""
-    count = len(counts)
-    bits = (_usual_bell_bits if count <= USUAL_COUNT else _bell_bits)(count, centre)
-    costs = (counts * bits).sum(1)
-    shape = int(costs.argmin())
-    return Bell(lowest, count, shape, centre), int(costs[shape])
-
-
-def _bell_bits(count: int, centre: int) -> np.ndarray:  # (2 * WIDTHS, count)
-    """What each of ``count`` codes costs under every bell around ``centre``, in 1/256 bit."""
-    return _bits_of(to_frequencies(bell_curves(count)[:, np.abs(np.arange(count) - centre)]))
-
-
-_usual_bell_bits = lru_cache(USUAL_BELLS)(_bell_bits)
 
 
 def bell_curves(count: int) -> np.ndarray:  # (2 * WIDTHS, count or more)
@@ -383,7 +326,7 @@ def _bits_table() -> np.ndarray:
     return 16 * BIT - log2(np.maximum(np.arange(TOTAL + 1), 1))
 
 
-def _bits_of(frequencies: np.ndarray) -> np.ndarray:
+def bits_of(frequencies: np.ndarray) -> np.ndarray:
     """``-log2(f / TOTAL)`` in 1/256 bit."""
     return _bits_table()[frequencies]
 

@@ -8,7 +8,7 @@ from tools.fuzz.envelope import joined, split
 
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack
-from bhc.formats.cbor import dumps
+from bhc.formats.coding import dumps
 
 from .toys import parse
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bhc.formats.cbor import MOST_VALUES, dumps, loads
+from bhc.formats.coding import MOST_VALUES, dumps, loads
 
 VALUES = [
     0, 1, 255, 256, 65535, 65536, (1 << 32) - 1, 1 << 32, -24, -25, -256, -257, -0.75, 0.1, 2.0**-24, 65520.0,

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bhc.formats.range_coding import Bell, Bytes, Counted, Decoder, Flat, Nibbles, Prior, choose_prior, encode
+from bhc.formats.bhc_content import choose_prior
+from bhc.formats.coding import Bell, Bytes, Counted, Decoder, Flat, Nibbles, Prior, encode
 
 from .reference_coding import RangeDecoder, RangeEncoder
 

@@ -15,7 +15,7 @@ from bhc.emission import from_file
 from bhc.errors import BhcError
 from bhc.formats import QuantisedNetwork, pack, parse_network
 from bhc.formats.bhc_content import CARD_NAMES, LARGEST_ACTIVATION, MOST_STEPS, STEPS
-from bhc.formats.cbor import dumps
+from bhc.formats.coding import dumps
 from bhc.layers import Add, Affine, GlobalMean, Recurrence, Subsample
 from tests.formats.graphs import in_a_row, wired
 

@@ -13,7 +13,7 @@ from torch import nn
 from bhc.errors import BhcError
 from bhc.formats import Codes, QuantisedNetwork, pack, packed_parts, parse_network, read_network
 from bhc.formats.bhc_content import CARD_NAMES, FROM, MOST_STEPS, STEPS, take_apart
-from bhc.formats.range_coding import Flat
+from bhc.formats.coding import Flat
 from bhc.graph import Graph
 from bhc.layers import Add, GlobalMean, PadChannels, Select, Subsample, kind_of, kind_tagged, kinds
 from tests.formats import chains

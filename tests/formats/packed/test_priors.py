@@ -3,24 +3,23 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bhc.formats.cbor import dumps, loads
-from bhc.formats.range_coding import (
+from bhc.formats.bhc_content import USUAL_COUNT, _candidates, choose_prior
+from bhc.formats.bhc_reader import prior_from_list
+from bhc.formats.coding import (
     BIT,
     LARGEST_BELL,
     TOTAL,
-    USUAL_COUNT,
     WIDTHS,
     Bell,
     Bytes,
     Flat,
     Nibbles,
     StatedPrior,
-    _candidates,
-    choose_prior,
     coding_cost,
     description_cost,
+    dumps,
     encode,
-    prior_from_list,
+    loads,
 )
 
 from .reference_coding import prior_weights
