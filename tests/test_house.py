@@ -9,9 +9,8 @@ import bhc
 PACKAGE = Path(bhc.__file__).parent
 MODULES = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(text) for name, text in MODULES.items()}
-# 150 modules were there when the rooms were drawn anew; since then tasks, a user's own data and examples of any kind,
-# the hub, and answers other than classes have come in, each in a module or two of its own.
-MOST_MODULES, MOST_LINES, MOST_METHODS, MOST_PARAMETERS = 172, 400, 15, 8
+# Rooms that a newcomer finds by their names: what is added goes where it belongs before it gets a module of its own.
+MOST_MODULES, MOST_LINES, MOST_METHODS, MOST_PARAMETERS = 150, 400, 15, 8
 
 # What users call takes what they may say.
 PUBLIC = {"wrap", "fit", "compress"}

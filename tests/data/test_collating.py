@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from bhc.data import PadTexts
 from bhc.errors import BhcError
-from bhc.examples import put_together
+from bhc.examples import put_together, split
 
 TOKENS: list[dict[str, Any]] = [
     {"input_ids": [5, 6, 7], "token_type_ids": [0, 0, 1], "attention_mask": [1, 1, 1], "label": 2, "text": "a b c"},

@@ -12,7 +12,7 @@ from tools.fuzz.envelope import NAME, joined, split, with_checksum
 
 from bhc.files import parse_tensors, tensors_to_bytes
 from bhc.formats.bhc_content import CHECKSUM, MAGIC
-from bhc.formats.cbor import dumps
+from bhc.formats.coding import dumps
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bhc.formats.bhc_content import CHECKSUM, MAGIC, to_varint
-from bhc.formats.cbor import loads
+from bhc.formats.coding import loads
 
 NAME = Path("fuzzed.bhc")
 

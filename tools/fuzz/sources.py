@@ -11,8 +11,7 @@ from torch import nn
 from bhc.files import tensors_to_bytes
 from bhc.formats import Codes, QuantisedNetwork, pack
 from bhc.formats.bhc_content import abbreviate, to_varint
-from bhc.formats.cbor import dumps
-from bhc.formats.range_coding import Counted, encode
+from bhc.formats.coding import Counted, dumps, encode
 from bhc.graph import INPUT, Graph, Step, describe
 from bhc.layers import (
     Add,
