@@ -11,14 +11,14 @@ The error is that on the test images.
 from copy import deepcopy
 
 import torch
-from bhc.graph.principal_axes import find_free, second_moments, with_streams_freed
 from timing import Results, options, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bhc
 from bhc.graph import Graph, capture
-from bhc.graph.spaces import Space, turn_
+from bhc.graph.basis import second_moments, with_streams_freed
+from bhc.graph.spaces import Space, find_free, turn_
 
 WIDTH, HEADS, DEPTH, PIECE = 64, 4, 4, 7
 SHAPE = (1, 28, 28)
