@@ -15,7 +15,7 @@ PACKAGE = Path(bhc.__file__).parent
 ROOT = ""  # ``bhc/__init__.py``, the public API
 
 _BEFORE_HYPERNET = {"errors", "layers", "contexts", "tasks", "graph", "posterior"}
-_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "examples", "files"}
+_BEFORE_TRAINING = {*_BEFORE_HYPERNET, "hypernet", "examples", "files", "curvature"}
 _BEFORE_EMISSION = {*_BEFORE_TRAINING, "training", "formats"}
 _BEFORE_THE_SURFACE = {*_BEFORE_EMISSION, "emission", "compressor"}
 
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "graph": {"errors", "layers"},
     "posterior": {"errors", "layers", "graph"},
     "hypernet": _BEFORE_HYPERNET,
+    "curvature": {*_BEFORE_HYPERNET, "hypernet", "examples"},
     "training": _BEFORE_TRAINING | {"plugins"},
     "formats": {"errors", "files", "layers", "graph"},
     "emission": _BEFORE_EMISSION,
@@ -39,10 +40,11 @@ MAY_IMPORT = {
     "compressor": _BEFORE_EMISSION | {"emission", "hub"},
     "pretraining": {"errors", "files", "examples", "data", "models", "training"},
     "results": _BEFORE_EMISSION | {"emission"},
-    "api": _BEFORE_THE_SURFACE | {"data", "models", "pretraining"},
+    "fitting": _BEFORE_THE_SURFACE,
+    "api": _BEFORE_THE_SURFACE | {"data", "models", "pretraining", "fitting"},
     ROOT: {"api"},
     "studio": _BEFORE_THE_SURFACE | {ROOT, "plugins"},
-    "cli": _BEFORE_THE_SURFACE | {ROOT, "data", "models", "pretraining", "studio", "results", "plugins"},
+    "cli": _BEFORE_THE_SURFACE | {ROOT, "data", "models", "pretraining", "fitting", "studio", "results", "plugins"},
     "__main__": {"cli", "errors", "plugins"},
 }
 

@@ -1,7 +1,7 @@
 """The public names, which ``import bhc`` hands on."""
 
 from bhc import contexts, data, layers, models, tasks, training
-from bhc.compressor import Compressor, fit, from_pretrained, load, wrap
+from bhc.compressor import Compressor, from_pretrained, load, wrap
 from bhc.contexts import (
     BinaryBudget,
     Budgets,
@@ -19,13 +19,14 @@ from bhc.contexts import (
 )
 from bhc.emission import Compressed, Float32, Report, VarianceBits, read
 from bhc.errors import BhcError
+from bhc.fitting import fit
 from bhc.formats import Export, Format, WeightForm, open_deployed, register_format
 from bhc.graph.basis import Basis, PrincipalAxes
 from bhc.hypernet import Full, Initial, LowRank, ScalesOnly
 from bhc.layers import LayerKind, register_layer
 from bhc.pretraining import BatchNormPretraining, Pretraining, pretrain
 from bhc.tasks import Classification, Imitation, Task, register_task
-from bhc.training import Consolidate, Learn, Narrow, Processes, two_stage_budget
+from bhc.training import Consolidate, Learn, MeasureCurvature, Narrow, Processes, two_stage_budget
 
 __all__ = [
     "Basis",
@@ -53,6 +54,7 @@ __all__ = [
     "Learn",
     "ListedSubsets",
     "LowRank",
+    "MeasureCurvature",
     "Narrow",
     "Pretraining",
     "PrincipalAxes",

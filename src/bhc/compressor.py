@@ -1,7 +1,7 @@
 """The facade: a model that hands out networks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,21 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bhc.contexts import ContextSpace, SampleMean, check_space, is_ours
-from bhc.emission import CHUNK, AlarmSamples, Compressed, Limits, Quantisation, Request, VarianceBits, emit, emit_many
+from bhc.emission import (
+    CHUNK,
+    AlarmSamples,
+    Compressed,
+    Limits,
+    Quantisation,
+    Request,
+    VarianceBits,
+    emit,
+    emit_many,
+    has_dial,
+    weights_for,
+)
 from bhc.errors import BhcError, renamed, renamed_in, warn
-from bhc.examples import AnyVocabulary, Augmentation, Tokenizer, Vocabulary
+from bhc.examples import AnyVocabulary
 from bhc.graph import MOST_WHOLE, DynamicAxes, capture
 from bhc.graph.basis import Basis
 from bhc.hub import MOST_BYTES, push_to_hub, run_folder, save_pretrained
@@ -19,22 +31,11 @@ from bhc.hypernet import ConditionalNetwork, Design, GeneratorSpec, Initial, Sca
 from bhc.posterior import Multiples
 from bhc.tasks import Task
 from bhc.training import (
-    Processes,
-    Progress,
-    Recipe,
     RunFolder,
-    Taking,
     TrainedModel,
-    TrainingConfig,
-    carry_out,
-    default_progress,
-    default_recipe,
-    find_device,
     load_run,
     save_run,
 )
-
-LOG_EVERY, LOG_EVERY_ON_GPU = 50, 500  # steps; a GPU takes many a second, and each look makes it wait
 
 
 class Compressor:
@@ -67,6 +68,8 @@ class Compressor:
         max_ram_bytes: int | None = None,
         max_latency_ms: float | None = None,
         confidence: float | None = None,
+        max_weights: int | None = None,
+        margin: float | None = None,
         quantisation: Quantisation | None = None,
         flag_outside: float | None = None,
         round_to: int | Mapping[str, int] | None = None,
@@ -76,11 +79,15 @@ class Compressor:
 
         Conditions are those the model was wrapped for: ``classes=[3, 4]``, ``domain=samples``, ``budget=1``.
 
+        Without limits it is the smallest network that is as good as the original: at 95 % confidence its error is less
+        than ``margin`` points higher, 0.5 unless said otherwise, by a paired test on the run's validation sample.
+
         Limits are promises about the result, alone or together: the bytes of the packed file, the FLOPs of one
-        input, the error on the run's validation sample in percent, constants and activations of the C form, the
-        median latency in onnxruntime on this machine (batch 1, one thread). Of the cuts that keep them, the one
-        with the lowest validation error; with ``max_error`` alone, the smallest. ``threshold`` cuts exactly
-        there (lower is smaller); without it and without limits, the cut is the one chosen when training ended.
+        input, the weights that stay, the error on the run's validation sample in percent, constants and activations of
+        the C form, the median latency in onnxruntime on this machine (batch 1, one thread). Of the networks that keep
+        them, the one with the lowest validation error; with ``max_error`` alone, the smallest. ``budget`` from 0, the
+        original, to 1, the smallest, is such a limit on weights: equal steps make networks smaller by equal factors.
+        ``threshold`` cuts the hypernetwork's network exactly there (lower is smaller).
 
         With ``confidence``, such as 0.95, ``max_error`` is about new data of the context and not about a sample:
         the smallest network is emitted that the run's calibration images prove to keep it, at that confidence.
@@ -93,7 +100,17 @@ class Compressor:
         ``round_to=8`` keeps channels in multiples of 8, rounded up, in every layer but the last; ``{"fc1": 16}`` those
         that the layers named write. Limits are promises about the rounded network.
         """
-        limits = Limits(threshold, max_bytes, max_flops, max_error, max_ram_bytes, max_latency_ms, confidence)
+        limits = Limits(
+            threshold,
+            max_bytes,
+            max_flops,
+            max_error,
+            max_ram_bytes,
+            max_latency_ms,
+            confidence,
+            max_weights,
+            margin,
+        )
         request = self._request(
             conditions, limits, quantisation=quantisation, flag_outside=flag_outside, round_to=round_to
         )
@@ -142,6 +159,7 @@ class Compressor:
         flag_outside: float | None,
         round_to: int | Mapping[str, int] | None,
     ) -> Request:
+        conditions, limits = self._dialled(dict(conditions), limits)
         context, sample = self.space.resolve(self._as_numbers(conditions)), conditions.get("domain")
         alarm_samples = None
         if flag_outside is not None:
@@ -154,6 +172,15 @@ class Compressor:
             alarm_samples = AlarmSamples.of(self.model, context, flag_outside, sample=inputs)
         multiples = Multiples.of(round_to, self.network.layers, self.network.find_masks.outputs)
         return Request(context, limits, quantisation or VarianceBits(), alarm_samples, multiples)
+
+    def _dialled(self, conditions: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Limits]:
+        """A budget that training knew nothing of is a limit on weights."""
+        if not has_dial(self.model) or (budget := conditions.pop("budget", None)) is None:
+            return conditions, limits
+        most = weights_for(self.model, budget)
+        return conditions, replace(
+            limits, max_weights=most if limits.max_weights is None else min(most, limits.max_weights)
+        )
 
     def _as_numbers(self, conditions: Mapping[str, Any]) -> Mapping[str, Any]:
         """With features that are words as their numbers."""
@@ -278,91 +305,6 @@ def _warn_of_whole(network: ConditionalNetwork) -> None:
         shown = "; ".join(map(str, network.whole[:MOST_WHOLE]))
         more = f"; and {len(network.whole) - MOST_WHOLE} more" if len(network.whole) > MOST_WHOLE else ""
         warn(f"{100 * stay / network.num_weights:.0f} % of the weights stay whole: {shown}{more}")
-
-
-@renamed(precision="autocast")
-def fit(
-    model: Compressor,
-    train_set: Any,
-    validation_set: Any,
-    *,
-    task: Task | None = None,
-    labels: Any = None,
-    target: str | None = None,
-    collate: Callable[[list[Any]], Any] | None = None,
-    workers: int = 0,
-    calibration_set: Any = None,
-    recipe: Recipe | None = None,
-    run: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    seed: int = 0,
-    class_names: tuple[str, ...] | None = None,
-    vocabulary: Any = None,
-    checkpoint_every: int = 500,
-    progress: Progress | None = None,
-    device: str | torch.device = "cpu",
-    deterministic: bool = False,
-    capture: bool = True,
-    augment: Augmentation | None = None,
-    autocast: torch.dtype | None = None,
-    processes: Processes | None = None,
-) -> Compressor:
-    """Train the hypernetwork in place and return the model.
-
-    A set is a pair of tensors or arrays (inputs, targets), of any type and shape that the network takes, or a map-style
-    ``torch.utils.data.Dataset`` with your transforms in it: of pairs, or of dicts with a label (``target`` names its
-    key), their inputs a tensor, a tuple or a dict. Of a ``DataLoader`` the data set, collation and processes are taken.
-    A data set is read while the run goes on, by ``workers`` processes. ``collate`` puts items into a batch, such as
-    ``bhc.data.PadTexts()`` texts of different lengths.
-
-    Contexts of classes draw examples by ``labels``, the class of each: targets of a classification are that; a data
-    set's are found in its ``targets`` or ``labels``, or in one pass. Or give them: of the training set, or of all.
-
-    ``task`` says what is learned and what an error is: ``bhc.Classification()``; ``bhc.Imitation()``, which needs no
-    targets, for the pretrained network teaches; or your own ``bhc.Task``.
-
-    Without a ``recipe`` it is ``bhc.training.default_recipe``: learn, narrow where layers are many, consolidate.
-    With ``run`` the folder gets checkpoints, a diary and at the end the model. ``resume=True`` goes on from the
-    last checkpoint, to the same bits on a CPU with the same number of threads; on CUDA with
-    ``deterministic=True``, which is slower, and else within noise. ``overwrite=True`` starts anew in a folder
-    that holds a run. On CUDA the step is captured once as a graph and replayed; ``capture=False`` launches every
-    kernel, as ``deterministic=True`` does.
-
-    ``calibration_set`` is kept for guarantees, ``compress(max_error=, confidence=)``, and looked at for nothing else.
-    It must be new to ``model`` too: images that its pretrained network has learned from say nothing of new ones.
-    ``vocabulary`` is kept with the run of a network that reads words: a ``Vocabulary`` or a ``tokenizers.Tokenizer``.
-    ``augment`` alters images before they are learned from, for example ``bhc.data.CropAndFlip()``. With
-    ``autocast=torch.bfloat16`` products are done in it, which on a GPU is faster; parameters stay as they are.
-
-    ``processes=Processes(devices=2)`` starts that many on this machine, which train together: each draws contexts and
-    examples of its own, and gradients are means over all. In a process that torchrun has started ``fit`` takes part
-    as one of them. Both need ``pip install 'bhc[parallel]'``; the first a script that does nothing when it is imported.
-    """
-    on = find_device(device)
-    config = TrainingConfig(
-        recipe=default_recipe(model.network) if recipe is None else recipe,
-        seed=seed,
-        run=None if run is None else Path(run),
-        resume=resume,
-        overwrite=overwrite,
-        checkpoint_every=checkpoint_every,
-        log_every=LOG_EVERY_ON_GPU if on.type == "cuda" else LOG_EVERY,
-        class_names=class_names,
-        vocabulary=vocabulary if isinstance(vocabulary, Vocabulary | None) else Tokenizer.of(vocabulary),
-        device=on,
-        deterministic=deterministic,
-        capture=capture and not deterministic,
-        augment=augment,
-        autocast=autocast,
-        progress=progress or default_progress(),
-    )
-    if task is not None:
-        model.network.set_task_(task)
-    given = {"train_set": train_set, "validation_set": validation_set, "calibration_set": calibration_set}
-    sets = Taking(model.network, config.progress, target, collate, workers).sets(given, labels)
-    model.model = carry_out(model.network, sets, config, processes or Processes())
-    return model
 
 
 def load(path: str | Path, *, task: Task | None = None) -> Compressor:

@@ -320,7 +320,8 @@ def test_cuts_of_one_width_differ_in_their_single_weights() -> None:
     """Where all units stay for the sake of a multiple, there is more than one network all the same."""
     network = lenet("lenet-300-100", bhc.ScalesOnly(), family="sparse-vd")
     cutter = Cutter(network, Context(classes=tuple(PAIR)), multiples=Multiples(1000))
-    cuts = [floats.cut for floats in Thresholds(CandidateFactory(TrainedModel(network), cutter), Limits()).cuts()]
+    factory = CandidateFactory(TrainedModel(network), cutter)
+    cuts = [floats.cut for floats in Thresholds(factory, Limits(), factory.generated).cuts()]
     assert {cut.widths for cut in cuts} == {(64, 300, 300, 100, 100, 2)}
     counts = [sum(int(layer.kept_weights.sum()) for layer in cut.layers) for cut in cuts]
     assert len(counts) == 13

@@ -80,7 +80,7 @@ def test_a_decoder_is_left_to_itself_by_stages_that_do_not_read(digits: DataSet,
 def test_contexts_of_every_kind_are_read_back(
     digits: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: ContextSpace, family: str
 ) -> None:
-    monkeypatch.setattr("bhc.compressor.LOG_EVERY", 1)
+    monkeypatch.setattr("bhc.fitting.LOG_EVERY", 1)
     model = fit(digits, replace(LEARN, steps=200), space=space, family=family, run=tmp_path / "run")
     assert model.model.training["skipped_steps"] == 0
     told = read_back(tmp_path / "run")

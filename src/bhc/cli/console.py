@@ -89,12 +89,14 @@ LeaveOut = Annotated[
 LIMITS = tuple(
     Option(name, text, value_type=kind)
     for name, kind, text in (
-        ("threshold", float, "Cut here; lower is smaller. Default: chosen on validation data."),
+        ("threshold", float, "Cut the hypernetwork's network here; lower is smaller."),
         ("max_bytes", int, "Largest file, everything in it."),
         ("max_flops", int, "Most operations for one input, two a multiply-add."),
         ("max_error", float, "Highest validation error, percent. Alone: the smallest network under it."),
         ("max_ram_bytes", int, "Most bytes of constants and activations in the C form."),
         ("max_latency_ms", float, "Slowest median in onnxruntime where it is made, one input, one thread."),
+        ("max_weights", int, "Most weights that stay, as pruning ratios count them."),
+        ("margin", float, "Without limits: points of error that the network may lose, by a paired test (0.5)."),
         ("confidence", float, "Prove --max-error for new data on the run's calibration images, such as 0.95 sure."),
     )
 )

@@ -25,13 +25,14 @@ from bhc.cli.console import (
 )
 from bhc.cli.plots import contexts_figure, run_figure, save_figure
 from bhc.cli.subject import torch_file
-from bhc.compressor import Compressor, fit, wrap
+from bhc.compressor import Compressor, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
 from bhc.data import DataSet
 from bhc.emission import Float32
 from bhc.errors import BhcError
 from bhc.files import make_folder, write_json
+from bhc.fitting import fit
 from bhc.pretraining import BatchNormPretraining, Pretraining, build_for, error_of, pretrain, save_weights, usual_recipe
 from bhc.results import Outcome, environment, judge, summarise
 from bhc.training import Consolidate, Learn, default_progress, find_device

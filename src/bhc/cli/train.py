@@ -26,17 +26,19 @@ from bhc.cli.console import (
 )
 from bhc.cli.own_data import DATA_HELP, FUNCTION, READING, Data, Reading, source_of
 from bhc.cli.subject import OwnNetwork, TaskOption, ours, say_error_before, task_for
-from bhc.compressor import fit, wrap
+from bhc.compressor import wrap
 from bhc.contexts import ClassSubsets, ContextSpace, Joint, SingleContext, request_options, spaces_for, training_options
 from bhc.data import Augmentation, DataSet, DatasetSplits
+from bhc.emission import Spectrum
 from bhc.errors import BhcError
-from bhc.files import read_json, write_json
+from bhc.fitting import fit
 from bhc.hypernet import FEW_LAYERS, GENERATORS, Initial, LowRank, generator_from_dict
 from bhc.posterior import FAMILIES, check_family
 from bhc.tasks import Task
 from bhc.training import (
     Consolidate,
     Learn,
+    MeasureCurvature,
     Narrow,
     Processes,
     Recipe,
@@ -235,7 +237,9 @@ def train_command(
         "skipped_steps": training["skipped_steps"],
         "curve": training["curves"]["after"],
     }
-    show(result if json else describe_curve(training, compressor.model.default_threshold, shown), as_json=json)
+    spectrum = training.get("spectrum")
+    told = describe_curve(training, compressor.model.default_threshold, shown)
+    show(result | ({} if spectrum is None else {"spectrum": spectrum}) if json else told, as_json=json)
     say(f"wrote {out}")
     own = [] if task is None else ["--task", shlex.quote(task)]
     say(" ".join(["next:", program(), "compress", str(out), *own, *example_request(space), "--out small.bhc"]))
@@ -299,10 +303,8 @@ def augmentation_of(example: Any) -> Augmentation:
 
 def remember_images(folder: RunFolder, train: Any, reading: Reading) -> None:
     """Note in a run how its images were read, for those that it will be evaluated on."""
-    description = read_json(folder.description)
     channels = reading.images["channels"] or (3 if train.image_shape[0] == 3 else None)
-    description["training"]["images"] = {**reading.images, "channels": channels}
-    write_json(folder.description, description)
+    folder.note("images", {**reading.images, "channels": channels})
 
 
 def make_recipe(
@@ -320,6 +322,8 @@ def make_recipe(
     recipe: list[Stage] = []
     for stage in usual:
         match stage:
+            case MeasureCurvature():
+                recipe.append(stage)
             case Narrow():
                 recipe.append(replace(stage, steps=narrowing_steps, budget=budget, **common))
             case Learn():
@@ -344,6 +348,8 @@ def describe_curve(training: dict[str, Any], default_threshold: float, task: Tas
     if training["original_error"] is not None:
         before = task.shown(training["original_error"])
         lines.append(f"pretrained network on the same contexts: {before:.2f} % validation {task.error_name}")
+    if "spectrum" in training:
+        return "\n".join([*lines, Spectrum.from_dict(training["spectrum"]).default])
     for point in training["curves"]["after"]:
         mark = "  <- default" if point["threshold"] == default_threshold else ""
         lines.append(

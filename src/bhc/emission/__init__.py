@@ -31,5 +31,7 @@ from bhc.emission.cut import (
 from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, emit, emit_many
 from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, Guarantee, auroc, outside_score, upper_bound
 from bhc.emission.judge import Judge, expected_calibration_error
+from bhc.emission.origins import has_dial, smallest_ratio, weights_for
 from bhc.emission.report import Report
+from bhc.emission.spectrum import Look, Spectrum, measure_spectrum
 from bhc.emission.weights import SlimLayer, Slimmer, assemble, slim_model

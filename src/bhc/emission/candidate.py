@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from bhc.emission.cut import Cut, Cutter
 from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, Guarantee
 from bhc.emission.judge import Judge, Verdict
-from bhc.emission.report import Report, Sizes, counts_of, names_worth_telling, to_card
-from bhc.emission.weights import SlimLayer, Slimmer, assemble, quantise, reference_bits
+from bhc.emission.origins import Curved, Generated, Origin
+from bhc.emission.report import Report, Sizes, counts_of, to_card
+from bhc.emission.weights import SlimLayer, assemble, quantise, reference_bits
 from bhc.formats import Codes, QuantisedNetwork, c_memory, onnx_bytes, onnx_latency_ms, pack, packed_size
 from bhc.graph import MOST_WHOLE, Graph
 from bhc.training import TrainedModel
@@ -26,19 +27,33 @@ class CandidateFactory:
 
     def __init__(self, model: TrainedModel, cutter: Cutter, samples: AlarmSamples | None = None) -> None:
         self.model, self.cutter, self.samples = model, cutter, samples
-        self.slimmer = Slimmer(cutter.scales)
         self.judge = Judge.of(model, cutter.context)
         self.latencies: dict[tuple[int, ...], float] = {}  # by the widths of cuts
         self.remembered: dict[tuple[object, ...], Any] = {}  # numbers about candidates, which themselves are let go
 
-    def at(self, threshold: float) -> "Candidate":
-        return Candidate(self, self.cutter.cut(threshold))
+    @cached_property
+    def generated(self) -> Generated:
+        return Generated.of(self.model, self.cutter)
 
-    def without_multiples(self) -> "CandidateFactory":
+    @cached_property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where networks of the context come from, the hypernetwork first."""
+        curved = Curved.of(self.model, self.cutter)
+        return (self.generated,) if curved is None else (self.generated, curved)
+
+    def origin(self, name: str) -> Origin:
+        return next(origin for origin in self.origins if origin.name == name)
+
+    def at(self, threshold: float, origin: Origin | None = None) -> "Candidate":
+        """The cut of the hypernetwork's network, unless another origin is given."""
+        origin = self.generated if origin is None else origin
+        return Candidate(self, origin.cutter.cut(threshold), origin)
+
+    def without_multiples(self, origin: Origin) -> "tuple[CandidateFactory, Origin]":
         """The same for channels of any number."""
         twin = copy.copy(self)
         twin.cutter, twin.latencies, twin.remembered = self.cutter.rounded_to(None), {}, {}
-        return twin
+        return twin, origin.rounded_to(None)
 
     def latency_ms(self, candidate: "Candidate", *, anew: bool = False) -> float:
         """In onnxruntime, as floats, which is how ``to_onnx`` writes it and what rounding does not change.
@@ -80,9 +95,11 @@ class Candidate:
 
     factory: CandidateFactory
     cut: Cut
+    origin: Origin
     scale: float | None = None  # of the steps; None: floats
     guarantee: Guarantee | None = None  # what its file says was proved of it
     unrounded: "Candidate | None" = None  # the same cut as floats; None: this is it
+    margin: float | None = None  # that it was found to keep, where nothing was asked for
 
     @property
     def floats(self) -> "Candidate":
@@ -93,17 +110,17 @@ class Candidate:
         """The same cut with steps of a common ``scale``, None leaves floats; and with a guarantee."""
         if scale is None and guarantee is None:
             return self.floats
-        return Candidate(self.factory, self.cut, scale, guarantee, self.floats)
+        return Candidate(self.factory, self.cut, self.origin, scale, guarantee, self.floats)
 
     @property
     def name(self) -> tuple[object, ...]:
         """What tells it from others of its context."""
-        return self.cut.threshold, self.scale, self.guarantee
+        return self.origin.name, self.cut.threshold, self.scale, self.guarantee
 
     @cached_property
     def layers(self) -> Sequence[SlimLayer]:
         """The weights that stay, before rounding."""
-        return self.factory.slimmer.layers(self.cut) if self.floats is self else self.floats.layers
+        return self.origin.weights.layers(self.cut) if self.floats is self else self.floats.layers
 
     @cached_property
     def graph(self) -> Graph:
@@ -171,6 +188,8 @@ class Candidate:
         match name:
             case "max_bytes":
                 return self.file_bytes
+            case "max_weights":
+                return self.cut.num_weights
             case "max_flops":
                 return _num_flops(self)
             case "max_ram_bytes":
@@ -233,6 +252,7 @@ def report_of(candidate: Candidate) -> Report:
         file_bytes=candidate.file_bytes,
         flag_outside=None if alarm is None else alarm.rate,
         outside_auroc=area,
+        margin=candidate.margin,
         **counts_of(candidate.network),
     )
     if judge is None or verdict is None:
@@ -247,7 +267,8 @@ def sizes_without_multiples(candidate: Candidate) -> Sizes | None:
     factory = candidate.factory
     if factory.cutter.multiples is None:
         return None
-    floats = factory.without_multiples().at(candidate.cut.threshold)
+    twin_factory, origin = factory.without_multiples(candidate.origin)
+    floats = twin_factory.at(candidate.cut.threshold, origin)
     twin = floats.rounded(candidate.scale, candidate.guarantee)
     return Sizes(twin.network.counts.weights, twin.network.counts.flops, twin.file_bytes)
 
@@ -256,12 +277,14 @@ def sizes_without_multiples(candidate: Candidate) -> Sizes | None:
 def _cut_report(floats: Candidate) -> Report:
     """What is the same for every rounding of a cut, and the counts of floats."""
     cut, model, judge = floats.cut, floats.factory.model, floats.factory.judge
-    counts, low_high, multiples = model.network.counts, model.thresholds, floats.factory.cutter.multiples
+    counts, multiples = model.network.counts, floats.factory.cutter.multiples
+    low_high = model.thresholds if floats.origin.name == Generated.name else None
     before, task = None if judge is None else judge.wrong_before, model.network.task
     return Report(
         context=cut.context.to_dict(),
         classes=cut.classes,
         threshold=cut.threshold,
+        origin=floats.origin.name,
         scale=None,
         architecture_before=tuple(layer.layer.width for layer in cut.layers if not layer.is_gone),
         reference_bits=reference_bits(floats.layers),
@@ -284,3 +307,11 @@ def _cut_report(floats: Candidate) -> Report:
         outside=None if low_high is None or low_high[0] <= cut.threshold <= low_high[1] else low_high,
         **counts_of(floats.network),
     )
+
+
+def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> tuple[str, ...] | None:
+    """The names of these classes, unless they are the numbers anyway; none where outputs are not classes."""
+    if names is not None and max(classes, default=0) >= len(names):
+        return None
+    own = None if names is None else tuple(names[label] for label in classes)
+    return None if own == tuple(map(str, classes)) else own

@@ -38,13 +38,19 @@ from bhc.layers import NoForm
 from bhc.posterior import Family, Multiples
 
 LARGEST_THRESHOLD = 1_000_000  # no log dropout rate comes near it
-WHOLE = {"max_bytes": "bytes", "max_flops": "operations", "max_ram_bytes": "bytes"}  # limits on counts
-PROMISES = ("max_flops", "max_ram_bytes", "max_bytes", "max_error", "max_latency_ms")  # the cheapest to check first
+WHOLE = {  # limits on counts
+    "max_bytes": "bytes",
+    "max_weights": "weights",
+    "max_flops": "operations",
+    "max_ram_bytes": "bytes",
+}
+# The cheapest to check first.
+PROMISES = ("max_weights", "max_flops", "max_ram_bytes", "max_bytes", "max_error", "max_latency_ms")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All None: the run's own threshold."""
+    """All None: the smallest network that is as good as the original."""
 
     threshold: float | None = None  # cut exactly here
     max_bytes: int | None = None  # of the packed file, everything in it
@@ -53,6 +59,8 @@ class Limits:
     max_ram_bytes: int | None = None  # constants and activations of the C form
     max_latency_ms: float | None = None  # onnxruntime here, batch 1, one thread, median
     confidence: float | None = None  # that max_error holds for new data, a part of 1
+    max_weights: int | None = None  # dense ones that stay, as pruning ratios count them
+    margin: float | None = None  # points of error over the original, where nothing else is asked for
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -78,6 +86,11 @@ class Limits:
                 object.__setattr__(self, each.name, int(value))
         if self.threshold is not None and abs(self.threshold) > LARGEST_THRESHOLD:
             raise BhcError(f"the threshold must be a number within {LARGEST_THRESHOLD:,}, given {self.threshold}")
+        if self.margin is not None and (self.threshold is not None or self.promised):
+            raise BhcError(
+                "a margin says what is as good as the original, where no limit says what is wanted",
+                hint="leave out the margin, or the limits",
+            )
         if self.max_error is not None and self.max_error > 100:
             raise BhcError(f"max_error is in percent, given {self.max_error:g}", hint="1.5 means 1.5 %")
         if self.confidence is not None and not 0 < self.confidence < 1:

@@ -23,6 +23,7 @@ from bhc.training import TrainedModel
 CHUNK = 256  # contexts whose scales are in memory at once
 UNITS = {
     "max_bytes": "bytes",
+    "max_weights": "weights",
     "max_flops": "FLOPs",
     "max_ram_bytes": "bytes in its C form",
     "max_error": "% error",
@@ -124,7 +125,7 @@ def in_order(search: Search, longest: Guarantee) -> Iterator[Candidate]:
 
     Calibration images are not looked at, so the order is fixed for them. A file must have room for ``longest``.
     """
-    for floats in search.thresholds.distinct(search.thresholds.tested):
+    for floats in search.front():
         if floats.cut.num_flops <= (search.limits.max_flops or inf):
             candidate = search.rounding.harmless(floats)
             if search.keeps(candidate.rounded(candidate.scale, longest)):
@@ -150,7 +151,8 @@ def _proved(search: Search) -> Iterator[Candidate]:
 
 def _smallest(search: Search, calibration: Calibration) -> Candidate:
     """The last of the order, with room for the longest guarantee."""
-    last = search.rounding.harmless(search.factory.at(search.thresholds.tested[-1]))
+    *_, floats = search.front()
+    last = search.rounding.harmless(floats)
     return last.rounded(last.scale, calibration.longest)
 
 
@@ -204,7 +206,7 @@ def _joint_relaxations(search: Search) -> Iterator[Figures]:
     """What is over the limits of networks with the coarsest steps, the nearest to all limits first."""
     limits = search.limits
     broken: list[Figures] = []
-    for floats in search.thresholds.cuts():
+    for floats in search.cuts():
         candidate = floats.rounded(search.rounding.scales[-1])
         over = limits.broken_by({name: candidate.figure(name) for name in limits.promised})
         broken += [{name: _rounded(name, figure) for name, figure in over.items()}] if over else []

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil, sqrt
 from operator import is_not
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bhc.contexts import Context, ContextBatch
+from bhc.errors import BhcError
 from bhc.examples import Inputs, Split, batches, each
 from bhc.formats import unrolled
 from bhc.graph import Graph
@@ -83,6 +85,10 @@ class Judged:
     weights: Tensor | None = None  # what an example of each class counts; None: each counts one
     as_stored: bool = True  # whether the examples are those of the run, nothing in them missing
 
+    def comparable(self, outputs: Tensor, num_outputs: int) -> Tensor:
+        """Outputs as targets are numbered; of all that the original has."""
+        return outputs if self.of_kept else widened(outputs, self.outputs, num_outputs)
+
     def at(self, places: Tensor, *, as_stored: bool) -> "Judged":
         labels = None if self.labels is None else self.labels[places]
         inputs = each(self.inputs, lambda tensor: tensor.index_select(0, places))
@@ -96,6 +102,7 @@ class Judge:
         self.model, self.examples, self.classes = model, examples, classes
         self.task, self.inputs, self.labels = model.network.task, examples.inputs, examples.labels
         self.weights, self.num_images = examples.weights, len(examples.targets)
+        self.num_outputs = model.network.num_outputs
 
     @classmethod
     def of(cls, model: TrainedModel, context: Context) -> "Judge | None":
@@ -126,16 +133,19 @@ class Judge:
         judged = Judged(inputs, wanted, targets is not None, outputs, labels, weights, as_stored=context.inputs is None)
         return cls(model, judged, classes)
 
+    def logits_of(self, graph: Graph) -> Tensor:
+        return logits_of(graph, self._images)
+
     def judge(self, graph: Graph) -> Verdict:
-        logits = logits_of(graph, self._images)
-        losses = self.task.loss(self._comparable(logits), self.examples.targets)
+        logits = self.logits_of(graph)
+        losses = self.task.loss(self.examples.comparable(logits, self.num_outputs), self.examples.targets)
         if self.weights is None or self.labels is None:
             return Verdict(self._wrong(logits), float(losses.mean()), logits)
         counts = self.weights.to(losses.dtype)[self.labels]
         return Verdict(self._wrong(logits), float(losses @ counts / counts.sum()), logits)
 
     def wrong_of(self, graph: Graph) -> float:
-        return self._wrong(logits_of(graph, self._images))
+        return self._wrong(self.logits_of(graph))
 
     @cached_property
     def _images(self) -> "Batches":
@@ -146,15 +156,9 @@ class Judge:
         for judge in (self, vars(self).get("hard", self)):
             vars(judge).pop("_images", None)
 
-    def _comparable(self, outputs: Tensor) -> Tensor:
-        """Outputs as targets are numbered."""
-        if self.examples.of_kept:
-            return outputs
-        return widened(outputs, self.examples.outputs, self.model.network.num_outputs)
-
     def _wrong(self, logits: Tensor) -> float:
         """Errors, each with the weight of its class; the sum is rounded as files store it."""
-        errors = checked_errors(self.task, self._comparable(logits), self.examples.targets)
+        errors = checked_errors(self.task, self.examples.comparable(logits, self.num_outputs), self.examples.targets)
         if self.weights is None or self.labels is None:
             return int(errors.sum(dtype=torch.float64)) if self.task.counts_mistakes else _stored(errors.double().sum())
         # Class by class in one order: no part of the examples can so come to more than all of them.
@@ -186,7 +190,7 @@ class Judge:
             own = self.labels[:, None]
             ease = self.base_logits.gather(1, own)[:, 0] - self.base_logits.scatter(1, own, -torch.inf).amax(1)
         else:
-            ease = -self.task.loss(self._comparable(self.base_logits), self.examples.targets)
+            ease = -self.task.loss(self.examples.comparable(self.base_logits, self.num_outputs), self.examples.targets)
         hardest = ease.argsort(stable=True)[:HARD_IMAGES]
         return Judge(self.model, self.examples.at(hardest, as_stored=self.examples.as_stored), self.classes)
 
@@ -208,6 +212,66 @@ class Judge:
         if not self.task.has_answers or self.labels is None:
             return None
         return expected_calibration_error(torch.softmax(logits, dim=1), self.labels, self.weights)
+
+
+MARGIN = 0.5  # points of error
+QUANTILE = 1.645  # of the normal distribution, at 95 %
+
+
+@dataclass(frozen=True)
+class Margin:
+    """By how much at most a network is worse than the original, in points: a test on the same examples.
+
+    It holds where at 95 % confidence the difference of the two errors is under it. Where errors are mistakes, that is
+    Tango's score test for paired proportions, which is right for the few mistakes that there are; otherwise the mean
+    difference is taken as normal. Few examples can show little: the margin is then the least that they can.
+    """
+
+    judge: Judge
+    points: float
+    before: Tensor  # (N,) errors of the original
+
+    @classmethod
+    def of(cls, judge: Judge, points: float | None = None) -> "Margin":
+        assert judge.base_logits is not None
+        before = errors_of(judge, judge.base_logits)
+        least = 100 * QUANTILE**2 / (judge.num_images + QUANTILE**2)
+        if points is not None and points < least:
+            raise BhcError(
+                f"a margin of {points:g} points cannot be tested on {judge.num_images:,} validation examples",
+                hint=f"ask for {ceil(1e3 * least) / 1e3:g} or more, or train with more validation data",
+            )
+        return cls(judge, max(MARGIN, ceil(1e3 * least) / 1e3) if points is None else points, before)
+
+    def holds(self, graph: Graph) -> bool:
+        return self.keeps(errors_of(self.judge, self.judge.logits_of(graph)))
+
+    def keeps(self, errors: Tensor) -> bool:  # (N,)
+        """The same of errors that are known."""
+        worse = errors - self.before
+        if self.judge.weights is None and self.judge.task.counts_mistakes:
+            return (
+                tango_score(int((worse > 0).sum()), int((worse < 0).sum()), len(worse), self.points / 100) < -QUANTILE
+            )
+        spread = float(worse.std() / len(worse) ** 0.5)
+        return float(worse.mean()) + QUANTILE * spread < self.points / 100
+
+
+def errors_of(judge: Judge, logits: Tensor) -> Tensor:  # (N,)
+    """Each example's, where classes appear unequally often times what it counts."""
+    errors = checked_errors(judge.task, judge.examples.comparable(logits, judge.num_outputs), judge.examples.targets)
+    return errors.double() if judge.weights is None or judge.labels is None else errors * judge.weights[judge.labels]
+
+
+def tango_score(lost: int, won: int, count: int, margin: float) -> float:
+    """Of ``lost`` examples that became wrong and ``won`` that became right, for a difference of ``margin``.
+
+    Under "the difference is the margin" it is standard normal; far below zero the difference is smaller.
+    """
+    linear = count * margin * 2 - margin * (lost - won) - lost - won
+    won_part = (sqrt(max(linear**2 + 8 * count * won * margin * (1 - margin), 0.0)) - linear) / (4 * count)
+    variance = count * (2 * won_part + margin * (1 - margin))
+    return (lost - won - count * margin) / sqrt(variance)
 
 
 def classes_of(model: TrainedModel, context: Context) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """What came out, in numbers and in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -29,6 +29,7 @@ class Sizes:
         return f"{self.weights:,} weights, {self.flops:,} FLOPs, {self.file_bytes:,} bytes"
 
 
+ORIGINS = ("hypernetwork", "curvature")  # where weights come from; files store the number, but for the first
 PARTS: dict[str, type[Any]] = {"guarantee": Guarantee, "without_multiples": Sizes}  # of a report, with fields of theirs
 
 
@@ -80,6 +81,8 @@ class Report:
     higher_is_better: bool = False  # then 100 less the error goes by that name
     has_answers: bool = True  # whether outputs are there to choose one of
     without_multiples: Sizes | None = None  # at the same threshold, with the same steps; files do not store it
+    origin: str = ORIGINS[0]  # where its weights come from
+    margin: float | None = None  # points of error over the original that it was tested to keep; files do not store it
 
     @property
     def parameters_before(self) -> int:
@@ -201,6 +204,8 @@ class Report:
             before = "" if self.error_before is None else f"{self.shown(self.error_before):.2f} % -> "
             images = f"validation, {self.validation_images:,} {self._examples}"
             rows.append((self.error_name, f"{before}{self.shown(self.error):.2f} %  ({images})"))
+        if self.margin is not None:
+            rows.append(("margin", f"less than {self.margin:g} points over the original, at 95 % confidence"))
         if self.guarantee is not None:
             rows.append(("guarantee", f"{self.guarantee.promise} ({self.guarantee.images:,} {self._examples})"))
         if self.domain_distance is not None:
@@ -211,18 +216,23 @@ class Report:
         if self.flag_outside is not None:
             area = self.outside_auroc
             tried = "" if area is None else f"; AUROC {area:.3f} on validation images of classes left out"
-            rows.append(
-                ("flags outside", f"at most {100 * self.flag_outside:g} % false alarms where it was set{tried}")
-            )
+            rate = f"{100 * self.flag_outside:g} % false alarms where it was set"
+            rows.append(("flags outside", f"at most {rate}{tried}"))
         if self.latency_ms is not None:
             rows.append(("latency", f"{self.latency_ms:.3f} ms  (onnxruntime, one input, one thread)"))
-        scale = "" if self.scale is None else f", scale {self.scale:.2g}"
-        rows.append(("threshold", f"{self.threshold:g}{scale}"))
+        rows.append(_origin_row(self))
         if self.emit_ms is not None:
             rows.append(("emitted in", f"{self.emit_ms:.1f} ms"))
         rows += [("note", note) for note in self.notes]
         width = max(13, *(len(name) for name, _ in rows))  # a task's error may be called by a longer name
         return "\n".join(f"{name:<{width}} {value}" for name, value in rows)
+
+
+def _origin_row(report: Report) -> tuple[str, str]:
+    scale = "" if report.scale is None else f", scale {report.scale:.2g}"
+    if report.origin == ORIGINS[0]:
+        return "threshold", f"{report.threshold:g}{scale}"
+    return "origin", f"the pretrained network, without what its curvature can spare{scale}"
 
 
 def to_card(report: Report) -> dict[str, Any]:
@@ -245,6 +255,7 @@ def to_card(report: Report) -> dict[str, Any]:
         "guarantee": None if report.guarantee is None else _promise(report.guarantee),
         "round_to": report.round_to,
         "measure": _named(report),
+        "origin": ORIGINS.index(report.origin) or None,
     }
     return {name: value for name, value in card.items() if value is not None}
 
@@ -264,6 +275,7 @@ def from_card(network: QuantisedNetwork, *, file_bytes: int | None = None) -> Re
         context=dict(card["context"]),
         classes=network.labels,
         threshold=float(card["threshold"]),
+        origin=dict(enumerate(ORIGINS))[card.get("origin", 0)],
         scale=None if card.get("scale") is None else float(card["scale"]),
         architecture_before=before,
         reference_bits=None if reference is None else tuple(int(bits) for bits in reference),
@@ -373,14 +385,6 @@ def _positive(number: Any) -> int:
     if type(number) is not int or number < 1:
         raise ValueError(f"{str(number)[:60]} in the place of a count")
     return number
-
-
-def names_worth_telling(names: Sequence[str] | None, classes: Sequence[int]) -> tuple[str, ...] | None:
-    """The names of these classes, unless they are the numbers anyway; none where outputs are not classes."""
-    if names is not None and max(classes, default=0) >= len(names):
-        return None
-    own = None if names is None else tuple(names[label] for label in classes)
-    return None if own == tuple(map(str, classes)) else own
 
 
 def _dashes(numbers: tuple[int, ...]) -> str:

@@ -7,22 +7,19 @@ against every limit before it is handed out, and only when each network there is
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from math import inf
 
-import numpy as np
-
 from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most
 from bhc.emission.compressed import FINER_SCALES, Float32, Limits, Quantisation, scales_for
-from bhc.emission.judge import Judge
+from bhc.emission.judge import Judge, Margin
+from bhc.emission.origins import Origin, brief
 from bhc.errors import BhcError
 from bhc.posterior import Family
 
-THRESHOLDS = 13  # tried across the consolidated range
+THRESHOLDS = 13  # tried across the range of an origin
 ORDERED_THRESHOLDS = 33  # the same where the first network that is not proved ends it
-UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
-BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
-LARGEST_HALF = 65_504.0  # of 16-bit floats
 HALVINGS = 4  # between the smallest network that does not fit and the largest that does
 STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do not always grow, the next
 UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
@@ -34,18 +31,17 @@ Scale = float | None  # None: floats
 
 
 class Thresholds:
-    """Where one context is cut under given limits, from the largest network to the smallest."""
+    """Where one context's networks of one origin are cut under given limits, from the largest to the smallest."""
 
-    def __init__(self, factory: CandidateFactory, limits: Limits) -> None:
-        self.factory, self.limits = factory, limits
+    def __init__(self, factory: CandidateFactory, limits: Limits, origin: Origin) -> None:
+        self.factory, self.limits, self.origin = factory, limits, origin
 
     def inside(self, count: int = THRESHOLDS) -> list[float]:
-        """Those of the consolidated range."""
-        low, high = self.factory.model.thresholds or UNCONSOLIDATED
-        return [min(max(_brief(threshold), low), high) for threshold in np.linspace(high, low, count).tolist()]
+        """Those of use."""
+        return self.origin.inside(count)
 
     def below(self) -> list[float]:
-        return [_brief(self.inside()[-1] - far) for far in BELOW]
+        return self.origin.below()
 
     @property
     def tested(self) -> list[float]:
@@ -53,10 +49,13 @@ class Thresholds:
         given = self.limits.threshold
         return self.inside(ORDERED_THRESHOLDS) if given is None else [given]
 
+    def at(self, threshold: float) -> Candidate:
+        return self.factory.at(threshold, self.origin)
+
     def distinct(self, thresholds: Sequence[float]) -> Iterator[Candidate]:
         """What stays at falling thresholds, the same cut only once."""
         known: set[tuple[int, ...]] = set()
-        for floats in map(self.factory.at, thresholds):
+        for floats in map(self.at, thresholds):
             if floats.cut.counts not in known:
                 known.add(floats.cut.counts)
                 yield floats
@@ -131,13 +130,81 @@ class Rounding:
         return floats.verdict is None or candidate.verdict.wrong <= floats.verdict.wrong + slack
 
 
+class Walk:
+    """A search among the networks of one origin."""
+
+    def __init__(self, search: "Search", thresholds: Thresholds) -> None:
+        self.search, self.thresholds = search, thresholds
+        self.limits, self.rounding = search.limits, search.rounding
+
+    def preferred(self) -> Candidate | None:
+        """The best of those that a quick look finds; None if it finds none that fits."""
+        chosen = self.best_of(self.thresholds.inside())
+        if self.limits.bound_size and self._hurts(chosen):
+            below = self.best_of(self.thresholds.below())
+            return min(filter(None, (chosen, below)), key=self.search.rank, default=None)
+        return chosen
+
+    def smallest_within(self, margin: Margin) -> Candidate | None:
+        """The smallest that keeps it. Where rounding costs too much, steps are finer, or the network larger."""
+        cuts = list(self.thresholds.distinct(self.thresholds.inside()))
+        last = _last(cuts, lambda floats: margin.holds(floats.network.graph))
+        for floats in reversed(cuts[: 0 if last is None else cuts.index(last) + 1]):
+            for candidate in (self.rounding.harmless(floats), *self.rounding.usual(floats)[:1]):
+                if margin.holds(candidate.network.graph):
+                    return replace(candidate, margin=margin.points)
+        return None
+
+    def best_of(self, chosen: Sequence[float]) -> Candidate | None:
+        """The best candidate that fits; ``chosen`` fall, so a step that fitted one network mostly fits the next."""
+        candidates: list[Candidate] = []
+        known: Scale = None
+        too_large = fitting = None
+        for floats in self.thresholds.distinct(chosen):
+            offers = self.search.offers(floats, known=known)
+            known = offers[0].scale if offers else None
+            too_large, fitting = (too_large, fitting or floats) if candidates or offers else (floats, None)
+            candidates += offers
+        best = self.search.best(candidates)
+        if best is None or too_large is None or fitting is None or not self.limits.bound_size:
+            return best
+        # Only where one of the thresholds will do: what they cannot keep is refused, with figures of theirs.
+        return self.search.best([best, *self._between(too_large, fitting)])
+
+    def _hurts(self, candidate: Candidate | None) -> bool:
+        """Whether the limits are so tight that a cut below the range of an origin might do better."""
+        if candidate is None:
+            return True
+        if candidate.verdict is None:
+            return (candidate.scale or 0.0) > UNJUDGED_SCALE
+        smallest = self.thresholds.at(self.thresholds.inside()[-1]).floats
+        return smallest.verdict is not None and candidate.verdict.wrong > smallest.verdict.wrong + self.rounding.slack()
+
+    def _between(self, too_large: Candidate, fitting: Candidate) -> list[Candidate]:
+        """What fits of the cuts between two thresholds, ever nearer to the limit: room that is there is used."""
+        candidates: list[Candidate] = []
+        for _ in range(HALVINGS):
+            middle = self.thresholds.at(brief((too_large.cut.threshold + fitting.cut.threshold) / 2))
+            if middle.cut.counts == fitting.cut.counts:
+                fitting = middle
+            elif middle.cut.counts != too_large.cut.counts and (offers := self.search.offers(middle, known=None)):
+                candidates += offers
+                fitting = middle
+            else:
+                too_large = middle
+        return candidates
+
+
 class Search:
     """One context, one set of limits."""
 
     def __init__(self, factory: CandidateFactory, limits: Limits, quantisation: Quantisation) -> None:
         self.factory, self.limits, self.quantisation = factory, limits, quantisation
-        self.thresholds = Thresholds(factory, limits)
+        # A threshold that is given is the hypernetwork's.
+        origins = factory.origins if limits.threshold is None else (factory.generated,)
+        self.thresholds = tuple(Thresholds(factory, limits, origin) for origin in origins)
         self.rounding = Rounding(quantisation, factory.cutter.network.hypernet.family, factory.judge)
+        self.walks = tuple(Walk(self, thresholds) for thresholds in self.thresholds)
         if limits.max_error is not None and limits.confidence is None and factory.judge is None:
             raise BhcError(
                 "max_error needs labelled validation data for this context, and the run has none",
@@ -155,14 +222,33 @@ class Search:
                 yield best
                 refused.add(best.name)
             others = (each for each in self.everything() if each.name not in refused)
-            best = min(filter(self.keeps, others), key=self._rank, default=None)
+            best = min(filter(self.keeps, others), key=self.rank, default=None)
             if best is None:
                 return
 
     def everything(self) -> Iterator[Candidate]:
         """Every network that there is under a threshold that may be given, whatever the other limits."""
-        for floats in self.thresholds.cuts():
+        for floats in self.cuts():
             yield from self.rounding.coarsest_first(floats)
+
+    def cuts(self) -> Iterator[Candidate]:
+        """The same before rounding."""
+        return chain.from_iterable(thresholds.cuts() for thresholds in self.thresholds)
+
+    def front(self) -> list[Candidate]:
+        """Cuts that are tested where something is to be proved, from the largest to the smallest: of all origins, but
+        for those that a smaller one does better than on the validation sample.
+        """
+        cuts = [floats for own in self.thresholds for floats in own.distinct(own.tested)]
+        if len(self.thresholds) == 1:
+            return cuts
+        best, kept = inf, list[Candidate]()
+        for floats in sorted(cuts, key=lambda floats: floats.cut.num_weights):
+            wrong = inf if floats.verdict is None else floats.verdict.wrong
+            if wrong < best or not kept:
+                best = min(best, wrong)
+                kept.append(floats)
+        return kept[::-1]
 
     def keeps(self, candidate: Candidate) -> bool:
         return not any(self.breaks(candidate, name) for name in self.limits.promised)
@@ -172,6 +258,8 @@ class Search:
         limit = self.limits.promised[name]
         if name == "max_bytes":
             return not has_at_most(candidate, int(limit))
+        if name == "max_weights":
+            return candidate.cut.num_weights > limit
         if name == "max_flops" and candidate.cut.num_flops > limit:
             return True
         if name == "max_error" and candidate.guarantee is None:
@@ -182,42 +270,24 @@ class Search:
 
     def _preferred(self) -> Candidate | None:
         """The best of those that a quick look finds; None if it finds none that fits."""
-        limits = self.limits
-        if not limits.searched:
-            fixed = self.factory.model.default_threshold if limits.threshold is None else limits.threshold
-            return self._best_of([fixed])
-        chosen = self._best_of(self.thresholds.inside())
-        if limits.bound_size and self._hurts(chosen):
-            below = self._best_of(self.thresholds.below())
-            return min(filter(None, (chosen, below)), key=self._rank, default=None)
-        return chosen
+        if self.limits.threshold is not None:
+            return self.walks[0].best_of([self.limits.threshold])
+        if not self.limits.searched:
+            return self._default()
+        return min(filter(None, (walk.preferred() for walk in self.walks)), key=self.rank, default=None)
 
-    def _hurts(self, candidate: Candidate | None) -> bool:
-        """Whether the limits are so tight that a cut below the consolidated range might do better."""
-        if candidate is None:
-            return True
-        if candidate.verdict is None:
-            return (candidate.scale or 0.0) > UNJUDGED_SCALE
-        smallest = self.factory.at(self.thresholds.inside()[-1]).floats
-        return smallest.verdict is not None and candidate.verdict.wrong > smallest.verdict.wrong + self.rounding.slack()
+    def _default(self) -> Candidate | None:
+        """Where nothing is asked for: the smallest network that is as good as the original; the run's own threshold
+        where a run knows no curvature, or nobody can tell.
+        """
+        judge, floats = self.factory.judge, self.thresholds[0].at(self.factory.model.default_threshold)
+        if len(self.thresholds) == 1 or judge is None or judge.base_logits is None:
+            return self.rounding.harmless(floats)
+        margin = Margin.of(judge, self.limits.margin)
+        found = [walk.smallest_within(margin) for walk in self.walks]
+        return min(filter(None, found), key=lambda candidate: candidate.cut.num_weights, default=None)
 
-    def _best_of(self, thresholds: Sequence[float]) -> Candidate | None:
-        """The best candidate that fits; ``thresholds`` fall, so a step that fitted one network mostly fits the next."""
-        candidates: list[Candidate] = []
-        known: Scale = None
-        too_large = fitting = None
-        for floats in self.thresholds.distinct(thresholds):
-            offers = self._offers(floats, known=known)
-            known = offers[0].scale if offers else None
-            too_large, fitting = (too_large, fitting or floats) if candidates or offers else (floats, None)
-            candidates += offers
-        best = self._best(candidates)
-        if best is None or too_large is None or fitting is None or not self.limits.bound_size:
-            return best
-        # Only where one of the thresholds will do: what they cannot keep is refused, with figures of theirs.
-        return self._best([best, *self._between(too_large, fitting)])
-
-    def _best(self, candidates: Sequence[Candidate]) -> Candidate | None:
+    def best(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """The first in rank that keeps all limits.
 
         Errors on the hard examples bound those on all from below, so not all candidates need the full look.
@@ -228,30 +298,16 @@ class Search:
             most = inf if best is None or best.verdict is None else best.verdict.wrong
             if judged and candidate.wrong_on_hard > most:
                 break
-            if (best is None or self._rank(candidate) < self._rank(best)) and self.keeps(candidate):
+            if (best is None or self.rank(candidate) < self.rank(best)) and self.keeps(candidate):
                 best = candidate
         return best
-
-    def _between(self, too_large: Candidate, fitting: Candidate) -> list[Candidate]:
-        """What fits of the cuts between two thresholds, ever nearer to the limit: room that is there is used."""
-        candidates: list[Candidate] = []
-        for _ in range(HALVINGS):
-            middle = self.factory.at(_brief((too_large.cut.threshold + fitting.cut.threshold) / 2))
-            if middle.cut.counts == fitting.cut.counts:
-                fitting = middle
-            elif middle.cut.counts != too_large.cut.counts and (offers := self._offers(middle, known=None)):
-                candidates += offers
-                fitting = middle
-            else:
-                too_large = middle
-        return candidates
 
     @property
     def _smallest_wins(self) -> bool:
         """With nothing but the error limited: of networks that are right enough, nobody wants a larger one."""
         return self.limits.max_error is not None and not self.limits.bound_size
 
-    def _rank(self, candidate: Candidate) -> tuple[float, ...]:
+    def rank(self, candidate: Candidate) -> tuple[float, ...]:
         if self._smallest_wins:
             return (candidate.file_bytes,)
         if candidate.verdict is None:
@@ -259,10 +315,10 @@ class Search:
             return (max(candidate.scale or 0.0, UNJUDGED_SCALE), -candidate.cut.threshold)
         return (candidate.verdict.wrong, candidate.verdict.loss)
 
-    def _offers(self, floats: Candidate, *, known: Scale) -> list[Candidate]:
+    def offers(self, floats: Candidate, *, known: Scale) -> list[Candidate]:
         """The networks at one threshold with the steps that suit the limits; ``known`` fitted a larger one."""
         limits, rounding = self.limits, self.rounding
-        if floats.cut.num_flops > (limits.max_flops or inf):
+        if floats.cut.num_flops > (limits.max_flops or inf) or floats.cut.num_weights > (limits.max_weights or inf):
             return []
         if self._smallest_wins:
             # One by one: errors need not grow with the step, and the coarsest that will do is wanted. Steps finer than
@@ -289,11 +345,6 @@ class Search:
         return not any(
             self.breaks(candidate, name) for name in ("max_bytes", "max_ram_bytes") if name in self.limits.promised
         )
-
-
-def _brief(threshold: float) -> float:
-    """A number next to it that takes few bytes in a file."""
-    return float(np.float16(threshold)) if abs(threshold) <= LARGEST_HALF else threshold
 
 
 def _first(candidates: Sequence[Candidate], good: Callable[[Candidate], bool], *, likely: int) -> int | None:

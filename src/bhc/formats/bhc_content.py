@@ -50,6 +50,7 @@ CARD_NAMES = (
     "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
     "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
     "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to", "measure",
+    "origin",
 )  # fmt: skip
 CARD_NUMBERS = {name: number for number, name in enumerate(CARD_NAMES)}
 

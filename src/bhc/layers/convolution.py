@@ -42,6 +42,7 @@ class Convolution(Weighted):
 
     directions: ClassVar[int]
     in_axis = out_axis = 1
+    has_curvature = True
     arguments: ClassVar[Mapping[str, Argument]] = {
         "in_channels": Size(),
         "out_channels": Size(),

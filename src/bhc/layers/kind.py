@@ -287,7 +287,7 @@ class Weighted(LayerKind):
     keeps_name = True
     in_axis: ClassVar[int]  # of what it reads, the axis that its weights are summed over
     out_axis: ClassVar[int]
-    sums: ClassVar[bool] = True  # whether it is a sum of products, to which a number an output can be added
+    sums, has_curvature = True, False  # whether it sums products, so that numbers can be added; and those of all inputs
     may_skip: ClassVar[bool] = True  # whether it can be made without an input that others read
 
     def follow(self, module: Any, search: UnitSearch, leaving: Shape, *arriving: Tensor) -> Tensor:

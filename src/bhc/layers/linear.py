@@ -29,6 +29,7 @@ class Linear(Weighted):
     name, module, number = "linear", nn.Linear, 0
     arguments: ClassVar[Mapping[str, Argument]] = {"in_features": Size(), "out_features": Size()}
     in_axis = out_axis = -1
+    has_curvature = True
     calls = ("aten.linear.default",)
 
     def captured(self, call: Captured) -> nn.Module | None:

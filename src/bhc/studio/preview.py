@@ -11,7 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bhc.emission import BranchCut, CandidateFactory, Compressed, Cut, Cutter, Judge, find_branch_cuts
+from bhc.emission import (
+    BranchCut,
+    CandidateFactory,
+    Compressed,
+    Cut,
+    Cutter,
+    Judge,
+    Look,
+    find_branch_cuts,
+    weights_for,
+)
 from bhc.errors import BhcError
 from bhc.examples import AnyVocabulary, Tokenizer
 from bhc.graph import INPUT, Input, Inputs, Signature
@@ -25,6 +35,7 @@ MOST_PLACES = 4096
 BINS = np.linspace(-12.0, 12.0, 49)
 CURVE_FLOPS = 1e9  # what all judging for one curve may cost
 LEAST_IMAGES = 50
+USUAL_SHARE = 10  # of the original's FLOPs cuts have one part of so many
 
 
 def thresholds_of(model: TrainedModel) -> dict[str, float]:
@@ -38,12 +49,16 @@ class Preview:
 
     def __init__(self, model: TrainedModel, cutter: Cutter) -> None:
         self.model, self.cutter = model, cutter
+        self.factory = CandidateFactory(model, cutter)
         self.curve = list(self._points())
 
     def show(self, small: Compressed) -> dict[str, Any]:
         """All that the page draws of one network of the context."""
         report = small.report
-        cut = self.cutter.cut(report.threshold)
+        origin = self.factory.origin(report.origin)
+        cut = origin.cutter.cut(report.threshold)
+        generated = origin is self.factory.generated
+        threshold = report.threshold if generated else self.model.default_threshold
         return {
             "report": report.to_dict(),
             "layers": list(_layers(cut, report.bits)),
@@ -56,9 +71,10 @@ class Preview:
                 "bytes": report.file_bytes,
                 "flops": report.flops_after,
             },
-            "histograms": list(self._histograms(report.threshold)),
+            "histograms": list(self._histograms(threshold)),
             "inputs_kept": self._inputs(cut),
-            "threshold": report.threshold,
+            "threshold": threshold,
+            "generated": generated,
             "emit_ms": report.emit_ms,
         }
 
@@ -70,8 +86,16 @@ class Preview:
         return _places(first.kept_inputs, values) if whole else None
 
     def _points(self) -> Iterator[dict[str, Any]]:
-        """Cuts at thresholds across the slider, judged before rounding."""
-        factory, judge = CandidateFactory(self.model, self.cutter), Judge.of(self.model, self.cutter.context)
+        """What each budget gives; else cuts at thresholds across the slider. Judged before rounding."""
+        network, factory, judge = self.model.network, self.factory, self.factory.judge
+        look = Look.of(factory, examples=_affordable(network.counts.flops // USUAL_SHARE), cuts=POINTS)
+        if look is not None:
+            for budget in np.linspace(0, 1, POINTS).tolist():
+                place = look.best(weights_for(self.model, budget))
+                weights = int(look.weights[place])
+                sizes = {"ratio": network.num_weights / weights, "weights": weights, "flops": int(look.flops[place])}
+                yield {"threshold": None, "budget": budget, "error": float(look.errors[place]), **sizes}
+            return
         span = thresholds_of(self.model)
         for threshold in np.linspace(span["most"], span["least"], POINTS).tolist():
             floats = factory.at(threshold)
@@ -99,8 +123,13 @@ class Preview:
                 }
 
 
+def _affordable(flops: int) -> int:
+    """Examples that each point of a curve is judged by."""
+    return int(max(LEAST_IMAGES, CURVE_FLOPS / POINTS / max(flops, 1)))
+
+
 def _error(judge: Judge, graph: Any, cut: Cut) -> float:
-    count = int(max(LEAST_IMAGES, CURVE_FLOPS / POINTS / max(cut.num_flops, 1)))
+    count = _affordable(cut.num_flops)
     verdict = judge.sample(count).judge(graph)
     return 100 * verdict.wrong / min(count, judge.num_images)
 

@@ -52,9 +52,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_list_conditions)  # conditions are those of the model
 
-    threshold: Unchecked[float] = Field(
-        None, description="Cut here; lower is smaller. Default: chosen on validation data."
-    )
+    threshold: Unchecked[float] = Field(None, description="Cut the hypernetwork's network here; lower is smaller.")
     max_bytes: Unchecked[float] = Field(None, description="Largest .bhc file, everything in it.")
     max_flops: Unchecked[float] = Field(None, description="Most operations for one input, two a multiply-add.")
     max_error: Unchecked[float] = Field(
@@ -63,6 +61,11 @@ class Asked(BaseModel):
     max_ram_bytes: Unchecked[float] = Field(None, description="Most bytes of constants and activations in the C form.")
     max_latency_ms: Unchecked[float] = Field(
         None, description="Slowest median in onnxruntime on the server, one input, one thread."
+    )
+    max_weights: Unchecked[float] = Field(None, description="Most weights that stay, as pruning ratios count them.")
+    margin: Unchecked[float] = Field(
+        None,
+        description="Without limits: points of error that may be lost, by a paired test; 0.5 if not said.",
     )
     confidence: Unchecked[float] = Field(
         None, description="Prove max_error for new data on the run's calibration images, such as 0.95 sure."
@@ -233,9 +236,10 @@ class Block(BaseModel):
 
 
 class CurvePoint(BaseModel):
-    """A cut at one threshold, before rounding to bits, on a bounded part of the context's validation images."""
+    """A cut, before rounding to bits, on a bounded part of the context's validation images."""
 
-    threshold: float
+    threshold: float | None = Field(description="Where the hypernetwork's network is cut; null: asked for by a budget.")
+    budget: float | None = Field(None, description="From 0, the original, to 1; null: asked for by a threshold.")
     ratio: float
     error: float | None = Field(description="Percent; null where the context has no validation images.")
     weights: int
@@ -245,7 +249,7 @@ class CurvePoint(BaseModel):
 class Here(BaseModel):
     """The network itself, on all of its validation images."""
 
-    threshold: float
+    threshold: float = Field(description="Of the pretrained network's own cuts it is minus the logarithm of the ratio.")
     ratio: float
     error: float | None
     bytes: int
@@ -274,7 +278,8 @@ class PreviewAnswer(BaseModel):
     inputs_kept: list[int] | None = Field(
         description="Flat places of image_shape that the first layer reads; null where it reads other than those."
     )
-    threshold: float
+    threshold: float = Field(description="Of the histograms, which are the hypernetwork's.")
+    generated: bool = Field(description="Whether the hypernetwork wrote it; else the pretrained network's own.")
     emit_ms: float | None
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bhc.compressor import Compressor
 from bhc.contexts import InputDomains, example_request, request_options, to_token
-from bhc.emission import Compressed, Cutter, Float32, Request, emit
+from bhc.emission import Compressed, Cutter, Float32, Request, emit, has_dial
 from bhc.errors import BhcError
 from bhc.formats import Packed, format_named, formats
 from bhc.studio.answers import answer, output_names
@@ -102,6 +102,20 @@ class NetworkResponse:
     def digest(self) -> str:
         """SHA-256 of the content, hexadecimal."""
         return hashlib.sha256(self.content).hexdigest()
+
+
+# How large a network is to be, where training knew nothing of budgets.
+DIAL = {
+    "words": "a number from 0 to 1",
+    "kind": "range",
+    "low": 0.0,
+    "high": 1.0,
+    "step": 0.02,
+    "default": None,
+    "optional": True,
+    "title": "How much size matters",
+    "ends": ["the original", "smallest"],
+}
 
 
 class Service:
@@ -209,7 +223,7 @@ class Service:
             "outputs": list(output_names(self.model)),
             "measure": _measure(network.task),
             "conditions": space.describe(),
-            "forms": space.form(),
+            "forms": space.form() | ({"budget": DIAL} if has_dial(trained) else {}),
             "optional": space.optional,
             "thresholds": thresholds_of(trained),
             "error_before": trained.training.get("original_error"),

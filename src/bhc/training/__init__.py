@@ -26,10 +26,9 @@ from bhc.training.evaluation import (
 from bhc.training.launch import Processes, carry_out
 from bhc.training.loop import ResumeWarning, train
 from bhc.training.measuring import CollapseWarning
-from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress
+from bhc.training.progress import Bars, Lines, Progress, Silent, default_progress, tell
 from bhc.training.recipes import (
     Consolidate,
-    FreezeOffsets,
     Learn,
     Narrow,
     default_recipe,
@@ -37,7 +36,7 @@ from bhc.training.recipes import (
     usual_kl_weight,
 )
 from bhc.training.run import FAR, STORED, RunFolder, SeenDomains, TrainedModel, load_run, save_run
-from bhc.training.stages import Recipe, Stage
+from bhc.training.stages import FreezeOffsets, MeasureCurvature, Recipe, Stage
 from bhc.training.step import CaptureWarning
 from bhc.training.taking import Taking
 

@@ -55,7 +55,7 @@ class TrainingConfig:
 
     def check(self, network: ConditionalNetwork) -> None:
         """Raise if a run of this network makes no sense."""
-        if not any(stage.steps for stage in self.recipe):
+        if not any(stage.steps or stage.looks for stage in self.recipe):
             raise BhcError("the recipe has no steps", hint="give at least one stage with steps, for example Learn()")
         for stage in self.recipe:
             stage.check(network)

@@ -15,6 +15,7 @@ import torch
 from torch import Generator, Tensor
 from torch.optim import Optimizer
 
+from bhc.curvature import measure_curvature
 from bhc.errors import BhcError, warn
 from bhc.examples import Examples, Inputs, Split, several
 from bhc.files import read_tensors, write_tensors
@@ -28,7 +29,7 @@ from bhc.training.measuring import CollapseWatch, Measurements
 from bhc.training.progress import Silent
 from bhc.training.recipes import Consolidate, Learn
 from bhc.training.run import RunFolder, SeenDomains, TrainedModel, load_network_, save_run
-from bhc.training.stages import Stage
+from bhc.training.stages import MeasureCurvature, Stage
 from bhc.training.step import TrainingStep, make_step
 
 MOST_SKIPPED = 50
@@ -186,6 +187,10 @@ class _Trainer:
     def finished(self) -> TrainedModel:
         """The model, with what there is to know of it."""
         found = self.team.decide(partial(self.measured.findings, self.position))
+        looks = next((stage for stage in self.config.recipe if isinstance(stage, MeasureCurvature)), None)
+        if looks is not None:
+            options = {"per_class": looks.per_class, "graded": looks.graded, "seed": self.config.seed}
+            found["curvature"] = measure_curvature(self.network, self.sets.train, **options)
         how = {
             "recipe": [stage.to_dict() for stage in self.config.recipe],
             "seed": self.config.seed,

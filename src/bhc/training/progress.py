@@ -19,6 +19,13 @@ class Progress(Protocol):
         """The piece of work is over."""
 
 
+def tell(progress: Progress, text: str) -> None:
+    """Show a text, where it can be shown: to who has a method ``tell``."""
+    say = getattr(progress, "tell", None)
+    if say is not None:
+        say(text)
+
+
 class Silent:
     """Shows nothing."""
 
@@ -59,6 +66,10 @@ class Lines:
     def end(self) -> None:
         return None
 
+    def tell(self, text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
 
 class Bars(AbstractContextManager["Bars"]):
     """A live bar for each piece of work, with loss terms, sparsity and the time left."""
@@ -88,6 +99,9 @@ class Bars(AbstractContextManager["Bars"]):
 
     def end(self) -> None:
         self._bars.stop()
+
+    def tell(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, highlight=False)
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bhc.contexts import BinaryBudget, Budgets, ContextBatch
+from bhc.contexts import Budgets, ContextBatch
+from bhc.curvature import measured
 from bhc.errors import BhcError
 from bhc.examples import batches
 from bhc.hypernet import FEW_LAYERS, ConditionalNetwork, check_readable, context_nll
@@ -16,7 +17,9 @@ from bhc.training import optimiser
 from bhc.training.batches import BatchSource, Drawn, MemorySource
 from bhc.training.evaluation import threshold_for
 from bhc.training.stages import (
+    FreezeOffsets,
     Loss,
+    MeasureCurvature,
     Recipe,
     Stage,
     StepScalars,
@@ -154,31 +157,6 @@ class Narrow(Learn):
 
     def left_out(self, scalars: StepScalars) -> Tensor:
         return scalars.dropped_fraction
-
-
-@dataclass(frozen=True)
-class FreezeOffsets(Stage):
-    """Between the two stages of a budget: what a zero embedding generates stays as it is from here on."""
-
-    steps: int = 0
-    kind = "freeze-offsets"
-    title = "freezing"
-
-    def check(self, network: ConditionalNetwork) -> None:
-        if not isinstance(network.space, BinaryBudget):
-            raise BhcError(
-                "the two-stage recipe is for a budget of 0 or 1 alone: with others budget 0 is not one network",
-                hint="wrap with BinaryBudget(), or leave it out; budgets are then drawn at random",
-            )
-
-    def prepare_(self, network: ConditionalNetwork) -> None:
-        network.hypernet.freeze_offsets_()
-
-    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
-        return []
-
-    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
-        raise AssertionError("a stage without steps has no loss")
 
 
 def two_stage_budget(low: Learn, high: Learn) -> Recipe:
@@ -332,16 +310,24 @@ LEAST = 1.05  # at 1 a threshold may be as high as the noisiest unit's rate, and
 def default_recipe(
     network: ConditionalNetwork, *, ratio: float | None = None, kl_weight: float | None = None
 ) -> Recipe:
-    """Few layers: learn, consolidate. In deep networks units must be made to go, so narrowing comes between.
+    """Few layers: learn, consolidate. In deep networks units must be made to go, so narrowing comes between. The
+    curvature of the pretrained network comes first, for networks that keep much of it.
 
     ``ratio`` says how small networks shall be by then, 1 for no narrowing.
     """
     weight = usual_kl_weight(network) if kl_weight is None else kl_weight
     ratio = usual_ratio(network) if ratio is None else ratio
+    first = (MeasureCurvature(),) if has_curvature(network) else ()
     if ratio == 1:
-        return Learn(kl_weight=weight), Consolidate()
+        return *first, Learn(kl_weight=weight), Consolidate()
     narrow = Narrow(kl_weight=weight, final_ratio=ratio)
-    return Learn(kl_weight=weight), narrow, Consolidate(ratios=ratios_around(ratio), rate=RATE_AFTER)
+    return *first, Learn(kl_weight=weight), narrow, Consolidate(ratios=ratios_around(ratio), rate=RATE_AFTER)
+
+
+def has_curvature(network: ConditionalNetwork) -> bool:
+    """Whether contexts could be cut by it: a trained network, cut by units, for classes or one task."""
+    spoken = {"classes"}.union(network.space.conditions) <= {"classes"}
+    return network.pretrained and spoken and not network.hypernet.family.cuts_weights and bool(measured(network))
 
 
 def ratios_around(ratio: float) -> tuple[float, float]:

@@ -1,12 +1,13 @@
 """The run folder: what a trained model is on disk, with the domains that it has seen.
 
-``run.json``                        version, shapes, recipe, trade-off curves and the names of the next five
+``run.json``                        version, shapes, recipe, trade-off curves and the names of the next six
 ``model-<digest>.safetensors``       base network and hypernetwork
 ``validation-<digest>.safetensors``  a capped sample of the validation set, as it is stored (pixels uint8), and what the
                                     pretrained network answers to it
 ``calibration-<digest>.safetensors`` all images that guarantees rest on; only where some were given
 ``vocabulary-<digest>.json``          the words that texts are made of, in the order of their numbers
 ``domains-<digest>.safetensors``     means of training domains, where a model takes domains
+``curvature-<digest>.safetensors``   a sample of what layers read and of the outputs' derivatives by what they write
 ``metrics.jsonl``                   the diary
 ``checkpoint.safetensors``          while training: everything needed to go on to the same bits
 
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from bhc.contexts import ClassSubsets, Context, ContextSpace, InputDomains
+from bhc.curvature import Curvature
 from bhc.errors import BhcError
 from bhc.examples import AnyVocabulary, Examples, Split, Tokenizer, several, vocabulary_from_dict
 from bhc.files import (
@@ -101,7 +103,7 @@ class SeenDomains:
 
 VERSION = 1
 SAMPLES = ("validation", "calibration")  # labelled images that a run keeps
-KINDS = ("model", "domains", "vocabulary", *SAMPLES)
+KINDS = ("model", "domains", "vocabulary", "curvature", *SAMPLES)
 STORED = re.compile(rf"(?:{'|'.join(KINDS)})-([0-9a-f]{{16}})\.(?:safetensors|json)")  # files named by their content
 OTHER_RELEASE = "use the release of bhc that wrote it, or train again"
 
@@ -158,6 +160,12 @@ class RunFolder:
         for left_over in (self.description, self.checkpoint, self.metrics.path):
             left_over.unlink(missing_ok=True)
 
+    def note(self, name: str, value: Any) -> None:
+        """Add to what a finished run says of its training."""
+        description = read_json(self.description)
+        description["training"][name] = value
+        write_json(self.description, description)
+
     def store(self, kind: str, content: bytes, *, suffix: str = "safetensors") -> str:
         """Write a file that is named by its content; returns the name."""
         name = f"{kind}-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
@@ -185,6 +193,7 @@ class TrainedModel:
     training: dict[str, Any] = field(default_factory=dict)  # recipe, seed, curves: for people and plots
     domains: SeenDomains | None = None
     vocabulary: AnyVocabulary | None = None  # of a network that reads words
+    curvature: Curvature | None = None  # of the pretrained network
 
     @cached_property
     @torch.no_grad()
@@ -208,6 +217,8 @@ def save_run(folder: RunFolder, model: TrainedModel) -> None:
     if model.domains is not None:
         known = {"gap": model.domains.gap, "spread": model.domains.spread}
         files["domains"] = folder.store("domains", tensors_to_bytes({"means": model.domains.means}, known))
+    if model.curvature is not None:
+        files["curvature"] = folder.store("curvature", tensors_to_bytes(model.curvature.tensors(), {}))
     if model.vocabulary is not None:
         words = json.dumps(model.vocabulary.to_dict(), ensure_ascii=False, indent=0).encode()
         files["vocabulary"] = folder.store("vocabulary", words, suffix="json")
@@ -281,6 +292,7 @@ def _parse(folder: RunFolder, data: dict[str, Any], task: Task) -> TrainedModel:
         training=dict(data["training"]),
         domains=_read_domains(files, network),
         vocabulary=_read_vocabulary(files, network),
+        curvature=_read_curvature(files, network),
     )
     answers = _answers_in(samples, network)
     if answers is not None:
@@ -336,6 +348,12 @@ def _read_domains(files: dict[str, Path], network: ConditionalNetwork) -> SeenDo
     if known is None or tuple(tensors["means"].shape[1:]) != known.domain_shape:
         raise ValueError("the domains do not fit the network")
     return SeenDomains(tensors["means"], float(header["gap"]), float(header["spread"]))
+
+
+def _read_curvature(files: dict[str, Path], network: ConditionalNetwork) -> Curvature | None:
+    if "curvature" not in files:
+        return None
+    return Curvature.from_tensors(read_tensors(files["curvature"])[0], network.layers)
 
 
 def _read_vocabulary(files: dict[str, Path], network: ConditionalNetwork) -> AnyVocabulary | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bhc.contexts import ContextBatch, ContextSpace
+from bhc.contexts import BinaryBudget, ContextBatch, ContextSpace
 from bhc.errors import BhcError
 from bhc.hypernet import ConditionalNetwork
 from bhc.tasks import ABSENT
@@ -59,6 +59,7 @@ class Stage(ABC):
     kind: ClassVar[str]
     title: ClassVar[str]
     noisy: ClassVar[bool] = True  # whether what it computes with is drawn
+    looks: ClassVar[bool] = False  # whether it is of use without steps, for what it finds out
     within_ends: ClassVar[bool] = False  # whether budgets beyond both ends become the ends, which can be asked for
     steps: int
     contexts: int = 16  # K
@@ -112,6 +113,66 @@ class Stage(ABC):
         """What describes it. Extras that are off are left out, so that checkpoints from before there were any go on."""
         numbers = asdict(self)  # type: ignore[call-overload]
         return {"kind": self.kind} | {name: value for name, value in numbers.items() if value or name not in EXTRAS}
+
+
+@dataclass(frozen=True)
+class WithoutSteps(Stage):
+    """Something that is done between stages, or once they are over."""
+
+    steps: int = 0
+
+    def parameter_groups(self, network: ConditionalNetwork) -> list[dict[str, Any]]:
+        return []
+
+    def loss(self, network: ConditionalNetwork, draw: BatchSource, scalars: StepScalars) -> Loss:
+        raise AssertionError("a stage without steps has no loss")
+
+
+@dataclass(frozen=True)
+class FreezeOffsets(WithoutSteps):
+    """Between the two stages of a budget: what a zero embedding generates stays as it is from here on."""
+
+    kind = "freeze-offsets"
+    title = "freezing"
+
+    def check(self, network: ConditionalNetwork) -> None:
+        if not isinstance(network.space, BinaryBudget):
+            raise BhcError(
+                "the two-stage recipe is for a budget of 0 or 1 alone: with others budget 0 is not one network",
+                hint="wrap with BinaryBudget(), or leave it out; budgets are then drawn at random",
+            )
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        network.hypernet.freeze_offsets_()
+
+
+@dataclass(frozen=True)
+class MeasureCurvature(WithoutSteps):
+    """Look at the pretrained network on some examples of each class: what it can spare for a context, and what makes
+    up for that (``bhc.curvature``). Nothing is learned, and it takes no steps; networks that keep much of the original
+    come from it. ``per_class`` examples show what layers read, ``graded`` of them what that does to the outputs.
+    """
+
+    per_class: int = 256
+    graded: int = 64
+    kind = "measure-curvature"
+    title = "measuring the curvature"
+    looks = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.graded <= self.per_class or self.steps:
+            raise BhcError(
+                f"curvature is measured on some examples of each class, without steps; given {self.per_class} of which"
+                f" {self.graded} are graded, {self.steps} steps",
+                hint="MeasureCurvature(per_class=256, graded=64) are the usual numbers",
+            )
+
+    def check(self, network: ConditionalNetwork) -> None:
+        if not network.pretrained:
+            raise BhcError("a network that knows nothing has no curvature to be cut by", hint="leave the stage out")
+
+    def prepare_(self, network: ConditionalNetwork) -> None:
+        """Nothing changes."""
 
 
 Recipe = tuple[Stage, ...]

@@ -7,7 +7,7 @@ import { measured, percent, ratio, shown } from "./words.js";
 const HEIGHT = 300;
 const MARGIN = { top: 30, right: 14, bottom: 46, left: 46 };
 
-/** The chart; a click on it cuts at the nearest threshold, given to `choose`. */
+/** The chart; a click on it asks for the nearest point, given to `choose`. */
 export function mountCurve(model, box, choose) {
   const { measure } = model;
   let latest = null;
@@ -27,7 +27,7 @@ export function mountCurve(model, box, choose) {
   svg.addEventListener("click", (event) => {
     const x = event.clientX - svg.getBoundingClientRect().left;
     const nearest = places.toSorted((a, b) => Math.abs(a.x - x) - Math.abs(b.x - x))[0];
-    if (nearest) choose(nearest.threshold);
+    if (nearest) choose(nearest);
   });
   return {
     show(preview) {
@@ -85,7 +85,7 @@ function draw(svg, width, preview, measure) {
   }));
   const titled = up.getComputedTextLength();
   drawHere(mark, here.error === null ? null : place(here), { left, titled, falls: measure.higher_is_better });
-  return known.map((point) => ({ x: x(point.ratio), threshold: point.threshold }));
+  return known.map(({ ratio, threshold, budget }) => ({ x: x(ratio), threshold, budget }));
 }
 
 function drawHere(mark, place, { left, titled, falls }) {

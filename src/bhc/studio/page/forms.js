@@ -20,16 +20,20 @@ export function mountForms(model, asked) {
 }
 
 function rangeOf(name, form, say) {
-  const { low, high, step, title, words, ends = [low, high] } = form;
+  const { low, high, step, title, words, optional = false, ends = [low, high] } = form;
   const range = h("input", { type: "range", min: low, max: high, step, "aria-label": sentence(name) });
   const output = h("output");
   range.addEventListener("input", () => say(Number(range.value)));
   const marks = h("span", { class: "ends" }, ...ends.map((end) => h("span", {}, String(end))));
   const box = h("div", { class: "slider" }, h("span", { class: "note" }, title ?? words), output, range, marks);
+  const reset = h("button", { class: "quiet", type: "button" }, "Default");
+  reset.addEventListener("click", () => say(null));
+  if (optional) box.append(reset);
   const show = (value) => {
-    range.value = String(value);
-    fill(range, (value - low) / (high - low));
-    write(output, valueOf(form, value));
+    range.value = String(value ?? low);
+    fill(range, ((value ?? low) - low) / (high - low));
+    write(output, value === null ? "not said" : valueOf(form, value));
+    reset.disabled = value === null;
   };
   return { box, show };
 }

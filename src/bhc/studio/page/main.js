@@ -49,14 +49,17 @@ function open(model) {
   const restored = fromFragment(location.hash, model);
   const asked = new Store(restored.request);
   const pins = new Store({ list: restored.pins.map(unfilled) });
-  const cut = (value) => asked.change({ threshold: value, ...NOT_LIMITED });
+  const dial = (budget) => (model.forms.budget?.optional ? { said: { ...asked.value.said, budget } } : {});
+  const cut = (value) => asked.change({ threshold: value, ...dial(null), ...NOT_LIMITED });
+  const choose = ({ threshold: value, budget }) =>
+    (budget === null ? cut(value) : asked.change({ threshold: null, ...dial(budget), ...NOT_LIMITED }));
   const parts = [
     mountFigures(model, byId("figures"), byId("strip")),
     mountNetwork(model, { box: byId("network"), table: byId("network-table"), lead: byId("network-lead") }),
     mountBlocks({
       part: byId("blocks-part"), box: byId("blocks"), table: byId("blocks-table"), lead: byId("blocks-lead"),
     }),
-    mountCurve(model, byId("curve"), cut),
+    mountCurve(model, byId("curve"), choose),
     mountHistograms(model, byId("histograms"), cut, asked),
   ];
   const shown = follow(model, asked, async (preview) => {
@@ -88,7 +91,7 @@ function follow(model, asked, show) {
   asked.listen(async (request) => {
     write(byId("context-title"), context(request, model));
     byId("threshold-reset").disabled = request.threshold === null;
-    write(byId("threshold-note"), howCut(request));
+    write(byId("threshold-note"), howCut(request, model));
     if (lacksDomain(request, model)) return;
     try {
       Object.assign(shown, { preview: await ask(request), request });
@@ -157,10 +160,12 @@ function figureOf(preview, name) {
   return preview?.report[fields[name]] || null;
 }
 
-function howCut(request) {
+function howCut(request, model) {
   if (request.threshold !== null) return `Cut at ${threshold(request.threshold)}, by hand.`;
   const limited = LIMITS.some((name) => request[name] !== null);
-  return limited ? "Cut where the limits are kept." : "Cut where training suggests.";
+  if (limited) return "Cut where the limits are kept.";
+  if (!model.forms.budget?.optional) return "Cut where training suggests.";
+  return request.said.budget === null ? "The smallest that is as good as the original." : "The best of this size.";
 }
 
 /** The name of a file: lenet-300-100-3-4. */

@@ -12,12 +12,17 @@ export function simpleForms(model) {
   return Object.entries(model.forms).filter(([, { kind }]) => SIMPLE.includes(kind));
 }
 
+/** What a control shows at first; nothing, where nothing need be said. */
+function usual(form) {
+  return form.optional ? null : form.default ?? form.low ?? null;
+}
+
 /** What the page asks for at first: two classes side by side, the run's own threshold, no limits. */
 export function initialRequest(model) {
   const middle = Math.min(3, Math.max(0, model.classes.length - 2));
   const classes = "classes" in model.conditions ? [middle, middle + 1] : model.classes.map((_, one) => one);
   const unsaid = Object.fromEntries(NUMBERS.map((name) => [name, null]));
-  const said = Object.fromEntries(simpleForms(model).map(([name, form]) => [name, form.default ?? form.low ?? null]));
+  const said = Object.fromEntries(simpleForms(model).map(([name, form]) => [name, usual(form)]));
   return { classes, said, features: null, domain: null, ...unsaid };
 }
 
@@ -122,9 +127,8 @@ function readRequest(fields, model) {
 function readSaid(fields, name, form) {
   const text = fields.get(name);
   const number = readNumber(fields, name);
-  const usual = form.default ?? form.low ?? null;
-  if (form.kind === "range") return number === null ? usual : Math.min(form.high, Math.max(form.low, number));
-  return (form.kind === "text" ? text : form.choices.find((choice) => String(choice) === text)) ?? usual;
+  if (form.kind === "range") return number === null ? usual(form) : Math.min(form.high, Math.max(form.low, number));
+  return (form.kind === "text" ? text : form.choices.find((choice) => String(choice) === text)) ?? usual(form);
 }
 
 function readNumber(fields, name) {
