@@ -10,13 +10,15 @@ and 100 times fewer weights; errors are those on test images, by their labels, p
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import bhc
-from bhc.cli.demo import CONSOLIDATE, LEARN, MODEL, RATIOS, SIZES, TRIPLE, choose_held_out
+from bhc.cli import demo
+from bhc.cli.demo import MODEL, SIZES, TRIPLE, choose_held_out
 from bhc.data import DataSet
 from bhc.files import write_bytes, write_json
 from bhc.pretraining import Pretraining, error_of, pretrain
@@ -24,6 +26,9 @@ from bhc.results import answers, environment
 from bhc.training import default_progress
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RATIOS = (20, 100)  # times fewer weights
+LEARN = replace(demo.LEARN, kl_weight=2.0)
+CONSOLIDATE = replace(demo.CONSOLIDATE, ratios=(12.0, 400.0))  # thresholds that cover both
 TASKS = {"labels": bhc.Classification(), "imitation": bhc.Imitation()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bhc.compressor import Compressor
-from bhc.emission import measure_spectrum
+from bhc.emission import measure_size_curve
 from bhc.errors import renamed
 from bhc.examples import Augmentation, Tokenizer, Vocabulary
 from bhc.tasks import Task
@@ -112,11 +112,11 @@ def fit(
     given = {"train_set": train_set, "validation_set": validation_set, "calibration_set": calibration_set}
     sets = Taking(model.network, config.progress, target, collate, workers).sets(given, labels)
     model.model = carry_out(model.network, sets, config, processes or Processes())
-    _tell_spectrum(model.model, config)
+    _tell_sizes(model.model, config)
     return model
 
 
-def _tell_spectrum(model: TrainedModel, config: TrainingConfig) -> None:
+def _tell_sizes(model: TrainedModel, config: TrainingConfig) -> None:
     """Measure what the model offers, note it in the run, and show it."""
 
     def on_look(done: int, count: int) -> None:
@@ -125,13 +125,13 @@ def _tell_spectrum(model: TrainedModel, config: TrainingConfig) -> None:
         config.progress.update(done, {})
 
     try:
-        spectrum = measure_spectrum(model, on_look=on_look)
+        curve = measure_size_curve(model, on_look=on_look)
     finally:
         config.progress.end()
-    if spectrum is None:
+    if curve is None:
         return
-    model.training["spectrum"] = spectrum.to_dict()
+    model.training["size_curve"] = curve.to_dict()
     if is_rank_zero():
-        tell(config.progress, f"{spectrum.table(model.network.task)}\n{spectrum.default}")
+        tell(config.progress, f"{curve.table(model.network.task)}\n{curve.default}")
         if config.run is not None:
-            RunFolder(config.run).note("spectrum", model.training["spectrum"])
+            RunFolder(config.run).note("size_curve", model.training["size_curve"])

@@ -12,7 +12,7 @@ from bhc.cli.plots import file_figure, run_figure, save_figure
 from bhc.cli.subject import TaskOption, own_task
 from bhc.compressor import Compressor, load
 from bhc.contexts import Context, ContextSpace, example_request, request_options
-from bhc.emission import Compressed, Spectrum, from_file, in_order, streams
+from bhc.emission import Compressed, SizeCurve, from_file, in_order, streams
 from bhc.errors import BhcError
 from bhc.examples import Split, several
 from bhc.formats import NetworkFile, StoredLayer, read_network
@@ -125,9 +125,9 @@ def _run_text(model: Compressor, path: Path) -> str:
         if training["original_error"] is not None:
             before = f"{task.shown(training['original_error']):.2f} % validation {task.error_name}"
             lines.append(f"pretrained    {before} on the contexts below")
-        if "spectrum" in training:
-            spectrum = Spectrum.from_dict(training["spectrum"])
-            lines += ["", spectrum.table(task), spectrum.default]
+        if "size_curve" in training:
+            curve = SizeCurve.from_dict(training["size_curve"])
+            lines += ["", curve.table(task), curve.default]
         count = len(training["curve_contexts"])
         contexts = "one context" if count == 1 else f"{count} contexts"
         lines += [

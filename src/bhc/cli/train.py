@@ -29,7 +29,7 @@ from bhc.cli.subject import OwnNetwork, TaskOption, ours, say_error_before, task
 from bhc.compressor import wrap
 from bhc.contexts import ClassSubsets, ContextSpace, Joint, SingleContext, request_options, spaces_for, training_options
 from bhc.data import Augmentation, DataSet, DatasetSplits
-from bhc.emission import Spectrum
+from bhc.emission import SizeCurve
 from bhc.errors import BhcError
 from bhc.fitting import fit
 from bhc.hypernet import FEW_LAYERS, GENERATORS, Initial, LowRank, generator_from_dict
@@ -237,9 +237,9 @@ def train_command(
         "skipped_steps": training["skipped_steps"],
         "curve": training["curves"]["after"],
     }
-    spectrum = training.get("spectrum")
+    curve = training.get("size_curve")
     told = describe_curve(training, compressor.model.default_threshold, shown)
-    show(result | ({} if spectrum is None else {"spectrum": spectrum}) if json else told, as_json=json)
+    show(result | ({} if curve is None else {"size_curve": curve}) if json else told, as_json=json)
     say(f"wrote {out}")
     own = [] if task is None else ["--task", shlex.quote(task)]
     say(" ".join(["next:", program(), "compress", str(out), *own, *example_request(space), "--out small.bhc"]))
@@ -348,8 +348,8 @@ def describe_curve(training: dict[str, Any], default_threshold: float, task: Tas
     if training["original_error"] is not None:
         before = task.shown(training["original_error"])
         lines.append(f"pretrained network on the same contexts: {before:.2f} % validation {task.error_name}")
-    if "spectrum" in training:
-        return "\n".join([*lines, Spectrum.from_dict(training["spectrum"]).default])
+    if "size_curve" in training:
+        return "\n".join([*lines, SizeCurve.from_dict(training["size_curve"]).default])
     for point in training["curves"]["after"]:
         mark = "  <- default" if point["threshold"] == default_threshold else ""
         lines.append(

@@ -21,8 +21,10 @@ from bhc.hypernet import ConditionalNetwork
 
 PLACES = 4  # of an example, at which what a layer with many places reads is looked at
 CHUNK = 64  # examples in one pass
+MOST_EXAMPLES = 8192  # of all classes together
 MOST_OUTPUTS = 16  # that derivatives are kept of, for each example
 SHRINKAGE = 0.2  # examples of all classes, in the width of a layer, that a context's own are mixed with
+DOUBTFUL = 0.25  # of the usual distance between the first and the second answer
 RIDGE = 1e-3  # of the mean variance, added to each
 
 
@@ -43,6 +45,7 @@ class Curvature:
     labels: Tensor  # (N,)
     graded: Tensor  # (M,): the examples of which there are derivatives
     outputs: Tensor  # (M, R): of which outputs
+    answers: Tensor  # (N, O): what the network says to each example
     layers: Mapping[str, LayerSample]
 
     @cached_property
@@ -53,7 +56,8 @@ class Curvature:
 
     def tensors(self) -> dict[str, Tensor]:
         """Plain tensors, as a run stores them."""
-        stored = {"labels": self.labels, "graded": self.graded, "outputs": self.outputs}
+        names = ("labels", "graded", "outputs", "answers")
+        stored: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         for name, sample in self.layers.items():
             stored[f"inputs.{name}"], stored[f"derivatives.{name}"] = sample.inputs, sample.derivatives
             stored[f"sizes.{name}"] = torch.tensor([sample.input_size, sample.derivative_size])
@@ -70,7 +74,7 @@ class Curvature:
             if inputs.shape[2] != layer.num_inputs or derivatives.shape[2] != layer.num_outputs:
                 raise ValueError(f"the curvature of {layer.name} does not fit the network")
             found[layer.name] = LayerSample(inputs, derivatives, *stored[f"sizes.{layer.name}"].tolist())
-        return cls(stored["labels"], stored["graded"], stored["outputs"], found)
+        return cls(stored["labels"], stored["graded"], stored["outputs"], stored["answers"], found)
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,11 @@ class ContextCurvature:
     def of(cls, curvature: Curvature, network: ConditionalNetwork, context: Context) -> "ContextCurvature":
         """Classes count as often as they appear in the context."""
         batch = ContextBatch.of([context], network.num_classes)
-        weights = _example_weights(curvature.labels, batch.class_rates[0])
-        graded = _example_weights(curvature.labels[curvature.graded], batch.class_rates[0])
         kept = network.outputs_of(batch.to(network.device))[0].cpu()
+        doubt = _doubt(curvature.answers[:, kept].float())
+        weights = _example_weights(curvature.labels, batch.class_rates[0], doubt)
+        own = curvature.graded
+        graded = _example_weights(curvature.labels[own], batch.class_rates[0], doubt[own])
         layers = {}
         for name, sample in curvature.layers.items():
             factor = _factor(sample, curvature.outputs, kept, graded)
@@ -110,10 +116,19 @@ class ContextCurvature:
         return cls(layers)
 
 
-def _example_weights(labels: Tensor, rates: Tensor) -> Tensor:  # (N,), (C,) -> (N,)
+def _doubt(answers: Tensor) -> Tensor:  # (N, outputs) -> (N,)
+    """How much an example counts: those near the border between two answers more, which small changes can turn."""
+    if answers.shape[1] < 2:
+        return torch.ones(len(answers))
+    first, second = answers.topk(2, dim=1).values.T
+    margins = first - second
+    return 1 / (1 + (margins / (DOUBTFUL * margins.median()).clamp(min=1e-6)).square())
+
+
+def _example_weights(labels: Tensor, rates: Tensor, doubt: Tensor) -> Tensor:  # (N,), (C,), (N,) -> (N,)
     """Sum to one; each class comes to its rate."""
-    counts = labels.bincount(minlength=len(rates)).clamp(min=1)
-    weights = (rates / counts)[labels]
+    totals = torch.zeros(len(rates)).index_add_(0, labels, doubt).clamp(min=torch.finfo(torch.float32).tiny)
+    weights = doubt * (rates / totals)[labels]
     return weights / weights.sum()
 
 
@@ -164,6 +179,7 @@ def measure_curvature(
 ) -> Curvature:
     """Of the pretrained network, on examples of every class; derivatives are found for fewer of them."""
     rng = Generator().manual_seed(seed)
+    per_class = max(1, min(per_class, MOST_EXAMPLES // network.num_classes))
     labels, places = _chosen(train, network.num_classes, per_class, rng)
     number = torch.cat([torch.arange(int(count)) for count in labels.bincount(minlength=network.num_classes)])
     own = (number < graded).nonzero().flatten()
@@ -178,7 +194,8 @@ def measure_curvature(
         inputs, input_size = _halved(torch.cat([part.inputs[layer.name] for part in parts]))
         derivatives, size = _halved(torch.cat([part.derivatives[layer.name] for part in parts]))
         samples[layer.name] = LayerSample(inputs, derivatives, input_size, size)
-    return Curvature(labels, own, torch.cat([part.outputs for part in parts]), samples)
+    outputs, answers = (torch.cat([getattr(part, name) for part in parts]) for name in ("outputs", "answers"))
+    return Curvature(labels, own, outputs, answers.half(), samples)
 
 
 def _chosen(train: Examples, num_classes: int, per_class: int, rng: Generator) -> tuple[Tensor, Tensor]:
@@ -206,6 +223,7 @@ class _Seen:
     inputs: dict[str, Tensor]  # (B, places, I)
     derivatives: dict[str, Tensor]  # (graded of them, R, O)
     outputs: Tensor  # (graded of them, R)
+    answers: Tensor  # (B, O)
 
     @classmethod
     def of(
@@ -214,13 +232,19 @@ class _Seen:
         watch = _Watch({layer.name: layer for layer in layers}, rng)
         watch.grading = False
         with torch.no_grad():
-            network.base_model.run(x, watch)
+            answers = _told(network.base_model.run(x, watch)).cpu()
         inputs = dict(watch.inputs)
-        answers, watch.grading = torch.empty(0), True
+        again, watch.grading = torch.empty(0), True
         if len(graded):
             with torch.enable_grad():
-                answers = network.base_model.run(each(x, lambda tensor: tensor[graded.to(tensor.device)]), watch)
-        return cls(inputs, *_derivatives(network, layers, watch, answers, len(graded)))
+                own = each(x, lambda tensor: tensor[graded.to(tensor.device)])
+                again = _told(network.base_model.run(own, watch))
+        return cls(inputs, *_derivatives(network, layers, watch, again, len(graded)), answers)
+
+
+def _told(outputs: Tensor) -> Tensor:  # (B, O)
+    """Of maps the mean over their places."""
+    return outputs.flatten(2).mean(2) if outputs.dim() > 2 else outputs
 
 
 class _Watch:
@@ -254,7 +278,7 @@ class _Watch:
 
 
 def _derivatives(
-    network: ConditionalNetwork, layers: Sequence[Layer], watch: _Watch, answers: Tensor, count: int
+    network: ConditionalNetwork, layers: Sequence[Layer], watch: _Watch, told: Tensor, count: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Of each graded example's strongest outputs by what layers write, (M, R, O), and which they are, (M, R)."""
     rank = min(MOST_OUTPUTS, network.num_outputs)
@@ -262,7 +286,6 @@ def _derivatives(
         return {layer.name: torch.empty(0, rank, layer.num_outputs) for layer in layers}, torch.empty(
             0, rank, dtype=torch.long
         )
-    told = answers.flatten(2).mean(2) if answers.dim() > 2 else answers
     outputs = told.detach().topk(rank, dim=1).indices
     rows: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
     signs: dict[str, Tensor] = {}

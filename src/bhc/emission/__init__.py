@@ -28,10 +28,10 @@ from bhc.emission.cut import (
     make_cut,
     streams,
 )
-from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, emit, emit_many
+from bhc.emission.emit import CHUNK, DomainWarning, ThresholdWarning, as_floats, emit, emit_many
 from bhc.emission.guarantee import NAME, Alarm, AlarmSamples, Guarantee, auroc, outside_score, upper_bound
 from bhc.emission.judge import Judge, expected_calibration_error
 from bhc.emission.origins import has_dial, smallest_ratio, weights_for
 from bhc.emission.report import Report
-from bhc.emission.spectrum import Look, Spectrum, measure_spectrum
+from bhc.emission.size_curve import Look, SizeCurve, measure_size_curve
 from bhc.emission.weights import SlimLayer, Slimmer, assemble, slim_model

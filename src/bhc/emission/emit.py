@@ -12,10 +12,12 @@ from dataclasses import replace
 from itertools import islice
 from math import ceil, inf
 
+from bhc.contexts import Context
 from bhc.emission.candidate import Candidate, CandidateFactory, has_at_most, report_of, sizes_without_multiples
 from bhc.emission.compressed import Compressed, Limits, Request
 from bhc.emission.cut import Cutter
 from bhc.emission.guarantee import MORE_IMAGES, Calibration, Guarantee
+from bhc.emission.report import Report
 from bhc.emission.search import Search
 from bhc.errors import BhcError, warn
 from bhc.training import TrainedModel
@@ -70,6 +72,13 @@ def emit(model: TrainedModel, request: Request, *, cutter: Cutter | None = None)
         if note is not None:
             warn(note, kind)
     return Compressed(candidate.finished, report, candidate.content)
+
+
+def as_floats(model: TrainedModel, context: Context, report: Report) -> Compressed:
+    """The network of a report before its weights were rounded."""
+    factory = CandidateFactory(model, Cutter(model.network, context))
+    candidate = factory.at(report.threshold, factory.origin(report.origin))
+    return Compressed(candidate.finished, report_of(candidate), candidate.content)
 
 
 def emit_many(

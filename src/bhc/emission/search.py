@@ -25,7 +25,6 @@ STEPS_COMPARED = 2  # at each threshold: the finest that fits, and as errors do 
 UNJUDGED_SCALE = 2.0**-4  # without labelled data: coarser steps are taken only if nothing else fits
 SLACK = 0.001  # wrong answers that rounding may add, as a part of all images
 GRAVE = 0.01  # so many more, and finer steps than are usual are worth their bytes
-COARSEST_USUAL = 2.0**-1  # most often six scales from 2^-6: three looks find the right one
 
 Scale = float | None  # None: floats
 
@@ -96,7 +95,7 @@ class Rounding:
         candidates = self.usual(floats)
         if len(candidates) == 1:
             return candidates[0]
-        candidates = [candidate for candidate in candidates if (candidate.scale or 0.0) <= COARSEST_USUAL]
+        candidates = [candidate for candidate in candidates if (candidate.scale or 0.0) <= floats.origin.coarsest]
         if self.judge is None:
             return candidates[0]  # without labelled data nothing is known to be harmless: the finest
         allowed = floats.wrong_on_hard + self.slack()

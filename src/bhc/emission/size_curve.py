@@ -24,7 +24,7 @@ LEAST_EXAMPLES = 100
 
 
 @dataclass(frozen=True)
-class SpectrumPoint:
+class SizePoint:
     """One budget over some contexts: of each the network with the lowest error that is so many times smaller."""
 
     budget: float
@@ -36,17 +36,17 @@ class SpectrumPoint:
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class SizeCurve:
     """All of them."""
 
-    points: tuple[SpectrumPoint, ...]
+    points: tuple[SizePoint, ...]
     contexts: int
     default_ratio: float  # harmonic over the contexts, where nothing is asked for
     margin: float  # points of error that the default may cost, of the context where it is widest
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Spectrum":
-        points = tuple(SpectrumPoint(**point) for point in data["points"])
+    def from_dict(cls, data: Mapping[str, Any]) -> "SizeCurve":
+        points = tuple(SizePoint(**point) for point in data["points"])
         return cls(points, data["contexts"], data["default_ratio"], data["margin"])
 
     def table(self, task: Task) -> str:
@@ -120,9 +120,9 @@ class Look:
         return int(fits[self.errors[fits].argmin()] if len(fits) else self.weights.argmin())
 
 
-def measure_spectrum(
+def measure_size_curve(
     model: TrainedModel, *, on_look: Callable[[int, int], object] = lambda done, count: None
-) -> Spectrum | None:
+) -> SizeCurve | None:
     """None where a run knows no curvature, or there is nothing to judge by."""
     if model.curvature is None or model.base_logits is None:
         return None
@@ -140,7 +140,7 @@ def measure_spectrum(
     total, largest = model.network.num_weights, smallest_ratio(model)
     points = [_point(budget, looks, total, largest**budget) for budget in np.linspace(0, 1, POINTS).tolist()]
     default = harmonic([total / look.default for look in looks])
-    return Spectrum(tuple(points), len(looks), default, max(look.margin for look in looks))
+    return SizeCurve(tuple(points), len(looks), default, max(look.margin for look in looks))
 
 
 def _contexts(model: TrainedModel) -> Sequence[Context]:
@@ -155,11 +155,11 @@ def _affordable(model: TrainedModel, contexts: int) -> int:
     return int(max(LEAST_EXAMPLES, LOOK_FLOPS / (each * 2 * CUTS * contexts)))
 
 
-def _point(budget: float, looks: Sequence[Look], total: int, ratio: float) -> SpectrumPoint:
+def _point(budget: float, looks: Sequence[Look], total: int, ratio: float) -> SizePoint:
     found = [(look, look.best(total / ratio)) for look in looks]
     errors = [float(look.errors[place]) for look, place in found]
     over = [error - look.original for error, look in zip(errors, looks, strict=True)]
-    return SpectrumPoint(
+    return SizePoint(
         budget=budget,
         ratio=harmonic([total / float(look.weights[place]) for look, place in found]),
         error=sum(errors) / len(errors),
