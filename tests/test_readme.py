@@ -37,7 +37,7 @@ def test_the_python_blocks_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bhc.data, "load", lambda name: digits)
     monkeypatch.setattr("bhc.pretraining.DEFAULT_RECIPE", Pretraining(epochs=2))
-    monkeypatch.setattr("bhc.compressor.default_recipe", lambda network: RECIPE)
+    monkeypatch.setattr("bhc.fitting.default_recipe", lambda network: RECIPE)
     names: dict[str, object] = {}
     assert len(blocks("python")) == 2
     for block in blocks("python"):

@@ -23,7 +23,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         torch.manual_seed(0)
         patch.chdir(folder)
-        patch.setattr("bhc.compressor.default_recipe", lambda network: QUICK)
+        patch.setattr("bhc.fitting.default_recipe", lambda network: QUICK)
         patch.setattr("bhc.compressor.default_progress", bhc.training.Silent)
         with redirect_stdout(StringIO()) as printed:
             return {**executed(PAGE), "folder": folder, "printed": printed}

@@ -112,12 +112,12 @@ def fit(
     given = {"train_set": train_set, "validation_set": validation_set, "calibration_set": calibration_set}
     sets = Taking(model.network, config.progress, target, collate, workers).sets(given, labels)
     model.model = carry_out(model.network, sets, config, processes or Processes())
-    _tell_sizes(model.model, config)
+    _measure_sizes(model.model, config, shown=progress is None)
     return model
 
 
-def _tell_sizes(model: TrainedModel, config: TrainingConfig) -> None:
-    """Measure what the model offers, note it in the run, and show it."""
+def _measure_sizes(model: TrainedModel, config: TrainingConfig, *, shown: bool) -> None:
+    """Measure what the model offers, and note it in the run; who has no progress of their own is shown it."""
 
     def on_look(done: int, count: int) -> None:
         if not done:
@@ -132,6 +132,7 @@ def _tell_sizes(model: TrainedModel, config: TrainingConfig) -> None:
         return
     model.training["size_curve"] = curve.to_dict()
     if is_rank_zero():
-        tell(config.progress, f"{curve.table(model.network.task)}\n{curve.default}")
+        if shown:
+            tell(config.progress, str(curve))
         if config.run is not None:
             RunFolder(config.run).note("size_curve", model.training["size_curve"])

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import bhc
-from bhc.cli.demo import RATIOS, SIZES, choose_held_out
+from bhc.cli.demo import GOOD, RATIO, SIZES, SMALL, choose_held_out
 from bhc.contexts import all_subsets
 from tests.cli.commands import PNG, Commands
 
@@ -11,30 +11,31 @@ def test_the_demo_tells_the_whole_story(cli: Commands, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     options = ("--epochs", "8", "--steps", "40", "--consolidation-steps", "20", "--kl-weight", "0.1")
     captured = cli("demo", "--data", "digits", "--out", out, *options)
-    sizes = [f"at least {ratio} x, 9 pairs" for ratio in RATIOS]
+    sizes = [f"{size}, 9 pairs" for size in (GOOD, SMALL)]
     for words in ("0, 1", "8, 9", "3, 5, 8", "never shown in training", "unseen subsets:", *sizes):
         assert words in captured.out
+    assert "what size costs" in captured.err
     assert "Try next" in captured.err
     assert f"serve {out / 'run'} " in captured.err
 
     summary = json.loads((out / "summary.json").read_text())
     assert summary["method"] == "bhc-cy"
     rows = summary["contexts"]
-    for ratio in RATIOS:
-        own = [row for row in rows if row["at_least"] == ratio]
+    for size, ratio in ((GOOD, 1), (SMALL, RATIO)):
+        own = [row for row in rows if row["size"] == size]
         assert min(row["pruning_ratio"] for row in own) >= ratio
         pairs = [row["context"]["classes"] for row in own if row["group"] == "pairs"]
         assert pairs == [[k, k + 1] for k in range(9)]
-        figures = summary["summary"][str(ratio)]
+        figures = summary["summary"][size]
         assert figures.keys() == {"pairs", "triple", "unseen", "all"}
         assert {"pruning_ratio_harmonic", "file_error", "error_max", "original_error"} <= figures["all"].keys()
     for name in ("contexts.png", "run.png"):
         assert (out / name).read_bytes().startswith(PNG)
-    network = out / "networks" / "lenet-300-100-3-4-100x.bhc"
+    network = out / "networks" / "lenet-300-100-3-4-small.bhc"
     assert bhc.read(network).classes == (3, 4)
     assert network.with_suffix(".onnx").exists()
-    assert "lenet_300_100_3_4_100x_predict" in network.with_suffix(".h").read_text()
-    (row,) = (row for row in rows if row["at_least"] == 100 and row["context"] == {"classes": [3, 4]})
+    assert "lenet_300_100_3_4_small_predict" in network.with_suffix(".h").read_text()
+    (row,) = (row for row in rows if row["size"] == SMALL and row["context"] == {"classes": [3, 4]})
     assert row["file_bytes"] == network.stat().st_size
     assert len(row["reference_bits"]) == len(row["bits"]) == 3
 

@@ -29,7 +29,7 @@ from bhc.compressor import Compressor, wrap
 from bhc.contexts import ClassSubsets, RandomSubsets, all_subsets
 from bhc.contexts.subsets import Subset
 from bhc.data import DataSet
-from bhc.emission import as_floats
+from bhc.emission import SizeCurve, as_floats
 from bhc.errors import BhcError
 from bhc.files import make_folder, write_json
 from bhc.fitting import fit
@@ -82,10 +82,8 @@ def demo_command(
     )
     space = ClassSubsets(dataset.num_classes, sampler, dataset.class_names)
     model = wrap(net, space, example_input=dataset.train.inputs[:1], std_limits=(0.2, None, None), seed=seed)
-    learn, consolidate = (
-        replace(LEARN, steps=steps, kl_weight=kl_weight),
-        replace(CONSOLIDATE, steps=consolidation_steps),
-    )
+    learn = replace(LEARN, steps=steps, kl_weight=kl_weight)
+    consolidate = replace(CONSOLIDATE, steps=consolidation_steps)
     fit(
         model,
         dataset.train,
@@ -97,9 +95,8 @@ def demo_command(
         class_names=dataset.class_names,
         progress=default_progress(),
     )
-    say(
-        f"\n3. Of each: the smallest as good as the original, and one of {RATIO} times fewer weights; on test images.\n"
-    )
+    say(str(SizeCurve.from_dict(model.model.training["size_curve"])))
+    say(f"\n3. For each the smallest that is as good as the original, and one with {RATIO} x fewer weights.\n")
     pairs = [(first, first + 1) for first in range(dataset.num_classes - 1)]
     limits = {GOOD: {}, SMALL: {"max_weights": model.network.num_weights // RATIO}}
     shown = {

@@ -126,8 +126,7 @@ def _run_text(model: Compressor, path: Path) -> str:
             before = f"{task.shown(training['original_error']):.2f} % validation {task.error_name}"
             lines.append(f"pretrained    {before} on the contexts below")
         if "size_curve" in training:
-            curve = SizeCurve.from_dict(training["size_curve"])
-            lines += ["", curve.table(task), curve.default]
+            lines += ["", str(SizeCurve.from_dict(training["size_curve"]))]
         count = len(training["curve_contexts"])
         contexts = "one context" if count == 1 else f"{count} contexts"
         lines += [

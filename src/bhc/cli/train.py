@@ -349,7 +349,7 @@ def describe_curve(training: dict[str, Any], default_threshold: float, task: Tas
         before = task.shown(training["original_error"])
         lines.append(f"pretrained network on the same contexts: {before:.2f} % validation {task.error_name}")
     if "size_curve" in training:
-        return "\n".join([*lines, SizeCurve.from_dict(training["size_curve"]).default])
+        return "\n".join([*lines, str(SizeCurve.from_dict(training["size_curve"]))])
     for point in training["curves"]["after"]:
         mark = "  <- default" if point["threshold"] == default_threshold else ""
         lines.append(

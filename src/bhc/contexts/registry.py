@@ -17,6 +17,7 @@ from bhc.errors import BhcError, NotRegisteredError
 RESERVED = frozenset(
     (
         *("threshold", "max_bytes", "max_flops", "max_error", "max_ram_bytes", "max_latency_ms", "confidence"),
+        *("max_weights", "margin"),
         *("quantisation", "precision", "flag_outside", "float32", "format", "image", "name", "values", "none"),
         *("round_to", "run", "contexts", "out", "force", "json", "url", "token_file", "timeout", "path", "plot"),
         *("task", "network"),

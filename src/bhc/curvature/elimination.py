@@ -131,9 +131,8 @@ class _Elimination:
         }
 
     def _without_still(self, layer: Layer, known: ContextCurvature) -> None:
-        own, variance = self.items.of_inputs[layer.name], known.layers[layer.name].covariance.diagonal()
-        floor = variance.amin()  # what is added to each, where one of them stands still
-        still = (own >= self.items.num_units) & (variance - floor <= STILL * variance.amax())
+        own, variance = self.items.of_inputs[layer.name], known.layers[layer.name].variance
+        still = (own >= self.items.num_units) & (variance <= STILL * variance.amax())
         if not still.all():
             self.alive[own[still]], self.rate[own[still]] = False, 0.0
             self.num_inputs[layer.name] -= float(still.sum())

@@ -82,7 +82,8 @@ class LayerCurvature:
     """Of one layer in one context."""
 
     mean: Tensor  # (I,) of what it reads
-    covariance: Tensor  # (I, I)
+    variance: Tensor  # (I,)
+    covariance: Tensor  # (I, I), drawn to that of all classes
     factor: Tensor  # (r, O): ``F^T F`` is G
 
     @cached_property
@@ -143,13 +144,14 @@ def _moments(sample: LayerSample, weights: Tensor) -> tuple[Tensor, Tensor]:
     return mean, centred.mT @ centred
 
 
-def _shrunk(sample: LayerSample, weights: Tensor, whole: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """A context's own moments; its covariance drawn to that of all classes, as far as its examples are few."""
+def _shrunk(sample: LayerSample, weights: Tensor, whole: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """A context's own mean and variance; its covariance drawn to that of all classes, as its examples are few."""
     mean, covariance = _moments(sample, weights)
     own, others = float(1 / weights.square().sum()) * sample.inputs.shape[1], SHRINKAGE * len(mean)
+    variance = covariance.diagonal().clone()
     covariance = (own * covariance + others * whole[1]) / (own + others)
     ridge = RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
-    return mean, covariance + ridge * torch.eye(len(mean))
+    return mean, variance, covariance + ridge * torch.eye(len(mean))
 
 
 def _factor(sample: LayerSample, outputs: Tensor, kept: Tensor, weights: Tensor) -> Tensor:  # (r, O)

@@ -214,7 +214,7 @@ class Judge:
         return expected_calibration_error(torch.softmax(logits, dim=1), self.labels, self.weights)
 
 
-MARGIN = 0.5  # points of error
+MARGIN, WIDEST_MARGIN = 0.5, 2.5  # points of error: what is usual, and where too little is said to go by it
 QUANTILE = 1.645  # of the normal distribution, at 95 %
 
 
@@ -232,7 +232,8 @@ class Margin:
     before: Tensor  # (N,) errors of the original
 
     @classmethod
-    def of(cls, judge: Judge, points: float | None = None) -> "Margin":
+    def of(cls, judge: Judge, points: float | None = None) -> "Margin | None":
+        """The usual one where none is given; None where examples are too few for any that is of use."""
         assert judge.base_logits is not None
         before = errors_of(judge, judge.base_logits)
         least = 100 * QUANTILE**2 / (judge.num_images + QUANTILE**2)
@@ -241,6 +242,8 @@ class Margin:
                 f"a margin of {points:g} points cannot be tested on {judge.num_images:,} validation examples",
                 hint=f"ask for {ceil(1e3 * least) / 1e3:g} or more, or train with more validation data",
             )
+        if points is None and least > WIDEST_MARGIN:
+            return None
         return cls(judge, max(MARGIN, ceil(1e3 * least) / 1e3) if points is None else points, before)
 
     def holds(self, graph: Graph) -> bool:

@@ -283,6 +283,8 @@ class Search:
         if len(self.thresholds) == 1 or judge is None or judge.base_logits is None:
             return self.rounding.harmless(floats)
         margin = Margin.of(judge, self.limits.margin)
+        if margin is None:
+            return self.rounding.harmless(floats)
         found = [walk.smallest_within(margin) for walk in self.walks]
         return min(filter(None, found), key=lambda candidate: candidate.cut.num_weights, default=None)
 

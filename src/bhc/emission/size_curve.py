@@ -12,7 +12,6 @@ from bhc.emission.candidate import CandidateFactory
 from bhc.emission.cut import Cutter
 from bhc.emission.judge import Margin, errors_of
 from bhc.emission.origins import smallest_ratio
-from bhc.tasks import Task
 from bhc.training import TrainedModel
 from bhc.training.evaluation import harmonic, spread
 
@@ -30,9 +29,9 @@ class SizePoint:
     budget: float
     ratio: float  # harmonic over the contexts: of what there is
     error: float  # percent on validation examples before rounding, of all contexts together
-    over: float  # points over the original, in the mean
-    over_best: float  # of the context that loses least, and of the one that loses most
-    over_worst: float
+    lost: float  # points over the original, in the mean
+    lost_least: float  # of the context that loses least, and of the one that loses most
+    lost_most: float
 
 
 @dataclass(frozen=True)
@@ -41,24 +40,27 @@ class SizeCurve:
 
     points: tuple[SizePoint, ...]
     contexts: int
-    default_ratio: float  # harmonic over the contexts, where nothing is asked for
-    margin: float  # points of error that the default may cost, of the context where it is widest
+    # Harmonic over the contexts, where nothing is asked for; and points of error that the default may cost, of the
+    # context where that is widest. None where examples are too few to say what is as good as the original.
+    default_ratio: float | None
+    margin: float | None
+    error_name: str = "error"  # what the task calls it
+    higher_is_better: bool = False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "SizeCurve":
         points = tuple(SizePoint(**point) for point in data["points"])
-        return cls(points, data["contexts"], data["default_ratio"], data["margin"])
+        return cls(**{**data, "points": points})
 
-    def table(self, task: Task) -> str:
-        """For people."""
-        heads = ("budget", "times smaller", f"{task.error_name} %", "points lost", "best to worst context")
+    def __str__(self) -> str:
+        heads = ("budget", "times smaller", f"{self.error_name} %", "points lost", "best to worst context")
         rows = [
             (
                 f"{point.budget:.2f}",
                 f"{point.ratio:,.1f}",
-                f"{task.shown(point.error):.2f}",
-                f"{point.over:.2f}",
-                f"{point.over_best:.2f} to {point.over_worst:.2f}",
+                f"{100 - point.error if self.higher_is_better else point.error:.2f}",
+                f"{point.lost:.2f}",
+                f"{point.lost_least:.2f} to {point.lost_most:.2f}",
             )
             for point in self.points[::SHOWN_EVERY]
         ]
@@ -67,15 +69,13 @@ class SizeCurve:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *rows)
         ]
         title = f"what size costs, over {self.contexts} contexts, on validation data and before rounding to bits:"
-        return "\n".join([title, *lines])
-
-    @property
-    def default(self) -> str:
-        """What is emitted where nothing is asked for, in words."""
-        return (
-            f"by default networks are {self.default_ratio:,.1f} times smaller, and at 95 % confidence lose less than"
-            f" {self.margin:g} points on each context"
-        )
+        default = "validation data are too few to say what is as good as the original"
+        if self.default_ratio is not None:
+            default = (
+                f"by default networks are {self.default_ratio:,.1f} times smaller, and at 95 % confidence lose less"
+                f" than {self.margin:g} points on each context"
+            )
+        return "\n".join([title, *lines, default])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"points": [asdict(point) for point in self.points]}
@@ -89,8 +89,8 @@ class Look:
     flops: np.ndarray  # (n,)
     errors: np.ndarray  # (n,) percent
     original: float  # percent
-    default: int  # weights
-    margin: float
+    default: int | None  # weights; None where examples are too few to say what is as good as the original
+    margin: float | None
 
     @classmethod
     def of(cls, factory: CandidateFactory, *, examples: int, cuts: int = CUTS) -> "Look | None":
@@ -99,19 +99,21 @@ class Look:
         if judge is None or len(factory.origins) == 1 or judge.base_logits is None:
             return None
         found = [factory.at(threshold, own) for own in factory.origins for threshold in own.inside(cuts)]
-        margin = Margin.of(judge)
+        margin, before = Margin.of(judge), errors_of(judge, judge.base_logits)
         errors = [errors_of(judge, judge.logits_of(each.network.graph)) for each in found]
         weights = [each.cut.num_weights for each in found]
         return cls(
             weights=np.array(weights),
             flops=np.array([each.cut.num_flops for each in found]),
             errors=np.array([100 * float(own.mean()) for own in errors]),
-            original=100 * float(margin.before.mean()),
-            default=min(
+            original=100 * float(before.mean()),
+            default=None
+            if margin is None
+            else min(
                 (size for size, own in zip(weights, errors, strict=True) if margin.keeps(own)),
                 default=factory.model.network.num_weights,
             ),
-            margin=margin.points,
+            margin=None if margin is None else margin.points,
         )
 
     def best(self, most: float) -> int:
@@ -139,8 +141,17 @@ def measure_size_curve(
         return None
     total, largest = model.network.num_weights, smallest_ratio(model)
     points = [_point(budget, looks, total, largest**budget) for budget in np.linspace(0, 1, POINTS).tolist()]
-    default = harmonic([total / look.default for look in looks])
-    return SizeCurve(tuple(points), len(looks), default, max(look.margin for look in looks))
+    defaults = [total / look.default for look in looks if look.default is not None]
+    margins = [look.margin for look in looks if look.margin is not None]
+    known, task = len(defaults) == len(looks), model.network.task
+    return SizeCurve(
+        points=tuple(points),
+        contexts=len(looks),
+        default_ratio=harmonic(defaults) if known else None,
+        margin=max(margins) if known else None,
+        error_name=task.error_name,
+        higher_is_better=task.higher_is_better,
+    )
 
 
 def _contexts(model: TrainedModel) -> Sequence[Context]:
@@ -163,7 +174,7 @@ def _point(budget: float, looks: Sequence[Look], total: int, ratio: float) -> Si
         budget=budget,
         ratio=harmonic([total / float(look.weights[place]) for look, place in found]),
         error=sum(errors) / len(errors),
-        over=sum(over) / len(over),
-        over_best=min(over),
-        over_worst=max(over),
+        lost=sum(over) / len(over),
+        lost_least=min(over),
+        lost_most=max(over),
     )

@@ -103,6 +103,7 @@ def test_numbers_of_kinds_and_names_stay() -> None:
         "context", "classes", "appearance", "domain", "budget", "threshold", "scale", "architecture_before",
         "weights_before", "parameter_bytes_before", "flops_before", "images", "wrong_before", "wrong",
         "reference_bits", "rescued", "outside", "class_names", "features", "guarantee", "alarm", "round_to", "measure",
+        "origin",
     )  # fmt: skip
 
 
