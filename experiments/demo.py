@@ -8,6 +8,7 @@ get networks 10 to 250 times smaller, whose test error is taken. Writes ``docs/r
 ``docs/results/demo.md``. A run that is there already is not run again, so it can be stopped and go on.
 
     python experiments/demo.py --sizes bhc-demo      the second part alone, of one demo
+    python experiments/demo.py --rises bhc-demo      whether more bytes ever give more errors, in 1,000 requests
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy
 import torch
 
 import bhc
@@ -38,6 +40,7 @@ CAPABILITIES = ("default", "avx2", "avx512")
 GROUPS = {"all": "all contexts", "pairs": "the nine pairs", "unseen": "subsets never shown"}
 RATIOS = (10, 20, 100, 250)  # times fewer weights
 EVERY = 3  # of the subsets that were drawn
+BYTES = (350, 30_000)  # of files that are asked for
 Run = dict[str, Any]
 
 
@@ -47,8 +50,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--runs", type=Path, help="folder for the demos; default: one that is thrown away")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--rises", type=Path, metavar="DEMO", help="only ask one demo for ever larger files")
     parser.add_argument("--sizes", type=Path, metavar="DEMO", help="only try the sizes of one demo, in its folder")
     arguments = parser.parse_args()
+    if arguments.rises is not None:
+        write_json(arguments.out / "rises.json", rises(bhc.load(arguments.rises / "run")))
+        return 0
     if arguments.sizes is not None:
         write_json(arguments.sizes / "sizes.json", try_sizes(bhc.load(arguments.sizes / "run")))
         return 0
@@ -100,6 +107,25 @@ def try_sizes(model: bhc.Compressor) -> Run:
     subsets = all_subsets(10, SIZES)
     groups = {"shown": [each for each in subsets if each not in unseen][::EVERY], "unseen": sorted(unseen)}
     return {str(ratio): {name: _tried(model, own, ratio, test) for name, own in groups.items()} for ratio in RATIOS}
+
+
+def rises(model: bhc.Compressor, *, subsets: int = 50, limits: int = 20) -> Run:
+    """Random subsets, each with random limits on bytes in rising order: where the validation error rises."""
+    rng = numpy.random.default_rng(0)
+    everything = list(all_subsets(10, SIZES))
+    chosen = [everything[place] for place in rng.permutation(len(everything))[:subsets]]
+    jumps = []
+    for subset in chosen:
+        sizes = numpy.sort(numpy.exp(rng.uniform(*numpy.log(BYTES), limits))).astype(int).tolist()
+        errors = [model.compress(classes=subset, max_bytes=size).report.error or 0.0 for size in sizes]
+        jumps += numpy.diff(errors).tolist()
+    return {
+        "command": "python experiments/demo.py --rises",
+        "requests": subsets * limits,
+        "bytes": BYTES,
+        "rises_percent": 100 * sum(jump > 0 for jump in jumps) / len(jumps),
+        "largest_rise": max(jumps),
+    }
 
 
 def _tried(model: bhc.Compressor, subsets: Sequence[tuple[int, ...]], ratio: int, test: Split) -> Run:

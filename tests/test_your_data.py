@@ -24,7 +24,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         torch.manual_seed(0)
         patch.chdir(folder)
         patch.setattr("bhc.fitting.default_recipe", lambda network: QUICK)
-        patch.setattr("bhc.compressor.default_progress", bhc.training.Silent)
+        patch.setattr("bhc.fitting.default_progress", bhc.training.Silent)
         with redirect_stdout(StringIO()) as printed:
             return {**executed(PAGE), "folder": folder, "printed": printed}
 

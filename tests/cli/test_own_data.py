@@ -145,7 +145,7 @@ def test_without_labels_the_network_is_imitated(cli: Commands, tmp_path: Path, d
     reading = SCALED if data == "flat" else ()
     out, small = tmp_path / "run", tmp_path / "small.bhc"
     words = ("train", "--network", "my_nets.py:loaded", "--data", data, *reading, "--labels", "none", "--out", out)
-    assert "% disagreement" in cli(*words, *QUICK).out
+    assert "disagreement %" in cli(*words, *QUICK).out
     assert "task          imitation; reported is the disagreement" in cli("inspect", out).out
     cli("compress", out, "--classes", "3,4", "--out", small)
     told = cli.json("evaluate", small, "--data", data, "--run", out)

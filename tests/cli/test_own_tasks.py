@@ -27,7 +27,7 @@ def maps_run(cli: Commands, home: Path) -> Path:
     if not (home / "maps" / "run.json").exists():
         words = ("--network", "my_nets.py:Maps", "--data", "my_data.py:maps", *TASK, "--out", "maps")
         said = cli("train", *words, *QUICK)
-        assert "% overlap" in said.out
+        assert "overlap %" in said.out
         assert f"compress maps {' '.join(TASK)} --classes 0,1" in said.err
         tasks._TASKS.pop("overlap")
     return home / "maps"
@@ -69,7 +69,7 @@ def test_a_task_without_classes(cli: Commands, tmp_path: Path) -> None:
     words = ("train", "--network", "my_nets.py:build", "--data", "my_data.py:vectors", "--out", tmp_path / "run")
     own = ("--task", "my_tasks.py:Distance")
     assert "--context none" in cli.refused("has no classes", *words, *own)
-    assert "% absolute error" in cli(*words, *own, *QUICK, "--context", "none").out
+    assert "absolute error %" in cli(*words, *own, *QUICK, "--context", "none").out
     cli("compress", tmp_path / "run", *own, "--out", tmp_path / "small.bhc")
     said = cli("evaluate", tmp_path / "small.bhc", "--data", "my_data.py:vectors", *own).out
     assert said.startswith("test absolute error ")

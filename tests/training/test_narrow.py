@@ -194,13 +194,12 @@ def test_deep_networks_are_narrowed_where_nothing_is_said(digits: DataSet) -> No
     shallow, deep = (wrapped(digits, mlp(depth)).network for depth in (FEW_LAYERS, FEW_LAYERS + 1))
     curvature = bhc.MeasureCurvature()
     assert default_recipe(shallow) == (curvature, bhc.Learn(), bhc.Consolidate())
-    first, learn, narrow, consolidate = default_recipe(deep)
-    assert first == curvature
+    learn, narrow, consolidate = default_recipe(deep)
     assert isinstance(learn, bhc.Learn)
     assert isinstance(narrow, bhc.Narrow)
     assert learn.kl_weight == narrow.kl_weight == usual_kl_weight(deep)
     assert consolidate == bhc.Consolidate(ratios=(5.0, 12.5), rate=RATE_AFTER)
-    assert default_recipe(deep, ratio=1.0, kl_weight=0.3) == (curvature, bhc.Learn(kl_weight=0.3), bhc.Consolidate())
+    assert default_recipe(deep, ratio=1.0, kl_weight=0.3) == (bhc.Learn(kl_weight=0.3), bhc.Consolidate())
     assert default_recipe(shallow, ratio=40.0)[2] == bhc.Narrow(kl_weight=2.0, final_ratio=40.0)
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bhc.contexts import Context, ContextBatch
-from bhc.emission import BranchCut, Compressed, Report, find_branch_cuts, make_cut
+from bhc.emission import BranchCut, Compressed, Report, SizeCurve, find_branch_cuts, make_cut
 from bhc.files import write_bytes
 from bhc.formats import Part, StoredLayer
 from bhc.hypernet import ConditionalNetwork
@@ -25,6 +25,7 @@ from bhc.tasks import Task
 BEFORE, AFTER, KEPT, CUT, LINE = "#9aa5b1", "#1f6feb", "#1f6feb", "#e4e8ec", "#c2410c"
 RATES_OF = {"in": "inputs", "out": "outputs", "weight": "weights"}
 MOST_COLUMNS = 6  # of a run's picture
+LOST = ("lost_least", "lost_most")
 STRIP = 8  # times as long as it is high
 MOST_TALL, LAYERS_IN_A_ROW = 5.0, 7  # of its first row, in others
 STYLE: Any = {
@@ -134,23 +135,18 @@ def draw_weights(axes: Axes, layer: StoredLayer) -> None:
 
 
 def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float, task: Task | None = None) -> None:
-    """Error against ratio, before and after consolidation."""
-    curves = training["curves"]
-    stage = "consolidation" if "before" in curves else "training"
-    for name, colour in (("before", BEFORE), ("after", AFTER)):
-        if points := curves.get(name):
-            ratios = [point["ratio_harmonic"] for point in points]
-            axes.plot(ratios, [point["error"] for point in points], "o-", ms=3, color=colour, label=f"{name} {stage}")
-    for point in curves["after"]:
-        if point["threshold"] == threshold:
-            at = point["ratio_harmonic"], point["error"]
-            axes.plot(*at, "o", ms=9, mfc="none", color=LINE, label=f"threshold {threshold:g}")
-    if training["original_error"] is not None:
+    """Error against ratio: of all that a run offers with its spread over contexts; of the hypernetwork alone, before
+    and after consolidation, where it offers nothing else."""
+    curves, whole = training["curves"], training.get("size_curve")
+    if whole is None:
+        worst = _draw_generated(axes, curves, threshold)
+    else:
+        worst = _draw_size_curve(axes, SizeCurve.from_dict(whole), curves["after"])
+    if training["original_error"] is not None and whole is None:
         axes.axhline(training["original_error"], color="black", lw=0.8, ls=":", label="pretrained network")
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.6)
     ticks = [0, 0.5, 1, 2, 5, 10, 20, 50, 100]
-    worst = max(point["error"] for points in curves.values() for point in points)
     shown = ticks[: 1 + next(place for place, tick in enumerate(ticks) if tick >= worst)]
     axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
@@ -163,6 +159,41 @@ def draw_trade_off(axes: Axes, training: dict[str, Any], threshold: float, task:
     axes.set_xticks([mark for mark in marks if low <= mark <= high])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.legend(frameon=False)
+
+
+def _draw_generated(axes: Axes, curves: dict[str, Any], threshold: float) -> float:
+    """The hypernetwork's curves; the highest error of them."""
+    stage = "consolidation" if "before" in curves else "training"
+    for name, colour in (("before", BEFORE), ("after", AFTER)):
+        if points := curves.get(name):
+            ratios = [point["ratio_harmonic"] for point in points]
+            axes.plot(ratios, [point["error"] for point in points], "o-", ms=3, color=colour, label=f"{name} {stage}")
+    for point in curves["after"]:
+        if point["threshold"] == threshold:
+            at = point["ratio_harmonic"], point["error"]
+            axes.plot(*at, "o", ms=9, mfc="none", color=LINE, label=f"threshold {threshold:g}")
+    return max(point["error"] for points in curves.values() for point in points)
+
+
+def _draw_size_curve(axes: Axes, curve: SizeCurve, generated: Sequence[dict[str, float]]) -> float:
+    """All sizes, a band from the context that loses least to the one that loses most; the highest error of these."""
+    ratios, errors = ([getattr(point, name) for point in curve.points] for name in ("ratio", "error"))
+    original = errors[0] - curve.points[0].lost
+    least, most = ([max(0.0, original + getattr(point, name)) for point in curve.points] for name in LOST)
+    axes.fill_between(ratios, least, most, color=AFTER, alpha=0.15, lw=0, label=f"{curve.contexts} contexts")
+    axes.plot(ratios, errors, "o-", ms=3, color=AFTER, label="what is emitted, mean")
+    own = [point for point in generated if point["error"] <= max(most)]
+    axes.plot(
+        [point["ratio_harmonic"] for point in own],
+        [point["error"] for point in own],
+        color=BEFORE,
+        lw=1,
+        label="the hypernetwork's alone",
+    )
+    axes.axhline(original, color="black", lw=0.8, ls=":", label="pretrained network")
+    if curve.default_ratio is not None:
+        axes.axvline(curve.default_ratio, color=LINE, lw=1, label="by default")
+    return max(most)
 
 
 def draw_architecture(

@@ -30,6 +30,7 @@ UNCONSOLIDATED = (-2.0, 2.0)  # the range for a model that was not consolidated
 BELOW = (0.5, 1.0, 2.0, 4.0, 8.0, 1e5)  # how far under it to look when nothing inside it fits
 LARGEST_HALF = 65_504.0  # of 16-bit floats
 COARSEST_ALONE, COARSEST_BESIDE = 2.0**-1, 2.0**-5  # of the hypernetwork's: as it was before there was a curvature
+FINENESS = 2  # thresholds of the curvature for each of the hypernetwork's: a fifth smaller from one to the next
 WHOLE = 1.0  # a threshold at which curvature takes nothing away
 USUAL_RATIO, LARGEST_RATIO = 256.0, 2048.0  # times smaller: as far as networks of the curvature are of use, and beyond
 
@@ -174,7 +175,8 @@ class Curved(Origin):
         return cls(Cutter(network, context, scales, multiples=cutter.multiples), CompensatedWeights(known))
 
     def inside(self, count: int) -> list[float]:
-        return [WHOLE, *(brief(threshold) for threshold in np.linspace(0, -log(USUAL_RATIO), count).tolist())]
+        places = np.linspace(0, -log(USUAL_RATIO), FINENESS * count).tolist()
+        return [WHOLE, *(brief(place) for place in places)]
 
     def below(self) -> list[float]:
         return [brief(threshold) for threshold in np.linspace(-log(USUAL_RATIO), -log(LARGEST_RATIO), 4).tolist()]

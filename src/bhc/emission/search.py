@@ -156,6 +156,8 @@ class Walk:
 
     def best_of(self, chosen: Sequence[float]) -> Candidate | None:
         """The best candidate that fits; ``chosen`` fall, so a step that fitted one network mostly fits the next."""
+        if self._rounds_last:
+            return self._rounded_best(chosen)
         candidates: list[Candidate] = []
         known: Scale = None
         too_large = fitting = None
@@ -169,6 +171,17 @@ class Walk:
             return best
         # Only where one of the thresholds will do: what they cannot keep is refused, with figures of theirs.
         return self.search.best([best, *self._between(too_large, fitting)])
+
+    @property
+    def _rounds_last(self) -> bool:
+        """Whether cuts are compared as floats and the best is rounded: each look at a large cut counts."""
+        limits = self.limits
+        free = limits.threshold is None and limits.max_bytes is None and limits.max_ram_bytes is None
+        return free and limits.bound_size and self.search.factory.model.curvature is not None
+
+    def _rounded_best(self, chosen: Sequence[float]) -> Candidate | None:
+        best = self.search.best([floats for floats in self.thresholds.distinct(chosen) if fits(floats, self.limits)])
+        return None if best is None else self.search.best(self.search.offers(best, known=None))
 
     def _hurts(self, candidate: Candidate | None) -> bool:
         """Whether the limits are so tight that a cut below the range of an origin might do better."""
@@ -319,7 +332,7 @@ class Search:
     def offers(self, floats: Candidate, *, known: Scale) -> list[Candidate]:
         """The networks at one threshold with the steps that suit the limits; ``known`` fitted a larger one."""
         limits, rounding = self.limits, self.rounding
-        if floats.cut.num_flops > (limits.max_flops or inf) or floats.cut.num_weights > (limits.max_weights or inf):
+        if not fits(floats, limits):
             return []
         if self._smallest_wins:
             # One by one: errors need not grow with the step, and the coarsest that will do is wanted. Steps finer than
@@ -346,6 +359,12 @@ class Search:
         return not any(
             self.breaks(candidate, name) for name in ("max_bytes", "max_ram_bytes") if name in self.limits.promised
         )
+
+
+def fits(floats: Candidate, limits: Limits) -> bool:
+    """Whether a cut is small enough for what is limited of cuts."""
+    cut = floats.cut
+    return cut.num_flops <= (limits.max_flops or inf) and cut.num_weights <= (limits.max_weights or inf)
 
 
 def _first(candidates: Sequence[Candidate], good: Callable[[Candidate], bool], *, likely: int) -> int | None:

@@ -94,7 +94,7 @@ class Measurements:
 
     def _trade_off(self, position: Position) -> list[Point]:
         low, high = self._thresholds(position)
-        grid = torch.linspace(low, high, CURVE_POINTS).tolist()
+        grid = [min(max(place, low), high) for place in torch.linspace(low, high, CURVE_POINTS).tolist()]
         looks = count(1)
         self.progress.begin("measuring", CURVE_POINTS * self.panel.num_passes)
         try:
