@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--runs", type=Path, help="folder for the demos; default: one that is thrown away")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--data", default="mnist", help="what that demo was made with (%(default)s)")
     parser.add_argument("--rises", type=Path, metavar="DEMO", help="only ask one demo for ever larger files")
     parser.add_argument("--sizes", type=Path, metavar="DEMO", help="only try the sizes of one demo, in its folder")
     arguments = parser.parse_args()
@@ -57,7 +58,9 @@ def main() -> int:
         write_json(arguments.out / "rises.json", rises(bhc.load(arguments.rises / "run")))
         return 0
     if arguments.sizes is not None:
-        write_json(arguments.sizes / "sizes.json", try_sizes(bhc.load(arguments.sizes / "run")))
+        tried = try_sizes(bhc.load(arguments.sizes / "run"), bhc.data.load(arguments.data).test)
+        write_json(arguments.sizes / "sizes.json", tried)
+        print("\n".join(sizes_lines([tried])))
         return 0
     with tempfile.TemporaryDirectory() as passing:
         folder = arguments.runs or Path(passing)
@@ -100,9 +103,8 @@ def demo(folder: Path, seed: int, capability: str) -> Run:
     return {"capability": capability, **{name: summary[name] for name in kept}, "sizes": sizes}
 
 
-def try_sizes(model: bhc.Compressor) -> Run:
+def try_sizes(model: bhc.Compressor, test: Split) -> Run:
     """Of each ratio and group of subsets: the test error of what is emitted, and of the full network."""
-    test = bhc.data.load("mnist").test
     unseen = {tuple(subset) for subset in model.space.to_dict()["sampler"]["held_out"]}
     subsets = all_subsets(10, SIZES)
     groups = {"shown": [each for each in subsets if each not in unseen][::EVERY], "unseen": sorted(unseen)}
@@ -208,19 +210,8 @@ def table(result: Run) -> str:
         "What size costs: points of test error over the full network on the same classes, for a limit on weights. Of"
         " the subsets that training drew every third, and all that it never drew.",
         "",
-        "| times fewer weights | subsets | points lost | least to most | full network | most lost by one subset"
-        " | reached (harmonic) |",
-        "|---|---|---|---|---|---|---|",
+        *sizes_lines([run["sizes"] for run in runs]),
     ]
-    for ratio, tried in runs[0]["sizes"].items():
-        for group in tried:
-            own = [run["sizes"][ratio][group] for run in runs]
-            lost = _range(each["lost"] for each in own)
-            lines.append(
-                f"| {ratio} | {own[0]['contexts']} {group} | {lost['mean']:.2f} | {lost['min']:.2f} to"
-                f" {lost['max']:.2f} | {mean(each['original_error'] for each in own):.2f} % |"
-                f" {max(each['lost_most'] for each in own):.2f} | {mean(each['ratio_harmonic'] for each in own):.0f} |"
-            )
     sizes = list(result["spread"])
     header = [f"{size}: {name}" for size in sizes for name in GROUPS.values()]
     lines += ["", f"| seed | capability | {' | '.join(header)} |", "|---" * (2 + len(header)) + "|"]
@@ -228,6 +219,25 @@ def table(result: Run) -> str:
         errors = [f"{run['summary'][size][group]['file_error']:.2f}" for size in sizes for group in GROUPS]
         lines.append(f"| {run['seed']} | {run['capability']} | {' | '.join(errors)} |")
     return "\n".join(lines) + "\n"
+
+
+def sizes_lines(runs: Sequence[Run]) -> list[str]:
+    """A table of what size costs."""
+    lines = [
+        "| times fewer weights | subsets | points lost | least to most | full network | most lost by one subset"
+        " | reached (harmonic) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for ratio, tried in runs[0].items():
+        for group in tried:
+            own = [run[ratio][group] for run in runs]
+            lost = _range(each["lost"] for each in own)
+            lines.append(
+                f"| {ratio} | {own[0]['contexts']} {group} | {lost['mean']:.2f} | {lost['min']:.2f} to"
+                f" {lost['max']:.2f} | {mean(each['original_error'] for each in own):.2f} % |"
+                f" {max(each['lost_most'] for each in own):.2f} | {mean(each['ratio_harmonic'] for each in own):.0f} |"
+            )
+    return lines
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class Walk:
             too_large, fitting = (too_large, fitting or floats) if candidates or offers else (floats, None)
             candidates += offers
         best = self.search.best(candidates)
-        if best is None or too_large is None or fitting is None or not self.limits.bound_size:
+        if best is None or too_large is None or fitting is None or not self.limits.bound_size or self.search.nested:
             return best
         # Only where one of the thresholds will do: what they cannot keep is refused, with figures of theirs.
         return self.search.best([best, *self._between(too_large, fitting)])
@@ -176,8 +176,7 @@ class Walk:
     def _rounds_last(self) -> bool:
         """Whether cuts are compared as floats and the best is rounded: each look at a large cut counts."""
         limits = self.limits
-        free = limits.threshold is None and limits.max_bytes is None and limits.max_ram_bytes is None
-        return free and limits.bound_size and self.search.factory.model.curvature is not None
+        return self.search.nested and limits.bound_size and limits.max_bytes is None and limits.max_ram_bytes is None
 
     def _rounded_best(self, chosen: Sequence[float]) -> Candidate | None:
         best = self.search.best([floats for floats in self.thresholds.distinct(chosen) if fits(floats, self.limits)])
@@ -216,6 +215,8 @@ class Search:
         origins = factory.origins if limits.threshold is None else (factory.generated,)
         self.thresholds = tuple(Thresholds(factory, limits, origin) for origin in origins)
         self.rounding = Rounding(quantisation, factory.cutter.network.hypernet.family, factory.judge)
+        # In runs that know their curvature there are cuts enough: what fits a limit is compared under every looser one.
+        self.nested = factory.model.curvature is not None and limits.threshold is None
         self.walks = tuple(Walk(self, thresholds) for thresholds in self.thresholds)
         if limits.max_error is not None and limits.confidence is None and factory.judge is None:
             raise BhcError(
@@ -351,7 +352,8 @@ class Search:
             chosen = rounding.harmless(floats)
             return [chosen if self._fits(chosen) else candidates[finest]]
         # A coarser step has mostly, not always, the smaller file: the next one may not fit where this one does.
-        compared = [candidates[finest], *filter(self._fits, candidates[finest + 1 : finest + STEPS_COMPARED])]
+        others = candidates[finest + 1 :] if self.nested else candidates[finest + 1 : finest + STEPS_COMPARED]
+        compared = [candidates[finest], *filter(self._fits, others)]
         finer = rounding.finer(floats) if finest == 0 and rounding.gravely_harms(candidates[0]) else ()
         return [*compared, *filter(self._fits, finer)]
 
