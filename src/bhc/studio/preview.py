@@ -102,6 +102,7 @@ class Preview:
             cut = floats.cut
             yield {
                 "threshold": threshold,
+                "budget": None,
                 "ratio": self.model.network.num_weights / cut.num_weights,
                 "error": None if judge is None else _error(judge, floats.graph, cut),
                 "weights": cut.num_weights,

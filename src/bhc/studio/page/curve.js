@@ -85,7 +85,7 @@ function draw(svg, width, preview, measure) {
   }));
   const titled = up.getComputedTextLength();
   drawHere(mark, here.error === null ? null : place(here), { left, titled, falls: measure.higher_is_better });
-  return known.map(({ ratio, threshold, budget }) => ({ x: x(ratio), threshold, budget }));
+  return known.map(({ ratio, threshold, budget = null }) => ({ x: x(ratio), threshold, budget }));
 }
 
 function drawHere(mark, place, { left, titled, falls }) {

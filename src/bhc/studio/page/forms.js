@@ -32,7 +32,7 @@ function rangeOf(name, form, say) {
   const show = (value) => {
     range.value = String(value ?? low);
     fill(range, ((value ?? low) - low) / (high - low));
-    write(output, value === null ? "not said" : valueOf(form, value));
+    write(output, value === null ? "by default" : valueOf(form, value));
     reset.disabled = value === null;
   };
   return { box, show };
