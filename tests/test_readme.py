@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.quick_model import RECIPE
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SUBSETS = ("shown", "unseen")  # in training
 SHORTER = {
     "pretrain": ["--epochs", "2"],
     "train": ["--steps", "10", "--consolidation-steps", "5", "--kl-weight", "0.05", "--contexts", "4"],
@@ -95,6 +96,9 @@ def test_the_figures_are_those_of_the_result_file() -> None:
             line = f"{figures['original_error']['mean']:.2f} % | {small} | {size:,.0f} bytes |"
             assert line in README, line
         assert f"{groups['all']['error_max']['max']:.2f} %" in README
+    for ratio in result["runs"][0]["sizes"]:
+        shown, unseen = (mean(run["sizes"][ratio][name]["lost"] for run in result["runs"]) for name in SUBSETS)
+        assert f"| {ratio} | {shown:.2f} | {unseen:.2f} |" in README
 
 
 def test_the_demo_says_the_same_everywhere() -> None:
