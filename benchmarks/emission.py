@@ -9,6 +9,7 @@ weights are made together, and beside that those of the same contexts one by one
 of the scales again.
 """
 
+import gc
 from functools import partial
 from statistics import mean
 
@@ -83,6 +84,7 @@ def generate_everything(network: ConditionalNetwork) -> None:
 
 
 def main() -> None:
+    gc.disable()  # a collection takes as long as a thousand networks, and falls on whichever row it likes
     arguments = options(__file__, __doc__, rounds=50).parse_args()
     rows: list[Results] = []
     subsets = bhc.RandomSubsets((2, 3, 4, 5)).draw(TOGETHER, 10, rng=torch.Generator().manual_seed(0))
